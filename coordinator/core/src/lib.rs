@@ -1,0 +1,5 @@
+//! The coordinator's pure core: it takes events and `now`, and gives effects and the next wake-up
+//! with its reason. No tokio, tonic, prost, kube, clock, randomness or environment.
+
+pub mod desired;
+pub mod planner;

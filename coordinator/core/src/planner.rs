@@ -1,0 +1,5 @@
+//! The planner: pure functions of desired state, observed workers and the present assignment. It
+//! knows no time, no leadership and no ledger; it proposes, and the ledger disposes.
+
+pub mod pools;
+pub mod streams;

@@ -1,0 +1,41 @@
+//! Every bound that more than one crate must agree on. Reaching one is a clear error, never a
+//! silent cut.
+
+use std::time::Duration;
+
+/// The version of the session protocol that this build speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// The oldest version of the session protocol that this build still understands.
+pub const PROTOCOL_VERSION_MIN: u32 = 1;
+
+/// Bytes of a cluster's, set's or worker's name (a DNS subdomain, RFC 1123).
+pub const NAME_BYTES_MAX: usize = 253;
+/// Bytes of a stream's name.
+pub const STREAM_NAME_BYTES_MAX: usize = 253;
+/// Bytes of a job id or of a worker's start id.
+pub const JOB_ID_BYTES_MAX: usize = 256;
+
+/// Streams that one worker may own; keeps a snapshot within [`MESSAGE_BYTES_MAX`].
+pub const STREAMS_PER_WORKER_MAX: usize = 20_000;
+/// Streams in all the sets of one coordinator.
+pub const STREAMS_MAX: usize = 1_000_000;
+/// Clusters of one coordinator.
+pub const CLUSTERS_MAX: usize = 1_000;
+/// Stream sets of one coordinator.
+pub const SETS_MAX: usize = 10_000;
+/// Workers of one coordinator, connected or remembered.
+pub const WORKERS_MAX: usize = 20_000;
+/// Jobs that one worker may run at once, and the largest pool.
+pub const JOBS_PER_WORKER_MAX: u32 = 10_000;
+/// The largest budget of a cluster (`maxJobs`).
+pub const JOBS_MAX: u32 = 10_000_000;
+/// The largest weight of a stream.
+pub const WEIGHT_MAX: u32 = 1_000_000;
+
+/// Bytes of one gRPC message, either way.
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The shortest and the longest time that a lease may last.
+pub const TTL_MIN: Duration = Duration::from_millis(200);
+/// See [`TTL_MIN`].
+pub const TTL_MAX: Duration = Duration::from_secs(600);

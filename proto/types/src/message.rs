@@ -1,0 +1,271 @@
+//! The messages of the lease protocol between an agent and the coordinator, in domain types.
+//!
+//! The handshake is [`Hello`] → [`Welcome`] or [`Refusal`] → [`Report`]; after it the agent sends
+//! [`Beat`]s and the coordinator [`Grant`]s.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{
+    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, StreamKey, Token, WorkerName,
+};
+
+/// What an agent sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentMessage {
+    /// First on a link.
+    Hello(Hello),
+    /// Once, after the welcome.
+    Report(Report),
+    /// From then on.
+    Beat(Beat),
+}
+
+/// What a coordinator sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CoordinatorMessage {
+    /// The hello was good.
+    Welcome(Welcome),
+    /// The link ends here, and why.
+    Refusal(Refusal),
+    /// A change of what the agent holds, or a plain renewal.
+    Grant(Grant),
+}
+
+/// Who an agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The version of the protocol that the agent speaks.
+    pub protocol: u32,
+    /// The cluster that its worker belongs to.
+    pub cluster: ClusterName,
+    /// The worker that it stands beside.
+    pub worker: WorkerName,
+    /// Which agent of that worker it is; a restarted one's is higher.
+    pub incarnation: Incarnation,
+    /// Which connection of this incarnation this is.
+    pub link: LinkNumber,
+    /// The highest epoch that it remembers; none for a new pod or a lost journal.
+    pub epoch_seen: Option<Epoch>,
+    /// Whether it can stop its worker when a lease ends. The leases of one that cannot are never
+    /// freed by time.
+    pub stops_worker: bool,
+    /// The rollout generation of its worker: in a rollout the highest is served first.
+    pub generation: u64,
+}
+
+/// The times that hold on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How long a lease lasts, from when the agent sent the beat that the grant echoes.
+    pub ttl: Duration,
+    /// How often the agent beats when nothing changes.
+    pub beat: Duration,
+    /// `ttl * (1 + drift) + margin`: a younger journal counts as none.
+    pub reserve: Duration,
+    /// How long a drain may take before it ends with jobs left.
+    pub drain_deadline: Duration,
+}
+
+/// The answer to a good hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The coordinator's leadership term.
+    pub epoch: Epoch,
+    /// The times that hold.
+    pub terms: Terms,
+}
+
+/// The answer to a hello that was not good, or the end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What is wrong, for the agent to act on.
+    pub reason: RefusalReason,
+    /// What is wrong, for people.
+    pub message: String,
+}
+
+/// Why a coordinator ends a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// This replica does not lead; the leader's address, where it is known.
+    NotLeader(Option<String>),
+    /// No manifest defines the agent's cluster.
+    UnknownCluster,
+    /// A newer agent speaks for this worker; its incarnation.
+    NewerIncarnation(Incarnation),
+    /// A newer connection of this agent exists.
+    NewerLink,
+    /// The agent speaks a version of the protocol that this build does not.
+    Protocol,
+    /// A named limit is reached.
+    Limit,
+    /// The agent broke the protocol's rules.
+    Invalid,
+    /// The agent is not who it says it is.
+    Unauthorized,
+    /// The worker was declared gone, or the coordinator shuts down; dial again.
+    GoAway,
+}
+
+/// Everything that an agent holds: the basis of a new leader's knowledge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The epoch that the agent has raised itself to.
+    pub epoch: Epoch,
+    /// This report's number among the agent's reports and beats.
+    pub nonce: Nonce,
+    /// The newest earlier incarnation whose holdings this report knows in full. None: the agent
+    /// has no memory, and its report frees nothing of its predecessors'.
+    pub speaks_for: Option<Incarnation>,
+    /// The pool lease that is held.
+    pub pool: Option<HeldPool>,
+    /// The stream leases that are held.
+    pub streams: Vec<HeldStream>,
+    /// The jobs that run.
+    pub jobs: Jobs,
+    /// How far a drain has come.
+    pub drain: DrainPhase,
+}
+
+/// A pool lease as its holder has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldPool {
+    /// The lease's token.
+    pub token: Token,
+    /// The size in effect: the most jobs that may start under it. 0 while draining.
+    pub size: u32,
+}
+
+/// A stream lease as its holder has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldStream {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The lease's token.
+    pub token: Token,
+    /// Whether the lease goes on without renewals until it is given back.
+    pub pinned: bool,
+}
+
+/// The jobs of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jobs {
+    /// Nobody has told yet: the agent lost its memory beside a living worker.
+    Unknown,
+    /// So many run.
+    Running(u32),
+}
+
+/// How far a worker's drain has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DrainPhase {
+    /// No drain: the worker takes jobs and streams.
+    Working,
+    /// No new job starts; jobs end and streams are given back.
+    Draining,
+    /// The drain has ended and the agent leaves, for good.
+    Leaving,
+}
+
+/// An agent's report of how things stand, sent at intervals and at once when something that
+/// others wait for has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// The epoch that the agent obeys.
+    pub epoch: Epoch,
+    /// This beat's number; a gap ends the link.
+    pub nonce: Nonce,
+    /// The newest grant that the agent has applied: the beat says nothing of later ones.
+    pub applied: GrantNumber,
+    /// The pool lease that is held.
+    pub pool: Option<HeldPool>,
+    /// The jobs that run.
+    pub jobs: Jobs,
+    /// How far a drain has come.
+    pub drain: DrainPhase,
+    /// The stream leases given back since the last beat, by token.
+    pub released: Vec<Release>,
+    /// A gap in the grants was seen: send everything again.
+    pub wants_snapshot: bool,
+}
+
+/// A stream lease that was given back; it frees this token and no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The token that ends.
+    pub token: Token,
+}
+
+/// A change of what an agent holds; with no change in it, a plain renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The leader's term.
+    pub epoch: Epoch,
+    /// This grant's number; the agent applies them without a gap.
+    pub number: GrantNumber,
+    /// The newest beat or report that the coordinator has: what is renewed lasts from when that
+    /// was sent.
+    pub nonce: Nonce,
+    /// The times that hold from now on.
+    pub terms: Terms,
+    /// Everything that the agent has is listed here; what is not listed it must give back.
+    pub snapshot: bool,
+    /// A new pool lease.
+    pub pool: Option<PoolGrant>,
+    /// Stream leases that change.
+    pub streams: Vec<StreamGrant>,
+    /// The worker is to drain.
+    pub drain: bool,
+}
+
+/// A pool lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolGrant {
+    /// Its token.
+    pub token: Token,
+    /// How many jobs may run at once.
+    pub size: u32,
+    /// How many may still run at once when the lease has ended without renewal; at most `size`.
+    pub floor: u32,
+}
+
+/// A stream lease, or the end of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamGrant {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The lease's token.
+    pub token: Token,
+    /// What becomes of it.
+    pub state: StreamState,
+}
+
+/// What a coordinator wants of a stream lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamState {
+    /// The agent owns the stream.
+    Held {
+        /// It goes on without renewals until it is given back.
+        pinned: bool,
+    },
+    /// The agent is to give the stream back.
+    Revoked {
+        /// How long the worker may take.
+        deadline: Duration,
+        /// Whether renewals still cover it; once they do not, it ends with its time.
+        renewed: bool,
+    },
+}
+
+impl fmt::Display for DrainPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Working => "working",
+            Self::Draining => "draining",
+            Self::Leaving => "leaving",
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! Names and ids that come from outside: parsed once, cheap to clone, never empty, never with a
+//! control character in them.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+
+/// Why a text is no name of the wanted kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {shown:?} {why}")]
+pub struct InvalidName {
+    kind: &'static str,
+    shown: String,
+    why: &'static str,
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $rule:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes `text` as it is.
+            ///
+            /// # Errors
+            /// [`InvalidName`] says what the text has that the name may not.
+            pub fn new(text: &str) -> Result<Self, InvalidName> {
+                match $rule(text) {
+                    Ok(()) => Ok(Self(text.into())),
+                    Err(why) => Err(InvalidName {
+                        kind: $kind,
+                        shown: text.chars().take(64).collect(),
+                        why,
+                    }),
+                }
+            }
+
+            /// The name's text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = InvalidName;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                Self::new(&text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0.as_ref().into()
+            }
+        }
+    };
+}
+
+name! {
+    /// A `WorkerCluster`'s name: a DNS subdomain, as Kubernetes wants it.
+    ClusterName, "cluster name", dns_subdomain
+}
+name! {
+    /// A worker's name, unique within its cluster: a DNS subdomain, as a pod's is.
+    WorkerName, "worker name", dns_subdomain
+}
+name! {
+    /// A `StreamSet`'s name: a DNS subdomain.
+    SetName, "stream set name", dns_subdomain
+}
+name! {
+    /// A stream's name, unique within its set: printable text, as in `cars:updated`.
+    StreamName, "stream name", stream_name
+}
+name! {
+    /// A job's id, chosen by the worker: printable text.
+    JobId, "job id", job_id
+}
+name! {
+    /// The id of one start of a worker's process, chosen by the worker: printable text.
+    StartId, "start id", job_id
+}
+
+/// A worker of a cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WorkerKey {
+    /// The cluster that it belongs to.
+    pub cluster: ClusterName,
+    /// Its name there.
+    pub worker: WorkerName,
+}
+
+impl fmt::Display for WorkerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.cluster, self.worker)
+    }
+}
+
+/// A stream of a set.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct StreamKey {
+    /// The set that lists it.
+    pub set: SetName,
+    /// Its name there.
+    pub stream: StreamName,
+}
+
+impl fmt::Display for StreamKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.set, self.stream)
+    }
+}
+
+fn dns_subdomain(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() {
+        return Err("is empty");
+    }
+    if text.len() > limits::NAME_BYTES_MAX {
+        return Err("is longer than 253 bytes");
+    }
+    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let label = |part: &str| {
+        let bytes = part.as_bytes();
+        let ends = bytes.first().zip(bytes.last());
+        ends.is_some_and(|(a, z)| edge(*a) && edge(*z))
+            && bytes.iter().all(|b| edge(*b) || *b == b'-')
+    };
+    match text.split('.').all(label) {
+        true => Ok(()),
+        false => Err("is no DNS subdomain: lower-case letters, digits, '-' and '.' only, \
+                      starting and ending with a letter or digit"),
+    }
+}
+
+fn stream_name(text: &str) -> Result<(), &'static str> {
+    printable(text, limits::STREAM_NAME_BYTES_MAX, "is longer than 253 bytes")
+}
+
+fn job_id(text: &str) -> Result<(), &'static str> {
+    printable(text, limits::JOB_ID_BYTES_MAX, "is longer than 256 bytes")
+}
+
+fn printable(text: &str, bytes_max: usize, too_long: &'static str) -> Result<(), &'static str> {
+    if text.is_empty() {
+        return Err("is empty");
+    }
+    if text.len() > bytes_max {
+        return Err(too_long);
+    }
+    if text.chars().any(char::is_control) {
+        return Err("holds a control character (a line break, a tab or the like)");
+    }
+    if text.trim().len() != text.len() {
+        return Err("starts or ends with white space");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_pods_are_taken_and_others_refused() {
+        let long = "a".repeat(254);
+        for good in ["w", "swarm-worker-0", "a.b-c.d0", "0"] {
+            assert!(WorkerName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a_b", "a..b", ".", "a\n", "ä", long.as_str()] {
+            assert!(WorkerName::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_job_id_may_be_any_printable_text() {
+        for good in ["1", "build 7/linux", "ü"] {
+            assert!(JobId::new(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(257);
+        for bad in ["", "a\nb", "a\0", " a", "a ", "\u{7f}", long.as_str()] {
+            assert!(JobId::new(bad).is_err(), "{bad:?}");
+        }
+        let error = JobId::new("a\nb").expect_err("a line break");
+        assert_eq!(
+            error.to_string(),
+            r#"job id "a\nb" holds a control character (a line break, a tab or the like)"#
+        );
+    }
+}

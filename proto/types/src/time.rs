@@ -1,0 +1,68 @@
+//! Time as the cores see it: moments of one process's own monotonic clock, passed in as `now`.
+//!
+//! A [`Moment`] never crosses the wire, and moments of two processes are never compared.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds of a monotonic clock that counts a suspended host's sleep too (CLOCK_BOOTTIME).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// Later than any moment that a clock shows.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The time from `earlier` to this moment; zero where `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// How far clocks may be apart in rate, and what is added on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeBounds {
+    /// The most that one clock may run faster than another, in parts per million.
+    pub drift_ppm: u32,
+    /// Added to every time after which somebody else's lease counts as over.
+    pub margin: Duration,
+}
+
+impl TimeBounds {
+    /// `span * (1 + drift) + margin`: how long to wait by one's own clock until `span` has
+    /// surely passed on another's.
+    #[must_use]
+    pub fn outlast(&self, span: Duration) -> Duration {
+        let extra = span.as_nanos() * u128::from(self.drift_ppm) / 1_000_000;
+        span + Duration::from_nanos(u64::try_from(extra).unwrap_or(u64::MAX)) + self.margin
+    }
+}
+
+impl Default for TimeBounds {
+    /// 1 % of drift (quartz clocks stay below 0.1 %) and half a second.
+    fn default() -> Self {
+        Self { drift_ppm: 10_000, margin: Duration::from_millis(500) }
+    }
+}
