@@ -1,1 +1,12 @@
-//! .
+//! The agent's pure core: the holder of one worker's leases. It takes events and `now`, and gives
+//! effects and the next wake-up with its reason. No tokio, tonic, prost, clock or randomness.
+
+pub mod effect;
+pub mod holder;
+pub mod journal;
+pub mod lease;
+
+pub use effect::{Effect, Notice, Target, WakeReason, Wakeup};
+pub use holder::{Config, Holder};
+pub use journal::{Journal, JournalError, Memory, Record};
+pub use lease::{Lease, PoolView, Refused, StreamLease};

@@ -1,5 +1,11 @@
 //! The coordinator's pure core: it takes events and `now`, and gives effects and the next wake-up
 //! with its reason. No tokio, tonic, prost, kube, clock, randomness or environment.
 
+pub mod core;
 pub mod desired;
+pub mod effect;
+pub mod event;
 pub mod planner;
+pub mod view;
+
+pub use crate::core::{Config, Core};

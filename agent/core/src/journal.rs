@@ -1,0 +1,232 @@
+//! The journal: what an agent writes down so that its successor beside the same worker can claim
+//! what it held. A record is written before what it tells is used or sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_types::{Epoch, Incarnation, JobId, Moment, StartId, StreamKey, Token};
+use serde::{Deserialize, Serialize};
+
+/// Where records go. One that was written outlives the process.
+pub trait Journal {
+    /// Appends one record.
+    ///
+    /// # Errors
+    /// Where it could not be written: then nothing of it may be used.
+    fn append(&mut self, record: &Record) -> Result<(), JournalError>;
+}
+
+/// A record could not be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalError(pub String);
+
+/// One line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "record")]
+pub enum Record {
+    /// An agent begins to write.
+    Begun {
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// When the journal was begun from nothing: by the first agent that wrote it.
+        begun: Moment,
+    },
+    /// The highest epoch that was answered.
+    Epoch {
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// The pool lease that is held from now on.
+    Pool {
+        /// Its token.
+        token: Token,
+        /// Its size.
+        size: u32,
+        /// What is left of it after its end.
+        floor: u32,
+    },
+    /// A stream lease that is held from now on.
+    Stream {
+        /// The stream.
+        stream: StreamKey,
+        /// The token.
+        token: Token,
+        /// It does not end with its time.
+        pinned: bool,
+    },
+    /// A stream lease that is held no more.
+    StreamEnded {
+        /// The stream.
+        stream: StreamKey,
+        /// The token.
+        token: Token,
+    },
+    /// Everything that is renewed is held until then.
+    Renewed {
+        /// The end, by the clock that outlives the process.
+        until: Moment,
+    },
+    /// This stream is no longer renewed, and held until then.
+    Lapsing {
+        /// The stream.
+        stream: StreamKey,
+        /// The end.
+        until: Moment,
+    },
+    /// A job began.
+    JobBegan {
+        /// Its id.
+        job: JobId,
+    },
+    /// A job ended.
+    JobEnded {
+        /// Its id.
+        job: JobId,
+    },
+    /// The worker told how many jobs run beside those with an id, and the pool size it keeps to.
+    Count {
+        /// The jobs.
+        running: u32,
+        /// The pool size.
+        obeyed: u32,
+    },
+    /// The worker's process started anew: the jobs of the one before are over.
+    WorkerStarted {
+        /// The start's id.
+        start: StartId,
+    },
+    /// The drain began.
+    Draining,
+}
+
+/// What a journal's records add up to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// The incarnation that wrote last; none for an empty journal.
+    pub incarnation: Option<Incarnation>,
+    /// When the journal was begun.
+    pub begun: Option<Moment>,
+    /// The highest epoch.
+    pub epoch: Option<Epoch>,
+    /// The pool lease: token, size, floor.
+    pub pool: Option<(Token, u32, u32)>,
+    /// Until when renewed leases are held.
+    pub renewed_until: Moment,
+    /// The stream leases.
+    pub streams: BTreeMap<StreamKey, RememberedStream>,
+    /// The jobs with an id.
+    pub jobs: BTreeSet<JobId>,
+    /// Jobs without one, and the pool size that the worker keeps to, if it ever told.
+    pub count: Option<(u32, u32)>,
+    /// The worker's last start.
+    pub start: Option<StartId>,
+    /// Whether a drain was under way.
+    pub draining: bool,
+}
+
+/// A stream lease in a [`Memory`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RememberedStream {
+    /// Its token.
+    pub token: Token,
+    /// It does not end with its time.
+    pub pinned: bool,
+    /// Its own end, where renewals no longer cover it.
+    pub lapses: Option<Moment>,
+}
+
+impl Memory {
+    /// Adds one record.
+    pub fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Begun { incarnation, begun } => {
+                self.incarnation = Some(*incarnation);
+                self.begun = Some(*begun);
+            }
+            Record::Epoch { epoch } => self.epoch = Some(*epoch),
+            Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
+            Record::Stream {
+                stream,
+                token,
+                pinned,
+            } => {
+                let lease = RememberedStream {
+                    token: *token,
+                    pinned: *pinned,
+                    lapses: None,
+                };
+                self.streams.insert(stream.clone(), lease);
+            }
+            Record::StreamEnded { stream, token } => {
+                if self
+                    .streams
+                    .get(stream)
+                    .is_some_and(|held| held.token == *token)
+                {
+                    self.streams.remove(stream);
+                }
+            }
+            Record::Renewed { until } => self.renewed_until = *until,
+            Record::Lapsing { stream, until } => {
+                if let Some(held) = self.streams.get_mut(stream) {
+                    held.lapses = Some(*until);
+                }
+            }
+            Record::JobBegan { job } => {
+                self.jobs.insert(job.clone());
+            }
+            Record::JobEnded { job } => {
+                self.jobs.remove(job);
+            }
+            Record::Count { running, obeyed } => self.count = Some((*running, *obeyed)),
+            Record::WorkerStarted { start } => {
+                self.start = Some(start.clone());
+                self.jobs.clear();
+                self.count = None;
+            }
+            Record::Draining => self.draining = true,
+        }
+    }
+
+    /// The fewest records that add up to this.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let mut all = Vec::new();
+        if let (Some(incarnation), Some(begun)) = (self.incarnation, self.begun) {
+            all.push(Record::Begun { incarnation, begun });
+        }
+        all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));
+        all.extend(self.start.iter().map(|start| Record::WorkerStarted {
+            start: start.clone(),
+        }));
+        all.extend(
+            self.pool
+                .map(|(token, size, floor)| Record::Pool { token, size, floor }),
+        );
+        for (stream, held) in &self.streams {
+            let (token, pinned) = (held.token, held.pinned);
+            all.push(Record::Stream {
+                stream: stream.clone(),
+                token,
+                pinned,
+            });
+            all.extend(held.lapses.map(|until| Record::Lapsing {
+                stream: stream.clone(),
+                until,
+            }));
+        }
+        all.push(Record::Renewed {
+            until: self.renewed_until,
+        });
+        all.extend(
+            self.jobs
+                .iter()
+                .map(|job| Record::JobBegan { job: job.clone() }),
+        );
+        all.extend(
+            self.count
+                .map(|(running, obeyed)| Record::Count { running, obeyed }),
+        );
+        all.extend(self.draining.then_some(Record::Draining));
+        all
+    }
+}

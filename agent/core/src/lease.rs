@@ -1,0 +1,76 @@
+//! What a worker sees of its leases, and why it is refused something.
+
+use leasehold_types::{JobId, Moment, StreamKey, Token};
+
+/// All that a worker may do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Grows with every change; a renewal is none.
+    pub version: u64,
+    /// The pool.
+    pub pool: PoolView,
+    /// The streams that it owns or is asked to give back, by name.
+    pub streams: Vec<StreamLease>,
+    /// No new job starts, and every stream is to be given back.
+    pub draining: bool,
+    /// Whether the agent is connected to a leader.
+    pub connected: bool,
+}
+
+/// The pool lease as the worker sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// How many jobs may run at once now; 0 without a lease or while draining.
+    pub size: u32,
+    /// The lease's token; none without a lease.
+    pub token: Option<Token>,
+    /// Jobs that run.
+    pub running: u32,
+    /// When `size` falls to the floor unless the lease is renewed; none where it does not.
+    pub until: Option<Moment>,
+}
+
+/// A stream lease as the worker sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamLease {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The fencing token that goes with everything written for it.
+    pub token: Token,
+    /// When it ends unless it is renewed; none for a pinned one.
+    pub until: Option<Moment>,
+    /// Asked back: the worker should have let go by then.
+    pub revoked: Option<Moment>,
+}
+
+/// Why a worker's request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No pool lease is in force.
+    NoLease,
+    /// All slots are taken: `running` of `size`.
+    NoSlot {
+        /// The pool size in effect.
+        size: u32,
+        /// Jobs that run.
+        running: u32,
+    },
+    /// The worker drains.
+    Draining,
+    /// The worker does not hold this stream lease.
+    NotHeld {
+        /// The token that it does hold, if any.
+        held: Option<Token>,
+    },
+    /// A named limit is reached.
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// The limit.
+        max: u64,
+    },
+    /// The journal could not be written.
+    Journal(String),
+    /// The job is not known to run, where that matters.
+    UnknownJob(JobId),
+}

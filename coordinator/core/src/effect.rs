@@ -1,0 +1,141 @@
+//! What the core wants done, and what it tells those who watch.
+
+use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, Token, WorkerKey};
+
+use crate::event::{ConnId, Exposure};
+
+/// Something for the driver to carry out, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Give the connection a message. A grant may be written only under `epoch` and before the
+    /// leadership's end. The core gives no other message until [`crate::event::Event::Sent`].
+    Send {
+        /// The connection.
+        conn: ConnId,
+        /// The message.
+        message: CoordinatorMessage,
+    },
+    /// End the connection after the messages given so far.
+    Close(ConnId),
+    /// Write down that these workers may hold so much, then answer with
+    /// [`crate::event::Event::Registered`].
+    Register(Vec<(WorkerKey, Exposure)>),
+    /// Strike these workers from what is written down: they hold nothing.
+    Unregister(Vec<WorkerKey>),
+    /// Renew leadership at once: something waits for a renewal sent from now on.
+    Confirm,
+    /// Give leadership up. Where an agent remembers a higher epoch, it is named: the next term
+    /// must be above it.
+    StepDown {
+        /// The epoch to stay above.
+        above: Option<Epoch>,
+    },
+    /// Tell those who watch.
+    Notice(Notice),
+}
+
+/// A change that people and metrics care about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// This replica leads.
+    Elected(Epoch),
+    /// This replica no longer leads.
+    Deposed(Epoch),
+    /// All that could be outstanding in this cluster is known: it plans from now on.
+    HoldEnded(ClusterName),
+    /// A worker's agent has reported.
+    Joined(WorkerKey),
+    /// A worker's agent is no longer connected.
+    Disconnected(WorkerKey),
+    /// A worker has been silent for longer than its leases last.
+    Lost(WorkerKey),
+    /// A worker has begun to drain.
+    DrainStarted(WorkerKey),
+    /// A worker holds nothing any more and has left, or the platform says so.
+    Gone(WorkerKey),
+    /// A pool lease was granted.
+    PoolGranted {
+        /// To this worker.
+        worker: WorkerKey,
+        /// So many slots.
+        size: u32,
+        /// Under this token.
+        token: Token,
+    },
+    /// A stream lease was granted.
+    StreamGranted {
+        /// To this worker.
+        worker: WorkerKey,
+        /// The stream.
+        stream: StreamKey,
+        /// Under this token.
+        token: Token,
+    },
+    /// A stream was asked back.
+    StreamRevoked {
+        /// From this worker.
+        worker: WorkerKey,
+        /// The stream.
+        stream: StreamKey,
+        /// Under this token.
+        token: Token,
+    },
+    /// A stream lease has ended.
+    StreamFreed {
+        /// At this worker.
+        worker: WorkerKey,
+        /// The stream.
+        stream: StreamKey,
+        /// Under this token.
+        token: Token,
+        /// How that is known.
+        how: Freed,
+    },
+    /// A worker broke the protocol's rules and was disconnected.
+    Offence {
+        /// The worker.
+        worker: WorkerKey,
+        /// The rule.
+        rule: &'static str,
+    },
+}
+
+/// How it is known that a lease has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freed {
+    /// The agent gave it back, or its report no longer lists it.
+    Released,
+    /// Its time is over, and leadership was confirmed after that.
+    Expired,
+    /// The platform says that the worker is gone.
+    Gone,
+}
+
+/// When to wake the core, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wakeup {
+    /// At this moment, or soon after.
+    pub at: Moment,
+    /// For this.
+    pub reason: WakeReason,
+}
+
+/// Why the core wants to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WakeReason {
+    /// Leadership ends.
+    TermEnd,
+    /// The quarantine of a cluster ends.
+    HoldEnd,
+    /// A worker's silence counts from here as a loss.
+    Silence,
+    /// A lease's time is over.
+    LeaseEnd,
+    /// A handover's deadline passes.
+    HandoverDeadline,
+    /// Joins and drains have been gathered for long enough.
+    Settle,
+    /// Streams that were moved may move again.
+    Cooldown,
+}

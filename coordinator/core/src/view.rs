@@ -1,0 +1,182 @@
+//! What people see of the core: plain values, copied out, each with its reason.
+
+use std::time::Duration;
+
+use leasehold_types::message::DrainPhase;
+use leasehold_types::{
+    ClusterName, Epoch, Incarnation, SetName, StreamKey, StreamName, Token, WorkerKey, WorkerName,
+};
+
+/// A cluster in figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterView {
+    /// Its name.
+    pub name: ClusterName,
+    /// The budget.
+    pub jobs_max: u32,
+    /// The most that one worker takes.
+    pub jobs_per_worker_max: u32,
+    /// Slots that workers may be using, as far as anyone can know.
+    pub committed: u32,
+    /// Jobs that run, as reported.
+    pub running: u32,
+    /// Slots granted to workers that take jobs.
+    pub granted: u32,
+    /// Workers known, by phase.
+    pub workers: usize,
+    /// Of these, connected.
+    pub connected: usize,
+    /// Of these, draining.
+    pub draining: usize,
+    /// Of these, silent for longer than their leases.
+    pub lost: usize,
+    /// Workers of a predecessor's time that have not reported to this leader.
+    pub unreported: usize,
+    /// Streams of the sets that run on it.
+    pub streams: usize,
+    /// Of these, owned.
+    pub streams_owned: usize,
+    /// Why it plans nothing at present, if so.
+    pub held: Option<String>,
+}
+
+/// A worker as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerView {
+    /// Its cluster and name.
+    pub key: WorkerKey,
+    /// Connected, silent, lost or unreported.
+    pub presence: Presence,
+    /// Working, draining or leaving.
+    pub drain: DrainPhase,
+    /// Whether a drain was ordered through the admin API.
+    pub drain_ordered: bool,
+    /// Its agent's incarnation; none where it has not reported to this leader.
+    pub incarnation: Option<Incarnation>,
+    /// Its rollout generation.
+    pub generation: u64,
+    /// Time since its last report or beat.
+    pub silent_for: Option<Duration>,
+    /// The pool size last granted.
+    pub granted: u32,
+    /// The pool size in effect, as reported.
+    pub in_effect: u32,
+    /// Jobs that run, as reported; none where nobody knows.
+    pub running: Option<u32>,
+    /// Slots that it may be using, as far as anyone can know.
+    pub committed: u32,
+    /// The pool size that the plan wants for it.
+    pub wanted: u32,
+    /// The pool lease's token.
+    pub pool_token: Option<Token>,
+    /// Streams that it owns.
+    pub streams: usize,
+}
+
+/// Whether a worker is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Its agent is connected and has reported.
+    Connected,
+    /// It is not connected, or says nothing, for less than its leases last.
+    Silent,
+    /// It has been silent for longer.
+    Lost,
+    /// It was known to a predecessor and has not reported to this leader.
+    Unreported,
+}
+
+/// A stream as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamView {
+    /// The cluster that its set runs on.
+    pub cluster: ClusterName,
+    /// The set and the stream.
+    pub key: StreamKey,
+    /// Its weight.
+    pub weight: u32,
+    /// Whether it wants a worker of its own.
+    pub dedicated: bool,
+    /// Where the plan wants it.
+    pub planned: Option<WorkerName>,
+    /// Every worker that may hold a lease on it; more than one only after conflicting reports.
+    pub claims: Vec<ClaimView>,
+}
+
+/// A stream lease that may be in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimView {
+    /// Who holds it.
+    pub worker: WorkerKey,
+    /// Its token.
+    pub token: Token,
+    /// Owned, asked back, or no longer renewed.
+    pub phase: ClaimPhase,
+    /// Never freed by time.
+    pub timeless: bool,
+}
+
+/// What becomes of a stream lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimPhase {
+    /// It is owned.
+    Held,
+    /// It was asked back; renewals still cover it.
+    Revoking,
+    /// It was asked back, and ends with its time.
+    Lapsing,
+}
+
+/// Why something is as it is: the facts in the order in which they decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// One sentence that answers.
+    pub summary: String,
+    /// The facts that it rests on.
+    pub facts: Vec<String>,
+}
+
+/// A replica's leadership as its core sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leadership {
+    /// It leads this term.
+    Leads(Epoch),
+    /// It stands by; the leader's address, where it is known.
+    StandsBy(Option<String>),
+}
+
+/// Workers to add and remove, and another budget, for a plan that is only looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WhatIf {
+    /// Workers that join, of the newest generation.
+    pub add: Vec<WorkerName>,
+    /// Workers that leave.
+    pub remove: Vec<WorkerName>,
+    /// Another `maxJobs`.
+    pub jobs_max: Option<u32>,
+}
+
+/// What would be, under a [`WhatIf`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanView {
+    /// Pool sizes, by worker.
+    pub pools: Vec<(WorkerName, u32)>,
+    /// Streams that would change their worker: the stream, from, to (none: no rule lets anyone
+    /// have it).
+    pub moves: Vec<PlannedMove>,
+    /// Streams that nobody would have, with the reason.
+    pub unplaced: Vec<(StreamKey, String)>,
+}
+
+/// A stream that would change its worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedMove {
+    /// The set.
+    pub set: SetName,
+    /// The stream.
+    pub stream: StreamName,
+    /// From this worker, if it had one.
+    pub from: Option<WorkerName>,
+    /// To this worker, if one may have it.
+    pub to: Option<WorkerName>,
+}
