@@ -1,1 +1,34 @@
-//! .
+//! Leasehold's wire contract: the code generated from the protos, and the one module that maps
+//! it to domain types. Past [`map`] an invalid value does not exist.
+
+/// Agents and coordinators.
+pub mod coordinator {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, clippy::unwrap_used, unreachable_pub)]
+    pub mod v1 {
+        include!("gen/leasehold.coordinator.v1.rs");
+    }
+}
+
+/// A worker and its agent.
+pub mod worker {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, clippy::unwrap_used, unreachable_pub)]
+    pub mod v1 {
+        include!("gen/leasehold.worker.v1.rs");
+    }
+}
+
+/// People and the coordinator.
+pub mod admin {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, clippy::unwrap_used, unreachable_pub)]
+    pub mod v1 {
+        include!("gen/leasehold.admin.v1.rs");
+    }
+}
+
+pub mod map;
+
+/// The descriptors of all protos, for server reflection: an encoded `FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!("gen/descriptors.bin");

@@ -1,0 +1,114 @@
+//! The only way from generated types to domain types. Every function either gives a valid value
+//! or an [`Invalid`] that names the field.
+
+mod session;
+
+use std::time::Duration;
+
+use leasehold_types::{
+    ClusterName, InvalidName, JobId, SetName, StartId, StreamKey, StreamName, Token, WorkerKey,
+    WorkerName,
+};
+
+/// A message that means nothing: which field, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {why}")]
+pub struct Invalid {
+    field: &'static str,
+    why: String,
+}
+
+impl Invalid {
+    fn new(field: &'static str, why: impl ToString) -> Self {
+        Self {
+            field,
+            why: why.to_string(),
+        }
+    }
+
+    fn missing(field: &'static str) -> Self {
+        Self::new(field, "is missing")
+    }
+}
+
+/// A cluster's name.
+///
+/// # Errors
+/// Where it is none.
+pub fn cluster_name(field: &'static str, text: &str) -> Result<ClusterName, Invalid> {
+    name(field, ClusterName::new(text))
+}
+
+/// A worker of a cluster.
+///
+/// # Errors
+/// Where either name is none.
+pub fn worker_key(cluster: &str, worker: &str) -> Result<WorkerKey, Invalid> {
+    Ok(WorkerKey {
+        cluster: cluster_name("cluster", cluster)?,
+        worker: worker_name("worker", worker)?,
+    })
+}
+
+/// A worker's name.
+///
+/// # Errors
+/// Where it is none.
+pub fn worker_name(field: &'static str, text: &str) -> Result<WorkerName, Invalid> {
+    name(field, WorkerName::new(text))
+}
+
+/// A stream set's name.
+///
+/// # Errors
+/// Where it is none.
+pub fn set_name(field: &'static str, text: &str) -> Result<SetName, Invalid> {
+    name(field, SetName::new(text))
+}
+
+/// A stream of a set.
+///
+/// # Errors
+/// Where either name is none.
+pub fn stream_key(set: &str, stream: &str) -> Result<StreamKey, Invalid> {
+    Ok(StreamKey {
+        set: set_name("set", set)?,
+        stream: name("stream", StreamName::new(stream))?,
+    })
+}
+
+/// A job's id.
+///
+/// # Errors
+/// Where it is none.
+pub fn job_id(text: &str) -> Result<JobId, Invalid> {
+    name("job_id", JobId::new(text))
+}
+
+/// The id of a worker's start.
+///
+/// # Errors
+/// Where it is none.
+pub fn start_id(text: &str) -> Result<StartId, Invalid> {
+    name("start_id", StartId::new(text))
+}
+
+/// A token written `EPOCH.SEQ`.
+///
+/// # Errors
+/// Where it is none.
+pub fn token(text: &str) -> Result<Token, Invalid> {
+    text.parse().map_err(|error| Invalid::new("token", error))
+}
+
+fn name<T>(field: &'static str, name: Result<T, InvalidName>) -> Result<T, Invalid> {
+    name.map_err(|error| Invalid::new(field, error))
+}
+
+fn millis(span: Duration) -> u32 {
+    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn span(millis: u32) -> Duration {
+    Duration::from_millis(u64::from(millis))
+}

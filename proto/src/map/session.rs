@@ -1,0 +1,545 @@
+//! The messages between agents and coordinators, both ways.
+
+use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
+use leasehold_types::message::{
+    AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs,
+    PoolGrant, Refusal, RefusalReason, Release, Report, StreamGrant, StreamState, Terms, Welcome,
+};
+use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, StreamKey, Token};
+
+use super::{Invalid, cluster_name, millis, span, stream_key, worker_name};
+use crate::coordinator::v1 as wire;
+
+impl TryFrom<wire::ConnectRequest> for AgentMessage {
+    type Error = Invalid;
+
+    fn try_from(request: wire::ConnectRequest) -> Result<Self, Invalid> {
+        use wire::connect_request::Message;
+        match request.message.ok_or(Invalid::missing("message"))? {
+            Message::Hello(hello) => hello.try_into().map(Self::Hello),
+            Message::Report(report) => report.try_into().map(Self::Report),
+            Message::Beat(beat) => beat.try_into().map(Self::Beat),
+        }
+    }
+}
+
+impl From<AgentMessage> for wire::ConnectRequest {
+    fn from(message: AgentMessage) -> Self {
+        use wire::connect_request::Message;
+        let message = match message {
+            AgentMessage::Hello(hello) => Message::Hello(hello.into()),
+            AgentMessage::Report(report) => Message::Report(report.into()),
+            AgentMessage::Beat(beat) => Message::Beat(beat.into()),
+        };
+        Self {
+            message: Some(message),
+        }
+    }
+}
+
+impl TryFrom<wire::ConnectResponse> for CoordinatorMessage {
+    type Error = Invalid;
+
+    fn try_from(response: wire::ConnectResponse) -> Result<Self, Invalid> {
+        use wire::connect_response::Message;
+        match response.message.ok_or(Invalid::missing("message"))? {
+            Message::Welcome(welcome) => welcome.try_into().map(Self::Welcome),
+            Message::Refusal(refusal) => refusal.try_into().map(Self::Refusal),
+            Message::Grant(grant) => grant.try_into().map(Self::Grant),
+        }
+    }
+}
+
+impl From<CoordinatorMessage> for wire::ConnectResponse {
+    fn from(message: CoordinatorMessage) -> Self {
+        use wire::connect_response::Message;
+        let message = match message {
+            CoordinatorMessage::Welcome(welcome) => Message::Welcome(welcome.into()),
+            CoordinatorMessage::Refusal(refusal) => Message::Refusal(refusal.into()),
+            CoordinatorMessage::Grant(grant) => Message::Grant(grant.into()),
+        };
+        Self {
+            message: Some(message),
+        }
+    }
+}
+
+impl TryFrom<wire::Hello> for Hello {
+    type Error = Invalid;
+
+    fn try_from(hello: wire::Hello) -> Result<Self, Invalid> {
+        Ok(Self {
+            protocol: hello.protocol,
+            cluster: cluster_name("hello.cluster", &hello.cluster)?,
+            worker: worker_name("hello.worker", &hello.worker)?,
+            incarnation: Incarnation(hello.incarnation),
+            link: LinkNumber(hello.link),
+            epoch_seen: (hello.epoch_seen > 0).then_some(Epoch(hello.epoch_seen)),
+            stops_worker: hello.stops_worker,
+            generation: hello.generation,
+        })
+    }
+}
+
+impl From<Hello> for wire::Hello {
+    fn from(hello: Hello) -> Self {
+        Self {
+            protocol: hello.protocol,
+            cluster: hello.cluster.to_string(),
+            worker: hello.worker.to_string(),
+            incarnation: hello.incarnation.0,
+            link: hello.link.0,
+            epoch_seen: hello.epoch_seen.map_or(0, |epoch| epoch.0),
+            stops_worker: hello.stops_worker,
+            generation: hello.generation,
+        }
+    }
+}
+
+impl TryFrom<wire::Terms> for Terms {
+    type Error = Invalid;
+
+    fn try_from(terms: wire::Terms) -> Result<Self, Invalid> {
+        if terms.beat_ms == 0 || terms.ttl_ms <= terms.beat_ms || terms.reserve_ms < terms.ttl_ms {
+            return Err(Invalid::new(
+                "terms",
+                "wants 0 < beat_ms < ttl_ms <= reserve_ms",
+            ));
+        }
+        Ok(Self {
+            ttl: span(terms.ttl_ms),
+            beat: span(terms.beat_ms),
+            reserve: span(terms.reserve_ms),
+            drain_deadline: span(terms.drain_deadline_ms),
+        })
+    }
+}
+
+impl From<Terms> for wire::Terms {
+    fn from(terms: Terms) -> Self {
+        Self {
+            ttl_ms: millis(terms.ttl),
+            beat_ms: millis(terms.beat),
+            reserve_ms: millis(terms.reserve),
+            drain_deadline_ms: millis(terms.drain_deadline),
+        }
+    }
+}
+
+impl TryFrom<wire::Welcome> for Welcome {
+    type Error = Invalid;
+
+    fn try_from(welcome: wire::Welcome) -> Result<Self, Invalid> {
+        Ok(Self {
+            epoch: epoch("welcome.epoch", welcome.epoch)?,
+            terms: welcome
+                .terms
+                .ok_or(Invalid::missing("welcome.terms"))?
+                .try_into()?,
+        })
+    }
+}
+
+impl From<Welcome> for wire::Welcome {
+    fn from(welcome: Welcome) -> Self {
+        Self {
+            epoch: welcome.epoch.0,
+            terms: Some(welcome.terms.into()),
+        }
+    }
+}
+
+impl TryFrom<wire::Refusal> for Refusal {
+    type Error = Invalid;
+
+    fn try_from(refusal: wire::Refusal) -> Result<Self, Invalid> {
+        use wire::RefusalReason as Wire;
+        let leader = (!refusal.leader_address.is_empty()).then_some(refusal.leader_address);
+        let newer = Incarnation(refusal.newer_incarnation);
+        let reason = match Wire::try_from(refusal.reason) {
+            Ok(Wire::NotLeader) => RefusalReason::NotLeader(leader),
+            Ok(Wire::UnknownCluster) => RefusalReason::UnknownCluster,
+            Ok(Wire::NewerIncarnation) => RefusalReason::NewerIncarnation(newer),
+            Ok(Wire::NewerLink) => RefusalReason::NewerLink,
+            Ok(Wire::Protocol) => RefusalReason::Protocol,
+            Ok(Wire::Limit) => RefusalReason::Limit,
+            Ok(Wire::Invalid) => RefusalReason::Invalid,
+            Ok(Wire::Unauthorized) => RefusalReason::Unauthorized,
+            Ok(Wire::GoAway) => RefusalReason::GoAway,
+            Ok(Wire::Unspecified) | Err(_) => {
+                return Err(Invalid::new(
+                    "refusal.reason",
+                    "is none that this build knows",
+                ));
+            }
+        };
+        Ok(Self {
+            reason,
+            message: refusal.message,
+        })
+    }
+}
+
+impl From<Refusal> for wire::Refusal {
+    fn from(refusal: Refusal) -> Self {
+        use wire::RefusalReason as Wire;
+        let mut leader_address = String::new();
+        let mut newer_incarnation = 0;
+        let reason = match refusal.reason {
+            RefusalReason::NotLeader(leader) => {
+                leader_address = leader.unwrap_or_default();
+                Wire::NotLeader
+            }
+            RefusalReason::UnknownCluster => Wire::UnknownCluster,
+            RefusalReason::NewerIncarnation(newer) => {
+                newer_incarnation = newer.0;
+                Wire::NewerIncarnation
+            }
+            RefusalReason::NewerLink => Wire::NewerLink,
+            RefusalReason::Protocol => Wire::Protocol,
+            RefusalReason::Limit => Wire::Limit,
+            RefusalReason::Invalid => Wire::Invalid,
+            RefusalReason::Unauthorized => Wire::Unauthorized,
+            RefusalReason::GoAway => Wire::GoAway,
+        };
+        let message = refusal.message;
+        Self {
+            reason: reason.into(),
+            message,
+            leader_address,
+            newer_incarnation,
+        }
+    }
+}
+
+impl TryFrom<wire::Report> for Report {
+    type Error = Invalid;
+
+    fn try_from(report: wire::Report) -> Result<Self, Invalid> {
+        at_most(
+            "report.streams",
+            report.streams.len(),
+            STREAMS_PER_WORKER_MAX,
+        )?;
+        let streams = report.streams.into_iter().map(TryInto::try_into);
+        Ok(Self {
+            epoch: epoch("report.epoch", report.epoch)?,
+            nonce: Nonce(report.nonce),
+            speaks_for: report.speaks_for.map(Incarnation),
+            pool: report.pool.map(TryInto::try_into).transpose()?,
+            streams: streams.collect::<Result<_, _>>()?,
+            jobs: jobs("report.running", report.running)?,
+            drain: drain("report.drain", report.drain)?,
+        })
+    }
+}
+
+impl From<Report> for wire::Report {
+    fn from(report: Report) -> Self {
+        Self {
+            epoch: report.epoch.0,
+            nonce: report.nonce.0,
+            speaks_for: report.speaks_for.map(|incarnation| incarnation.0),
+            pool: report.pool.map(Into::into),
+            streams: report.streams.into_iter().map(Into::into).collect(),
+            running: running(report.jobs),
+            drain: drain_to_wire(report.drain).into(),
+        }
+    }
+}
+
+impl TryFrom<wire::Beat> for Beat {
+    type Error = Invalid;
+
+    fn try_from(beat: wire::Beat) -> Result<Self, Invalid> {
+        at_most("beat.released", beat.released.len(), STREAMS_PER_WORKER_MAX)?;
+        let released = beat.released.into_iter().map(TryInto::try_into);
+        Ok(Self {
+            epoch: epoch("beat.epoch", beat.epoch)?,
+            nonce: Nonce(beat.nonce),
+            applied: GrantNumber(beat.applied),
+            pool: beat.pool.map(TryInto::try_into).transpose()?,
+            jobs: jobs("beat.running", beat.running)?,
+            drain: drain("beat.drain", beat.drain)?,
+            released: released.collect::<Result<_, _>>()?,
+            wants_snapshot: beat.wants_snapshot,
+        })
+    }
+}
+
+impl From<Beat> for wire::Beat {
+    fn from(beat: Beat) -> Self {
+        Self {
+            epoch: beat.epoch.0,
+            nonce: beat.nonce.0,
+            applied: beat.applied.0,
+            pool: beat.pool.map(Into::into),
+            running: running(beat.jobs),
+            drain: drain_to_wire(beat.drain).into(),
+            released: beat.released.into_iter().map(Into::into).collect(),
+            wants_snapshot: beat.wants_snapshot,
+        }
+    }
+}
+
+impl TryFrom<wire::Grant> for Grant {
+    type Error = Invalid;
+
+    fn try_from(grant: wire::Grant) -> Result<Self, Invalid> {
+        at_most(
+            "grant.streams",
+            grant.streams.len(),
+            2 * STREAMS_PER_WORKER_MAX,
+        )?;
+        let streams = grant.streams.into_iter().map(TryInto::try_into);
+        Ok(Self {
+            epoch: epoch("grant.epoch", grant.epoch)?,
+            number: GrantNumber(grant.number),
+            nonce: Nonce(grant.nonce),
+            terms: grant
+                .terms
+                .ok_or(Invalid::missing("grant.terms"))?
+                .try_into()?,
+            snapshot: grant.snapshot,
+            pool: grant.pool.map(TryInto::try_into).transpose()?,
+            streams: streams.collect::<Result<_, _>>()?,
+            drain: grant.drain,
+        })
+    }
+}
+
+impl From<Grant> for wire::Grant {
+    fn from(grant: Grant) -> Self {
+        Self {
+            epoch: grant.epoch.0,
+            number: grant.number.0,
+            nonce: grant.nonce.0,
+            terms: Some(grant.terms.into()),
+            snapshot: grant.snapshot,
+            pool: grant.pool.map(Into::into),
+            streams: grant.streams.into_iter().map(Into::into).collect(),
+            drain: grant.drain,
+        }
+    }
+}
+
+impl TryFrom<wire::HeldPool> for HeldPool {
+    type Error = Invalid;
+
+    fn try_from(pool: wire::HeldPool) -> Result<Self, Invalid> {
+        let size = slots("pool.size", pool.size)?;
+        Ok(Self {
+            token: required("pool.token", pool.token)?,
+            size,
+        })
+    }
+}
+
+impl From<HeldPool> for wire::HeldPool {
+    fn from(pool: HeldPool) -> Self {
+        Self {
+            token: Some(pool.token.into()),
+            size: pool.size,
+        }
+    }
+}
+
+impl TryFrom<wire::HeldStream> for HeldStream {
+    type Error = Invalid;
+
+    fn try_from(held: wire::HeldStream) -> Result<Self, Invalid> {
+        Ok(Self {
+            stream: stream(held.stream)?,
+            token: required("stream.token", held.token)?,
+            pinned: held.pinned,
+        })
+    }
+}
+
+impl From<HeldStream> for wire::HeldStream {
+    fn from(held: HeldStream) -> Self {
+        Self {
+            stream: Some(held.stream.into()),
+            token: Some(held.token.into()),
+            pinned: held.pinned,
+        }
+    }
+}
+
+impl TryFrom<wire::Release> for Release {
+    type Error = Invalid;
+
+    fn try_from(release: wire::Release) -> Result<Self, Invalid> {
+        let token = required("release.token", release.token)?;
+        Ok(Self {
+            stream: stream(release.stream)?,
+            token,
+        })
+    }
+}
+
+impl From<Release> for wire::Release {
+    fn from(release: Release) -> Self {
+        Self {
+            stream: Some(release.stream.into()),
+            token: Some(release.token.into()),
+        }
+    }
+}
+
+impl TryFrom<wire::PoolGrant> for PoolGrant {
+    type Error = Invalid;
+
+    fn try_from(pool: wire::PoolGrant) -> Result<Self, Invalid> {
+        let size = slots("pool.size", pool.size)?;
+        if pool.floor > size {
+            return Err(Invalid::new("pool.floor", "is above pool.size"));
+        }
+        Ok(Self {
+            token: required("pool.token", pool.token)?,
+            size,
+            floor: pool.floor,
+        })
+    }
+}
+
+impl From<PoolGrant> for wire::PoolGrant {
+    fn from(pool: PoolGrant) -> Self {
+        Self {
+            token: Some(pool.token.into()),
+            size: pool.size,
+            floor: pool.floor,
+        }
+    }
+}
+
+impl TryFrom<wire::StreamGrant> for StreamGrant {
+    type Error = Invalid;
+
+    fn try_from(grant: wire::StreamGrant) -> Result<Self, Invalid> {
+        use wire::stream_grant::State;
+        let state = match grant.state.ok_or(Invalid::missing("stream.state"))? {
+            State::Held(held) => StreamState::Held {
+                pinned: held.pinned,
+            },
+            State::Revoked(revoked) => StreamState::Revoked {
+                deadline: span(revoked.deadline_ms),
+                renewed: revoked.renewed,
+            },
+        };
+        let token = required("stream.token", grant.token)?;
+        Ok(Self {
+            stream: stream(grant.stream)?,
+            token,
+            state,
+        })
+    }
+}
+
+impl From<StreamGrant> for wire::StreamGrant {
+    fn from(grant: StreamGrant) -> Self {
+        use wire::stream_grant::State;
+        let state = match grant.state {
+            StreamState::Held { pinned } => State::Held(wire::StreamHeld { pinned }),
+            StreamState::Revoked { deadline, renewed } => State::Revoked(wire::StreamRevoked {
+                deadline_ms: millis(deadline),
+                renewed,
+            }),
+        };
+        Self {
+            stream: Some(grant.stream.into()),
+            token: Some(grant.token.into()),
+            state: Some(state),
+        }
+    }
+}
+
+impl From<StreamKey> for wire::StreamRef {
+    fn from(key: StreamKey) -> Self {
+        Self {
+            set: key.set.to_string(),
+            stream: key.stream.to_string(),
+        }
+    }
+}
+
+impl From<Token> for wire::Token {
+    fn from(token: Token) -> Self {
+        Self {
+            epoch: token.epoch.0,
+            seq: token.seq,
+        }
+    }
+}
+
+fn required(field: &'static str, token: Option<wire::Token>) -> Result<Token, Invalid> {
+    let token = token.ok_or(Invalid::missing(field))?;
+    Ok(Token {
+        epoch: epoch(field, token.epoch)?,
+        seq: token.seq,
+    })
+}
+
+fn stream(stream: Option<wire::StreamRef>) -> Result<StreamKey, Invalid> {
+    let stream = stream.ok_or(Invalid::missing("stream"))?;
+    stream_key(&stream.set, &stream.stream)
+}
+
+fn epoch(field: &'static str, epoch: u64) -> Result<Epoch, Invalid> {
+    match epoch {
+        0 => Err(Invalid::new(field, "is 0, which is no epoch")),
+        epoch => Ok(Epoch(epoch)),
+    }
+}
+
+fn jobs(field: &'static str, running: Option<u32>) -> Result<Jobs, Invalid> {
+    running.map_or(Ok(Jobs::Unknown), |running| {
+        slots(field, running).map(Jobs::Running)
+    })
+}
+
+fn running(jobs: Jobs) -> Option<u32> {
+    match jobs {
+        Jobs::Unknown => None,
+        Jobs::Running(running) => Some(running),
+    }
+}
+
+fn slots(field: &'static str, slots: u32) -> Result<u32, Invalid> {
+    match slots <= JOBS_PER_WORKER_MAX {
+        true => Ok(slots),
+        false => Err(Invalid::new(
+            field,
+            format!("{slots} is above {JOBS_PER_WORKER_MAX}"),
+        )),
+    }
+}
+
+fn at_most(field: &'static str, len: usize, max: usize) -> Result<(), Invalid> {
+    match len <= max {
+        true => Ok(()),
+        false => Err(Invalid::new(
+            field,
+            format!("{len} entries are more than {max}"),
+        )),
+    }
+}
+
+fn drain(field: &'static str, phase: i32) -> Result<DrainPhase, Invalid> {
+    match wire::DrainPhase::try_from(phase) {
+        Ok(wire::DrainPhase::Working) => Ok(DrainPhase::Working),
+        Ok(wire::DrainPhase::Draining) => Ok(DrainPhase::Draining),
+        Ok(wire::DrainPhase::Leaving) => Ok(DrainPhase::Leaving),
+        Ok(wire::DrainPhase::Unspecified) | Err(_) => {
+            Err(Invalid::new(field, "is no phase that this build knows"))
+        }
+    }
+}
+
+fn drain_to_wire(phase: DrainPhase) -> wire::DrainPhase {
+    match phase {
+        DrainPhase::Working => wire::DrainPhase::Working,
+        DrainPhase::Draining => wire::DrainPhase::Draining,
+        DrainPhase::Leaving => wire::DrainPhase::Leaving,
+    }
+}
