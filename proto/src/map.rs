@@ -20,10 +20,7 @@ pub struct Invalid {
 
 impl Invalid {
     fn new(field: &'static str, why: impl ToString) -> Self {
-        Self {
-            field,
-            why: why.to_string(),
-        }
+        Self { field, why: why.to_string() }
     }
 
     fn missing(field: &'static str) -> Self {
@@ -71,10 +68,7 @@ pub fn set_name(field: &'static str, text: &str) -> Result<SetName, Invalid> {
 /// # Errors
 /// Where either name is none.
 pub fn stream_key(set: &str, stream: &str) -> Result<StreamKey, Invalid> {
-    Ok(StreamKey {
-        set: set_name("set", set)?,
-        stream: name("stream", StreamName::new(stream))?,
-    })
+    Ok(StreamKey { set: set_name("set", set)?, stream: name("stream", StreamName::new(stream))? })
 }
 
 /// A job's id.

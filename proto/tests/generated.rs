@@ -24,17 +24,10 @@ fn generated_code_is_what_the_protos_give() {
             fs::copy(fresh.path().join(&name), committed.join(&name)).expect("write src/gen");
         }
     }
-    assert_eq!(
-        names(fresh.path()),
-        names(&committed),
-        "files in proto/src/gen"
-    );
+    assert_eq!(names(fresh.path()), names(&committed), "files in proto/src/gen");
     for name in names(fresh.path()) {
         let (want, have) = (read(fresh.path(), &name), read(&committed, &name));
-        assert!(
-            want == have,
-            "proto/src/gen/{name} is stale: see the top of this test's file"
-        );
+        assert!(want == have, "proto/src/gen/{name} is stale: see the top of this test's file");
     }
 }
 
@@ -51,13 +44,7 @@ fn generate(root: &Path, out: &Path) {
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");
     let mut names: Vec<String> = entries
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .into_string()
-                .expect("UTF-8")
-        })
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
         .collect();
     names.sort();
     names

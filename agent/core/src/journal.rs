@@ -144,24 +144,12 @@ impl Memory {
             }
             Record::Epoch { epoch } => self.epoch = Some(*epoch),
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
-            Record::Stream {
-                stream,
-                token,
-                pinned,
-            } => {
-                let lease = RememberedStream {
-                    token: *token,
-                    pinned: *pinned,
-                    lapses: None,
-                };
+            Record::Stream { stream, token, pinned } => {
+                let lease = RememberedStream { token: *token, pinned: *pinned, lapses: None };
                 self.streams.insert(stream.clone(), lease);
             }
             Record::StreamEnded { stream, token } => {
-                if self
-                    .streams
-                    .get(stream)
-                    .is_some_and(|held| held.token == *token)
-                {
+                if self.streams.get(stream).is_some_and(|held| held.token == *token) {
                     self.streams.remove(stream);
                 }
             }
@@ -195,37 +183,16 @@ impl Memory {
             all.push(Record::Begun { incarnation, begun });
         }
         all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));
-        all.extend(self.start.iter().map(|start| Record::WorkerStarted {
-            start: start.clone(),
-        }));
-        all.extend(
-            self.pool
-                .map(|(token, size, floor)| Record::Pool { token, size, floor }),
-        );
+        all.extend(self.start.iter().map(|start| Record::WorkerStarted { start: start.clone() }));
+        all.extend(self.pool.map(|(token, size, floor)| Record::Pool { token, size, floor }));
         for (stream, held) in &self.streams {
             let (token, pinned) = (held.token, held.pinned);
-            all.push(Record::Stream {
-                stream: stream.clone(),
-                token,
-                pinned,
-            });
-            all.extend(held.lapses.map(|until| Record::Lapsing {
-                stream: stream.clone(),
-                until,
-            }));
+            all.push(Record::Stream { stream: stream.clone(), token, pinned });
+            all.extend(held.lapses.map(|until| Record::Lapsing { stream: stream.clone(), until }));
         }
-        all.push(Record::Renewed {
-            until: self.renewed_until,
-        });
-        all.extend(
-            self.jobs
-                .iter()
-                .map(|job| Record::JobBegan { job: job.clone() }),
-        );
-        all.extend(
-            self.count
-                .map(|(running, obeyed)| Record::Count { running, obeyed }),
-        );
+        all.push(Record::Renewed { until: self.renewed_until });
+        all.extend(self.jobs.iter().map(|job| Record::JobBegan { job: job.clone() }));
+        all.extend(self.count.map(|(running, obeyed)| Record::Count { running, obeyed }));
         all.extend(self.draining.then_some(Record::Draining));
         all
     }

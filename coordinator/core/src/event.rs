@@ -102,10 +102,6 @@ impl Exposure {
         for (set, timeless) in &other.sets {
             *sets.entry(set.clone()).or_default() |= timeless;
         }
-        Self {
-            ttl: self.ttl.max(other.ttl),
-            jobs_max: self.jobs_max.max(other.jobs_max),
-            sets,
-        }
+        Self { ttl: self.ttl.max(other.ttl), jobs_max: self.jobs_max.max(other.jobs_max), sets }
     }
 }

@@ -31,9 +31,7 @@ impl From<AgentMessage> for wire::ConnectRequest {
             AgentMessage::Report(report) => Message::Report(report.into()),
             AgentMessage::Beat(beat) => Message::Beat(beat.into()),
         };
-        Self {
-            message: Some(message),
-        }
+        Self { message: Some(message) }
     }
 }
 
@@ -58,9 +56,7 @@ impl From<CoordinatorMessage> for wire::ConnectResponse {
             CoordinatorMessage::Refusal(refusal) => Message::Refusal(refusal.into()),
             CoordinatorMessage::Grant(grant) => Message::Grant(grant.into()),
         };
-        Self {
-            message: Some(message),
-        }
+        Self { message: Some(message) }
     }
 }
 
@@ -101,10 +97,7 @@ impl TryFrom<wire::Terms> for Terms {
 
     fn try_from(terms: wire::Terms) -> Result<Self, Invalid> {
         if terms.beat_ms == 0 || terms.ttl_ms <= terms.beat_ms || terms.reserve_ms < terms.ttl_ms {
-            return Err(Invalid::new(
-                "terms",
-                "wants 0 < beat_ms < ttl_ms <= reserve_ms",
-            ));
+            return Err(Invalid::new("terms", "wants 0 < beat_ms < ttl_ms <= reserve_ms"));
         }
         Ok(Self {
             ttl: span(terms.ttl_ms),
@@ -132,20 +125,14 @@ impl TryFrom<wire::Welcome> for Welcome {
     fn try_from(welcome: wire::Welcome) -> Result<Self, Invalid> {
         Ok(Self {
             epoch: epoch("welcome.epoch", welcome.epoch)?,
-            terms: welcome
-                .terms
-                .ok_or(Invalid::missing("welcome.terms"))?
-                .try_into()?,
+            terms: welcome.terms.ok_or(Invalid::missing("welcome.terms"))?.try_into()?,
         })
     }
 }
 
 impl From<Welcome> for wire::Welcome {
     fn from(welcome: Welcome) -> Self {
-        Self {
-            epoch: welcome.epoch.0,
-            terms: Some(welcome.terms.into()),
-        }
+        Self { epoch: welcome.epoch.0, terms: Some(welcome.terms.into()) }
     }
 }
 
@@ -167,16 +154,10 @@ impl TryFrom<wire::Refusal> for Refusal {
             Ok(Wire::Unauthorized) => RefusalReason::Unauthorized,
             Ok(Wire::GoAway) => RefusalReason::GoAway,
             Ok(Wire::Unspecified) | Err(_) => {
-                return Err(Invalid::new(
-                    "refusal.reason",
-                    "is none that this build knows",
-                ));
+                return Err(Invalid::new("refusal.reason", "is none that this build knows"));
             }
         };
-        Ok(Self {
-            reason,
-            message: refusal.message,
-        })
+        Ok(Self { reason, message: refusal.message })
     }
 }
 
@@ -203,12 +184,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalReason::GoAway => Wire::GoAway,
         };
         let message = refusal.message;
-        Self {
-            reason: reason.into(),
-            message,
-            leader_address,
-            newer_incarnation,
-        }
+        Self { reason: reason.into(), message, leader_address, newer_incarnation }
     }
 }
 
@@ -216,11 +192,7 @@ impl TryFrom<wire::Report> for Report {
     type Error = Invalid;
 
     fn try_from(report: wire::Report) -> Result<Self, Invalid> {
-        at_most(
-            "report.streams",
-            report.streams.len(),
-            STREAMS_PER_WORKER_MAX,
-        )?;
+        at_most("report.streams", report.streams.len(), STREAMS_PER_WORKER_MAX)?;
         let streams = report.streams.into_iter().map(TryInto::try_into);
         Ok(Self {
             epoch: epoch("report.epoch", report.epoch)?,
@@ -286,20 +258,13 @@ impl TryFrom<wire::Grant> for Grant {
     type Error = Invalid;
 
     fn try_from(grant: wire::Grant) -> Result<Self, Invalid> {
-        at_most(
-            "grant.streams",
-            grant.streams.len(),
-            2 * STREAMS_PER_WORKER_MAX,
-        )?;
+        at_most("grant.streams", grant.streams.len(), 2 * STREAMS_PER_WORKER_MAX)?;
         let streams = grant.streams.into_iter().map(TryInto::try_into);
         Ok(Self {
             epoch: epoch("grant.epoch", grant.epoch)?,
             number: GrantNumber(grant.number),
             nonce: Nonce(grant.nonce),
-            terms: grant
-                .terms
-                .ok_or(Invalid::missing("grant.terms"))?
-                .try_into()?,
+            terms: grant.terms.ok_or(Invalid::missing("grant.terms"))?.try_into()?,
             snapshot: grant.snapshot,
             pool: grant.pool.map(TryInto::try_into).transpose()?,
             streams: streams.collect::<Result<_, _>>()?,
@@ -328,19 +293,13 @@ impl TryFrom<wire::HeldPool> for HeldPool {
 
     fn try_from(pool: wire::HeldPool) -> Result<Self, Invalid> {
         let size = slots("pool.size", pool.size)?;
-        Ok(Self {
-            token: required("pool.token", pool.token)?,
-            size,
-        })
+        Ok(Self { token: required("pool.token", pool.token)?, size })
     }
 }
 
 impl From<HeldPool> for wire::HeldPool {
     fn from(pool: HeldPool) -> Self {
-        Self {
-            token: Some(pool.token.into()),
-            size: pool.size,
-        }
+        Self { token: Some(pool.token.into()), size: pool.size }
     }
 }
 
@@ -371,19 +330,13 @@ impl TryFrom<wire::Release> for Release {
 
     fn try_from(release: wire::Release) -> Result<Self, Invalid> {
         let token = required("release.token", release.token)?;
-        Ok(Self {
-            stream: stream(release.stream)?,
-            token,
-        })
+        Ok(Self { stream: stream(release.stream)?, token })
     }
 }
 
 impl From<Release> for wire::Release {
     fn from(release: Release) -> Self {
-        Self {
-            stream: Some(release.stream.into()),
-            token: Some(release.token.into()),
-        }
+        Self { stream: Some(release.stream.into()), token: Some(release.token.into()) }
     }
 }
 
@@ -395,21 +348,13 @@ impl TryFrom<wire::PoolGrant> for PoolGrant {
         if pool.floor > size {
             return Err(Invalid::new("pool.floor", "is above pool.size"));
         }
-        Ok(Self {
-            token: required("pool.token", pool.token)?,
-            size,
-            floor: pool.floor,
-        })
+        Ok(Self { token: required("pool.token", pool.token)?, size, floor: pool.floor })
     }
 }
 
 impl From<PoolGrant> for wire::PoolGrant {
     fn from(pool: PoolGrant) -> Self {
-        Self {
-            token: Some(pool.token.into()),
-            size: pool.size,
-            floor: pool.floor,
-        }
+        Self { token: Some(pool.token.into()), size: pool.size, floor: pool.floor }
     }
 }
 
@@ -419,20 +364,14 @@ impl TryFrom<wire::StreamGrant> for StreamGrant {
     fn try_from(grant: wire::StreamGrant) -> Result<Self, Invalid> {
         use wire::stream_grant::State;
         let state = match grant.state.ok_or(Invalid::missing("stream.state"))? {
-            State::Held(held) => StreamState::Held {
-                pinned: held.pinned,
-            },
+            State::Held(held) => StreamState::Held { pinned: held.pinned },
             State::Revoked(revoked) => StreamState::Revoked {
                 deadline: span(revoked.deadline_ms),
                 renewed: revoked.renewed,
             },
         };
         let token = required("stream.token", grant.token)?;
-        Ok(Self {
-            stream: stream(grant.stream)?,
-            token,
-            state,
-        })
+        Ok(Self { stream: stream(grant.stream)?, token, state })
     }
 }
 
@@ -441,10 +380,9 @@ impl From<StreamGrant> for wire::StreamGrant {
         use wire::stream_grant::State;
         let state = match grant.state {
             StreamState::Held { pinned } => State::Held(wire::StreamHeld { pinned }),
-            StreamState::Revoked { deadline, renewed } => State::Revoked(wire::StreamRevoked {
-                deadline_ms: millis(deadline),
-                renewed,
-            }),
+            StreamState::Revoked { deadline, renewed } => {
+                State::Revoked(wire::StreamRevoked { deadline_ms: millis(deadline), renewed })
+            }
         };
         Self {
             stream: Some(grant.stream.into()),
@@ -456,28 +394,19 @@ impl From<StreamGrant> for wire::StreamGrant {
 
 impl From<StreamKey> for wire::StreamRef {
     fn from(key: StreamKey) -> Self {
-        Self {
-            set: key.set.to_string(),
-            stream: key.stream.to_string(),
-        }
+        Self { set: key.set.to_string(), stream: key.stream.to_string() }
     }
 }
 
 impl From<Token> for wire::Token {
     fn from(token: Token) -> Self {
-        Self {
-            epoch: token.epoch.0,
-            seq: token.seq,
-        }
+        Self { epoch: token.epoch.0, seq: token.seq }
     }
 }
 
 fn required(field: &'static str, token: Option<wire::Token>) -> Result<Token, Invalid> {
     let token = token.ok_or(Invalid::missing(field))?;
-    Ok(Token {
-        epoch: epoch(field, token.epoch)?,
-        seq: token.seq,
-    })
+    Ok(Token { epoch: epoch(field, token.epoch)?, seq: token.seq })
 }
 
 fn stream(stream: Option<wire::StreamRef>) -> Result<StreamKey, Invalid> {
@@ -493,9 +422,7 @@ fn epoch(field: &'static str, epoch: u64) -> Result<Epoch, Invalid> {
 }
 
 fn jobs(field: &'static str, running: Option<u32>) -> Result<Jobs, Invalid> {
-    running.map_or(Ok(Jobs::Unknown), |running| {
-        slots(field, running).map(Jobs::Running)
-    })
+    running.map_or(Ok(Jobs::Unknown), |running| slots(field, running).map(Jobs::Running))
 }
 
 fn running(jobs: Jobs) -> Option<u32> {
@@ -508,20 +435,14 @@ fn running(jobs: Jobs) -> Option<u32> {
 fn slots(field: &'static str, slots: u32) -> Result<u32, Invalid> {
     match slots <= JOBS_PER_WORKER_MAX {
         true => Ok(slots),
-        false => Err(Invalid::new(
-            field,
-            format!("{slots} is above {JOBS_PER_WORKER_MAX}"),
-        )),
+        false => Err(Invalid::new(field, format!("{slots} is above {JOBS_PER_WORKER_MAX}"))),
     }
 }
 
 fn at_most(field: &'static str, len: usize, max: usize) -> Result<(), Invalid> {
     match len <= max {
         true => Ok(()),
-        false => Err(Invalid::new(
-            field,
-            format!("{len} entries are more than {max}"),
-        )),
+        false => Err(Invalid::new(field, format!("{len} entries are more than {max}"))),
     }
 }
 

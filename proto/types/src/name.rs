@@ -161,19 +161,13 @@ fn dns_subdomain(text: &str) -> Result<(), &'static str> {
     };
     match text.split('.').all(label) {
         true => Ok(()),
-        false => Err(
-            "is no DNS subdomain: lower-case letters, digits, '-' and '.' only, \
-                      starting and ending with a letter or digit",
-        ),
+        false => Err("is no DNS subdomain: lower-case letters, digits, '-' and '.' only, \
+                      starting and ending with a letter or digit"),
     }
 }
 
 fn stream_name(text: &str) -> Result<(), &'static str> {
-    printable(
-        text,
-        limits::STREAM_NAME_BYTES_MAX,
-        "is longer than 253 bytes",
-    )
+    printable(text, limits::STREAM_NAME_BYTES_MAX, "is longer than 253 bytes")
 }
 
 fn job_id(text: &str) -> Result<(), &'static str> {
@@ -206,18 +200,7 @@ mod tests {
         for good in ["w", "swarm-worker-0", "a.b-c.d0", "0"] {
             assert!(WorkerName::new(good).is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            "-a",
-            "a-",
-            "A",
-            "a_b",
-            "a..b",
-            ".",
-            "a\n",
-            "ä",
-            long.as_str(),
-        ] {
+        for bad in ["", "-a", "a-", "A", "a_b", "a..b", ".", "a\n", "ä", long.as_str()] {
             assert!(WorkerName::new(bad).is_err(), "{bad}");
         }
     }

@@ -94,14 +94,8 @@ mod tests {
 
     #[test]
     fn a_token_is_ordered_by_epoch_first_and_reads_back_what_it_prints() {
-        let old = Token {
-            epoch: Epoch(7),
-            seq: 900,
-        };
-        let new = Token {
-            epoch: Epoch(8),
-            seq: 1,
-        };
+        let old = Token { epoch: Epoch(7), seq: 900 };
+        let new = Token { epoch: Epoch(8), seq: 1 };
         assert!(old < new);
         assert_eq!(new.to_string().parse(), Ok(new));
         for text in ["", "8", "8.", ".1", "8.1.2", "-1.2", "8. 1"] {

@@ -29,10 +29,7 @@ impl Add<Duration> for Moment {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -40,10 +37,7 @@ impl Sub<Duration> for Moment {
     type Output = Self;
 
     fn sub(self, span: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -69,9 +63,6 @@ impl TimeBounds {
 impl Default for TimeBounds {
     /// 1 % of drift (quartz clocks stay below 0.1 %) and half a second.
     fn default() -> Self {
-        Self {
-            drift_ppm: 10_000,
-            margin: Duration::from_millis(500),
-        }
+        Self { drift_ppm: 10_000, margin: Duration::from_millis(500) }
     }
 }
