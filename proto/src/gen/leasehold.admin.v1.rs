@@ -700,17 +700,6 @@ pub mod admin_service_client {
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl AdminServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
     impl<T> AdminServiceClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,

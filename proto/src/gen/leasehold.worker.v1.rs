@@ -277,17 +277,6 @@ pub mod worker_service_client {
     pub struct WorkerServiceClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl WorkerServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
     impl<T> WorkerServiceClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,

@@ -10,11 +10,11 @@ use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, Stream
 use super::{Invalid, cluster_name, millis, span, stream_key, worker_name};
 use crate::coordinator::v1 as wire;
 
-impl TryFrom<wire::ConnectRequest> for AgentMessage {
+impl TryFrom<wire::OpenSessionRequest> for AgentMessage {
     type Error = Invalid;
 
-    fn try_from(request: wire::ConnectRequest) -> Result<Self, Invalid> {
-        use wire::connect_request::Message;
+    fn try_from(request: wire::OpenSessionRequest) -> Result<Self, Invalid> {
+        use wire::open_session_request::Message;
         match request.message.ok_or(Invalid::missing("message"))? {
             Message::Hello(hello) => hello.try_into().map(Self::Hello),
             Message::Report(report) => report.try_into().map(Self::Report),
@@ -23,9 +23,9 @@ impl TryFrom<wire::ConnectRequest> for AgentMessage {
     }
 }
 
-impl From<AgentMessage> for wire::ConnectRequest {
+impl From<AgentMessage> for wire::OpenSessionRequest {
     fn from(message: AgentMessage) -> Self {
-        use wire::connect_request::Message;
+        use wire::open_session_request::Message;
         let message = match message {
             AgentMessage::Hello(hello) => Message::Hello(hello.into()),
             AgentMessage::Report(report) => Message::Report(report.into()),
@@ -35,11 +35,11 @@ impl From<AgentMessage> for wire::ConnectRequest {
     }
 }
 
-impl TryFrom<wire::ConnectResponse> for CoordinatorMessage {
+impl TryFrom<wire::OpenSessionResponse> for CoordinatorMessage {
     type Error = Invalid;
 
-    fn try_from(response: wire::ConnectResponse) -> Result<Self, Invalid> {
-        use wire::connect_response::Message;
+    fn try_from(response: wire::OpenSessionResponse) -> Result<Self, Invalid> {
+        use wire::open_session_response::Message;
         match response.message.ok_or(Invalid::missing("message"))? {
             Message::Welcome(welcome) => welcome.try_into().map(Self::Welcome),
             Message::Refusal(refusal) => refusal.try_into().map(Self::Refusal),
@@ -48,9 +48,9 @@ impl TryFrom<wire::ConnectResponse> for CoordinatorMessage {
     }
 }
 
-impl From<CoordinatorMessage> for wire::ConnectResponse {
+impl From<CoordinatorMessage> for wire::OpenSessionResponse {
     fn from(message: CoordinatorMessage) -> Self {
-        use wire::connect_response::Message;
+        use wire::open_session_response::Message;
         let message = match message {
             CoordinatorMessage::Welcome(welcome) => Message::Welcome(welcome.into()),
             CoordinatorMessage::Refusal(refusal) => Message::Refusal(refusal.into()),
