@@ -1,1 +1,3 @@
-//! .
+//! Tests of the whole: the simulator, and what needs real processes.
+
+pub mod sim;
