@@ -29,15 +29,7 @@ impl Fleet {
     pub(crate) fn plan(&self) -> Plan {
         let names: Vec<String> = (0..self.workers).map(|at| format!("w{at:03}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let set = |set: &'_ Set| (set.policy, set.moves_max);
-        let sets: Vec<SetInput<'_>> = self
-            .sets
-            .iter()
-            .map(|one| {
-                let (policy, moves_max) = set(one);
-                SetInput { policy, streams: &one.streams, moves_max }
-            })
-            .collect();
+        let sets: Vec<_> = self.sets.iter().map(Set::input).collect();
         let per_worker_max = self.per_worker_max;
         plan(&StreamInput { workers: &names, sets: &sets, per_worker_max })
     }
@@ -79,6 +71,11 @@ impl Fleet {
 }
 
 impl Set {
+    fn input(&self) -> SetInput<'_> {
+        let Self { policy, streams, moves_max } = self;
+        SetInput { policy: *policy, streams, moves_max: *moves_max }
+    }
+
     /// The streams with their placements.
     pub(crate) fn placed(&self, placements: &[Placement]) -> Vec<(StreamSpec, Placement)> {
         assert_eq!(self.streams.len(), placements.len(), "one placement for each stream");
