@@ -5,13 +5,13 @@ use leasehold_types::WorkerName;
 use proptest::prelude::*;
 
 fn worker(name: &str, generation: u64, present: u32) -> PoolWorker {
-    PoolWorker { name: WorkerName::new(name).unwrap(), generation, present }
+    PoolWorker { name: WorkerName::new(name).expect("a valid name"), generation, present }
 }
 
 /// Shares of `budget` over workers `a`, `b`, ... with these generations and sizes.
 #[track_caller]
 fn check(budget: u32, per_worker_max: u32, workers: &[(u64, u32)], expected: &[u32]) {
-    let workers: Vec<_> = ('a'..'z')
+    let workers: Vec<_> = ('a'..='z')
         .zip(workers)
         .map(|(name, &(generation, present))| worker(&name.to_string(), generation, present))
         .collect();

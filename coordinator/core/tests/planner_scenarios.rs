@@ -12,6 +12,8 @@
 //!
 //! `s0..s4` stands for five streams. `#` begins a comment.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fmt::Write;
 use std::path::Path;
 

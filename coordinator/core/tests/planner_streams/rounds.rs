@@ -70,7 +70,7 @@ proptest! {
         let mut fleet = fleet;
         fleet.sets.iter_mut().for_each(|set| set.moves_max = moves_max);
         let plans = rounds(&fleet, cooldown);
-        let last = plans.last().unwrap();
+        let last = plans.last().expect("there is a round");
         prop_assert_eq!(&fleet.after(last).unlimited().plan(), last, "it is a fixed point");
         let unlimited = fleet.unlimited().plan();
         for (at, set) in fleet.sets.iter().enumerate() {

@@ -66,14 +66,18 @@ proptest! {
     }
 
     #[test]
-    fn sticky_loads_lie_within_the_heaviest(fleet in (Bounds { full: false, frozen: false, ..Bounds::ALL }).fleets()) {
+    fn sticky_loads_lie_within_the_heaviest(
+        fleet in (Bounds { full: false, frozen: false, ..Bounds::ALL }).fleets()
+    ) {
         let plan = fleet.plan();
         let reserved = fleet.reserved(&plan);
         for (set, placements) in fleet.sets.iter().zip(&plan) {
             let loads = set.loads(fleet.workers, placements);
             let open = || loads.iter().zip(&reserved).filter(|(_, taken)| !**taken);
             let ends = open().map(|(load, _)| *load).max().zip(open().map(|(load, _)| *load).min());
-            let (Some((most, least)), Some((heaviest, _))) = (ends, set.weights()) else { continue };
+            let (Some((most, least)), Some((heaviest, _))) = (ends, set.weights()) else {
+                continue;
+            };
             if set.policy == Policy::Sticky {
                 prop_assert!(most - least <= heaviest, "{loads:?}");
             }

@@ -41,9 +41,35 @@ use std::collections::binary_heap::PeekMut;
 use super::room::{Room, Stand};
 use super::{Placement, SetInput, StreamSpec, WorkerIndex};
 
+/// Bits of a [`Rank`] for each of the two loads: room for 280 times the weight of the most streams
+/// that a coordinator may have, at the largest weight.
+const LOAD_BITS: u32 = 48;
+
 /// A worker's load in this set, then in the earlier sets, then its index: among workers with
-/// equal loads the one that is less loaded otherwise comes first.
-type Rank = (u64, u64, WorkerIndex);
+/// equal loads the one that is less loaded otherwise comes first. In one number, because heaps
+/// compare numbers without a branch, which halves the time of a large plan.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u128);
+
+impl Rank {
+    fn new(load: u64, total: u64, worker: WorkerIndex) -> Self {
+        assert!(load.max(total) >> LOAD_BITS == 0, "weights are within their limits");
+        let high = u128::from(load) << LOAD_BITS | u128::from(total);
+        Self(high << WorkerIndex::BITS | u128::from(worker))
+    }
+
+    fn of(room: &Room, worker: WorkerIndex) -> Self {
+        Self::new(room.load(worker), room.total(worker), worker)
+    }
+
+    fn load(self) -> u64 {
+        (self.0 >> (LOAD_BITS + WorkerIndex::BITS)) as u64
+    }
+
+    fn worker(self) -> WorkerIndex {
+        self.0 as WorkerIndex
+    }
+}
 
 /// Places the set's streams that are not dedicated; `moved` of the dedicated ones move already.
 pub(super) fn place(
@@ -126,9 +152,7 @@ impl Plan<'_> {
         self.heaviest_first(&mut queue);
 
         let ranks = self.room.touched().iter().filter(|worker| self.room.has_room(**worker));
-        let rank = |worker: &WorkerIndex| {
-            Reverse((self.room.load(*worker), self.room.total(*worker), *worker))
-        };
+        let rank = |worker: &WorkerIndex| Reverse(Rank::of(self.room, *worker));
         self.receivers = ranks.map(rank).collect::<Vec<_>>().into();
         for at in queue {
             self.least().expect("the queue is no longer than there is room");
@@ -142,17 +166,19 @@ impl Plan<'_> {
         if queue.windows(2).all(|pair| weight(pair[0]) >= weight(pair[1])) {
             return;
         }
-        let mut keys: Vec<_> = queue.iter().map(|&at| (Reverse(weight(at)), at)).collect();
+        // One number for both, for the reason that a rank is one.
+        let key = |at: &u32| u64::from(u32::MAX - weight(*at)) << u32::BITS | u64::from(*at);
+        let mut keys: Vec<_> = queue.iter().map(key).collect();
         keys.sort_unstable();
-        for (place, (_, at)) in queue.iter_mut().zip(keys) {
-            *place = at;
+        for (place, key) in queue.iter_mut().zip(keys) {
+            *place = key as u32;
         }
     }
 
     /// Brings the least loaded worker that has room to the top of the receivers.
     fn least(&mut self) -> Option<Rank> {
         if let Some((total, worker)) = self.room.least_untouched() {
-            let rank = (0, total, worker);
+            let rank = Rank::new(0, total, worker);
             if self.receivers.peek().is_none_or(|Reverse(top)| rank < *top) {
                 self.room.touch(worker);
                 self.receivers.push(Reverse(rank));
@@ -165,9 +191,9 @@ impl Plan<'_> {
     fn give_least(&mut self, at: u32) {
         let weight = self.streams[at as usize].weight;
         let mut top = self.receivers.peek_mut().expect("a receiver is on top");
-        let worker = top.0.2;
-        top.0.0 += u64::from(weight);
+        let worker = top.0.worker();
         self.room.add(worker, weight);
+        top.0 = Rank::of(self.room, worker);
         self.placements[at as usize] = Placement::On(worker);
         if !self.room.has_room(worker) {
             PeekMut::pop(top);
@@ -179,33 +205,31 @@ impl Plan<'_> {
     fn level(&mut self, mut moves: usize) {
         let shared = self.streams.iter().filter(|stream| !stream.dedicated);
         let heaviest = shared.map(|stream| u64::from(stream.weight)).max().unwrap_or(0);
-        let is_level = |most: u64, least: u64| most <= least + heaviest;
         let most = self.room.touched().iter().map(|worker| self.room.load(*worker)).max();
+        let is_level = |most: u64, least: Rank| most <= least.load() + heaviest;
         let ends = most.zip(self.least());
-        if moves == 0 || ends.is_none_or(|(most, least)| is_level(most, least.0)) {
+        if moves == 0 || ends.is_none_or(|(most, least)| is_level(most, least)) {
             return;
         }
-        let rank =
-            |worker: &WorkerIndex| (self.room.load(*worker), self.room.total(*worker), *worker);
+        let rank = |worker: &WorkerIndex| Rank::of(self.room, *worker);
         let mut givers: BinaryHeap<Rank> = self.room.touched().iter().map(rank).collect();
         let mut piles = match self.piles.take() {
             Some(piles) => piles,
             None => Piles::new(self.streams, self.placements, self.room),
         };
         while moves > 0 {
-            let Some((least, _, _)) = self.least() else { break };
+            let Some(least) = self.least() else { break };
             let Some(mut giver) = givers.peek_mut() else { break };
-            if is_level(giver.0, least) {
+            if is_level(giver.load(), least) {
                 break;
             }
-            let worker = giver.2;
+            let worker = giver.worker();
             let Some(at) = piles.pop(self.room.slot(worker), self.streams, false) else {
                 PeekMut::pop(giver);
                 continue;
             };
-            let weight = self.streams[at as usize].weight;
-            giver.0 -= u64::from(weight);
-            self.room.take(worker, weight);
+            self.room.take(worker, self.streams[at as usize].weight);
+            *giver = Rank::of(self.room, worker);
             self.give_least(at);
             moves -= 1;
         }
