@@ -4,7 +4,7 @@
 //! minimum is as hard as packing bins.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::desired::Policy;
@@ -112,7 +112,10 @@ fn bench_fleet(streams: usize, workers: usize, weighted: bool, runs: usize) {
 impl Fleet {
     /// Times a plan and prints what it does.
     fn row(&self, event: &str, weighted: bool, runs: usize) -> Vec<Placement> {
-        eprint!("\r... {} x {} {event:<12}\r", self.streams.len(), self.workers.len());
+        let progress = std::io::stderr().is_terminal();
+        if progress {
+            eprint!("... {} x {}, {event}", self.streams.len(), self.workers.len());
+        }
         let names: Vec<&str> = self.workers.iter().map(String::as_str).collect();
         let set =
             SetInput { policy: Policy::Sticky, streams: &self.streams, moves_max: usize::MAX };
@@ -138,7 +141,9 @@ impl Fleet {
         let minimum = orphans + self.moves_min(weighted);
         let (low, high) = ends(&self.loads(&placed));
         let heaviest = self.streams.iter().map(|stream| stream.weight).max().unwrap_or(0);
-        eprint!("\r{:40}\r", "");
+        if progress {
+            eprint!("\r{:40}\r", "");
+        }
         println!(
             "{:>9} {:>7}  {:<8} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
             self.streams.len(),

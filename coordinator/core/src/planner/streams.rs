@@ -50,7 +50,7 @@ pub struct SetInput<'a> {
 /// One stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamSpec {
-    /// Its share of a worker's load, at least 1.
+    /// Its share of a worker's load, at least 1 and at most `limits::WEIGHT_MAX`.
     pub weight: u32,
     /// It gets a worker of its own.
     pub dedicated: bool,
