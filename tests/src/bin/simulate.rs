@@ -44,7 +44,7 @@ struct Options {
 
 fn mutant(name: &str) -> Result<Mutant, String> {
     Mutant::named(name).ok_or_else(|| {
-        let all: Vec<_> = Mutant::all().into_iter().map(Mutant::name).collect();
+        let all: Vec<_> = Mutant::all().map(Mutant::name).collect();
         format!("is none; there are: {}", all.join(", "))
     })
 }

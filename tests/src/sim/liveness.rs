@@ -83,7 +83,7 @@ impl World {
         };
         let core = self.replicas[leader].core.as_ref().ok_or(("L1", "no core".to_owned()))?;
         let now = self.local_of_replica(leader);
-        for view in core.clusters() {
+        for view in core.clusters(now) {
             if let Some(held) = view.held {
                 return Err(("L1", format!("{} is held: {held}", view.name)));
             }

@@ -137,7 +137,8 @@ impl World {
         if self.observer.ceilings.get(cluster).is_none_or(|ceiling| *ceiling <= in_force) {
             return None;
         }
-        let view = core.clusters().into_iter().find(|view| view.name == *cluster)?;
+        let now = self.local_of_replica(leader?);
+        let view = core.clusters(now).into_iter().find(|view| view.name == *cluster)?;
         view.held.is_none().then_some(view.committed)
     }
 

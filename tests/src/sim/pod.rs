@@ -265,6 +265,7 @@ impl World {
                     self.send_up(link, &message);
                 }
             }
+            Effect::LeaseRenewed => {}
             Effect::LeaseChanged => self.tick_soon(pod),
             Effect::DrainEnded { jobs_left } => {
                 self.cover.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });

@@ -278,7 +278,7 @@ impl World {
                     self.pods[pod].worker.limbo = Some(job);
                     return;
                 }
-                Some(Ok(())) => {
+                Some(Ok(_)) => {
                     self.pods[pod].worker.limbo = None;
                     self.observe_begun(pod, &job, draining && !known);
                     self.run_job(pod, job);
