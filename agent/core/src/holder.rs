@@ -166,6 +166,7 @@ impl<J: Journal> Holder<J> {
     /// streams in it as shown, and one that was never shown is released without asking.
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.expire(now);
+        let size = self.size_to_show(now);
         let renewed_until = self.renewed_until;
         let streams = self.streams.iter_mut().map(|(stream, held)| {
             held.shown = true;
@@ -180,7 +181,7 @@ impl<J: Journal> Holder<J> {
         Lease {
             version: self.version,
             pool: PoolView {
-                size: self.size(now),
+                size,
                 token: self.pool.map(|pool| pool.token),
                 running: self.running(),
                 until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| renewed_until),
@@ -204,6 +205,20 @@ impl<J: Journal> Holder<J> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The size to show to the worker. One that counts for itself may use a larger size from the
+    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
+    fn size_to_show(&mut self, now: Moment) -> u32 {
+        let size = self.size(now);
+        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
+            return size;
+        };
+        if self.write(&Record::Count { running, obeyed: size }).is_err() {
+            return obeyed;
+        }
+        self.count = Some(Count { running, obeyed: size });
+        size
     }
 
     /// How many jobs may run at once now.

@@ -134,7 +134,7 @@ impl World {
         };
         let incarnation = match memory.incarnation {
             Some(last) => last.next(),
-            None if wrong_clock => Incarnation(1),
+            None if wrong_clock => Incarnation(node.run),
             None => by_time.max(Incarnation(node.incarnation.0 + 1)),
         };
         self.cover.hit(match (memory.incarnation, node.run) {

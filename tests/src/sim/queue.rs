@@ -56,7 +56,7 @@ pub(super) enum Happening {
     /// An agent's process starts.
     BootAgent { pod: usize, run: u64 },
     /// A worker asks for its lease; when it asked, where that was earlier.
-    Tick { pod: usize, start: u64, asked: Option<Moment> },
+    Tick { pod: usize, start: u64, number: u64, asked: Option<Moment> },
     /// A job ends.
     JobEnd { pod: usize, start: u64, job: JobId },
     /// A worker has let a stream go.

@@ -68,6 +68,8 @@ pub(super) struct Worker {
     pub calls: VecDeque<Call>,
     /// A tick is scheduled soon.
     pub tick_soon: bool,
+    /// The number of the tick that is scheduled; it replaces every earlier one.
+    pub tick_number: u64,
     /// The agent's life that it has told of its start.
     pub introduced: u64,
     next_job: u64,
@@ -88,6 +90,7 @@ impl Worker {
             streams: BTreeMap::new(),
             calls: VecDeque::new(),
             tick_soon: false,
+            tick_number: 0,
             introduced: 0,
             next_job: 0,
         }
@@ -118,13 +121,12 @@ impl World {
         let worker = &mut self.pods[pod].worker;
         worker.alive = true;
         worker.appetite = self.rng.u32(1..=8);
-        let start = worker.start;
         worker.calls.clear();
         let call = Call::Start(worker.start_id());
         worker.calls.push_back(call);
         worker.introduced = run;
         let soon = self.rng.u64(0..50 * MS);
-        self.after(soon, Happening::Tick { pod, start, asked: None });
+        self.tick_after(pod, soon);
     }
 
     /// The worker's process dies: its jobs end, its streams are used no more.
@@ -151,22 +153,27 @@ impl World {
         let worker = &mut self.pods[pod].worker;
         if worker.alive && !worker.tick_soon {
             worker.tick_soon = true;
-            let start = worker.start;
             let soon = match self.rng.u8(0..8) {
                 0 => self.rng.u64(0..self.profile.ttl_real()),
                 _ => self.rng.u64(0..10 * MS),
             };
-            self.after(soon, Happening::Tick { pod, start, asked: None });
+            self.tick_after(pod, soon);
         }
+    }
+
+    fn tick_after(&mut self, pod: usize, delay: Real) {
+        let worker = &mut self.pods[pod].worker;
+        worker.tick_number += 1;
+        let (start, number) = (worker.start, worker.tick_number);
+        self.after(delay, Happening::Tick { pod, start, number, asked: None });
     }
 
     /// The worker tells what it has to, asks for its lease, and acts by it.
     pub(super) fn tick(&mut self, pod: usize, asked: Option<Moment>) {
-        let start = self.pods[pod].worker.start;
         self.pods[pod].worker.tick_soon = false;
         let ttl = self.profile.ttl_real();
         let next = self.rng.u64(ttl / 8..=ttl / 3);
-        self.after(next, Happening::Tick { pod, start, asked: None });
+        self.tick_after(pod, next);
         let asked = asked.unwrap_or(self.local_of_pod(pod));
         self.stop_by_time(pod);
         if self.pods[pod].agent.is_none() {

@@ -124,8 +124,9 @@ impl World {
     fn step(&mut self, what: Happening) {
         if let Some(until) = self.stopped(&what) {
             let what = match what {
-                Happening::Tick { pod, start, asked: None } => {
-                    Happening::Tick { pod, start, asked: Some(self.local_of_pod(pod)) }
+                Happening::Tick { pod, start, number, asked: None } => {
+                    let asked = Some(self.local_of_pod(pod));
+                    Happening::Tick { pod, start, number, asked }
                 }
                 what => what,
             };
@@ -283,8 +284,11 @@ impl World {
             | Happening::BootAgent { pod, run } => {
                 self.pods[*pod].run == *run && !self.pods[*pod].dead
             }
-            Happening::Tick { pod, start, .. }
-            | Happening::JobEnd { pod, start, .. }
+            Happening::Tick { pod, start, number, .. } => {
+                let worker = &self.pods[*pod].worker;
+                worker.start == *start && worker.alive && worker.tick_number == *number
+            }
+            Happening::JobEnd { pod, start, .. }
             | Happening::LetGo { pod, start, .. }
             | Happening::Tell { pod, start } => {
                 self.pods[*pod].worker.start == *start && self.pods[*pod].worker.alive
