@@ -172,7 +172,10 @@ impl World {
 
     fn change_one_thing(&mut self) {
         let living = self.living();
-        let pod = living[self.rng.usize(0..living.len())];
+        let Some(pod) = self.rng.choice(living) else {
+            self.stage = Stage::Done;
+            return;
+        };
         let before = (self.owners(), self.observer.stream_changes);
         let what = match self.rng.u8(0..4) {
             0 | 1 => {

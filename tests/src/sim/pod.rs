@@ -61,6 +61,8 @@ pub(super) struct Pod {
     pub leaving: bool,
     /// A pod of the same name has appeared since.
     pub replaced: bool,
+    /// It has taken the name of one that lived.
+    pub twin: bool,
     /// The highest incarnation it has had.
     pub incarnation: Incarnation,
     /// How long its drain may take, where it was told.
@@ -83,6 +85,7 @@ impl Pod {
             left: false,
             leaving: false,
             replaced: false,
+            twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
         }
