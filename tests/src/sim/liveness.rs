@@ -189,8 +189,12 @@ impl World {
                             Happening::BootReplica { replica: leader },
                         );
                     }
-                    false => self.take(standby),
+                    false => self.cover.hit("checked: a leader that lives is followed"),
                 }
+                // A standby that loses its connection to the leader does not wait.
+                self.replicas[standby].election.eager = true;
+                let run = self.replicas[standby].run;
+                self.after(super::clock::MS, Happening::Poll { replica: standby, run });
                 What::Failover
             }
             2 => {
