@@ -61,6 +61,8 @@ pub(super) struct Pod {
     pub leaving: bool,
     /// A pod of the same name has appeared since.
     pub replaced: bool,
+    /// Nobody may ever know all that it holds: its journal was lost.
+    pub forgetful: bool,
     /// It has taken the name of one that lived.
     pub twin: bool,
     /// The highest incarnation it has had.
@@ -85,6 +87,7 @@ impl Pod {
             left: false,
             leaving: false,
             replaced: false,
+            forgetful: false,
             twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
@@ -128,7 +131,7 @@ impl World {
         let by_time = Incarnation((self.t / MS + 1_000) * 32 + own);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
-        if node.dead || node.left || node.agent.is_some() {
+        if node.dead || node.left || node.replaced || node.agent.is_some() {
             return;
         }
         node.run += 1;
@@ -183,6 +186,7 @@ impl World {
         node.run += 1;
         if !keep_journal {
             node.disk = Rc::default();
+            node.forgetful = true;
         }
         let run = node.run;
         self.trace

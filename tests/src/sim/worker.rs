@@ -56,6 +56,8 @@ pub(super) struct Worker {
     pub start: u64,
     /// The jobs that really run.
     pub jobs: BTreeSet<JobId>,
+    /// Those of them that its agent knows by number only: it came without a journal.
+    pub unnamed: BTreeSet<JobId>,
     /// A job that it asked for and got no answer about.
     pub limbo: Option<JobId>,
     /// How many jobs it would run.
@@ -84,6 +86,7 @@ impl Worker {
             alive: false,
             start: 0,
             jobs: BTreeSet::new(),
+            unnamed: BTreeSet::new(),
             limbo: None,
             appetite: 4,
             obeyed: (0, None),
@@ -138,6 +141,7 @@ impl World {
         worker.alive = false;
         worker.start += 1;
         worker.jobs.clear();
+        worker.unnamed.clear();
         worker.limbo = None;
         worker.obeyed = (0, None);
         worker.streams.clear();
@@ -344,6 +348,10 @@ impl World {
             return;
         }
         match worker.kind {
+            Kind::Gate if worker.unnamed.remove(&job) => {
+                let call = Call::Count(worker.unnamed.len() as u32, 0);
+                worker.calls.push_back(call);
+            }
             Kind::Gate => worker.calls.push_back(Call::End(job)),
             Kind::Count => self.tell_later(pod),
         }
@@ -385,11 +393,14 @@ impl World {
     /// A worker tells an agent that is new beside it who it is and how many jobs it runs.
     fn introduce(&mut self, pod: usize) {
         let run = self.pods[pod].run;
+        let disk = std::rc::Rc::clone(&self.pods[pod].disk);
         let worker = &mut self.pods[pod].worker;
         if worker.introduced == run {
             return;
         }
         worker.introduced = run;
+        worker.unnamed = worker.jobs.clone();
+        worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
         let size = worker.obeyed.0;
         let call = match worker.kind {
             Kind::Gate => Call::Start(worker.start_id()),
