@@ -33,8 +33,8 @@ pub(super) struct Use {
 /// What it has yet to tell its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// A process starts.
-    Start(StartId),
+    /// A process starts; so many jobs run in it that its agent has no id of.
+    Start(StartId, u32),
     /// A job has ended.
     End(JobId),
     /// A stream was let go.
@@ -125,7 +125,7 @@ impl World {
         worker.alive = true;
         worker.appetite = self.rng.u32(1..=8);
         worker.calls.clear();
-        let call = Call::Start(worker.start_id());
+        let call = Call::Start(worker.start_id(), 0);
         worker.calls.push_back(call);
         worker.introduced = run;
         let soon = self.rng.u64(0..50 * MS);
@@ -349,8 +349,7 @@ impl World {
         }
         match worker.kind {
             Kind::Gate if worker.unnamed.remove(&job) => {
-                let call = Call::Count(worker.unnamed.len() as u32, 0);
-                worker.calls.push_back(call);
+                worker.calls.push_back(Call::Start(worker.start_id(), worker.unnamed.len() as u32));
             }
             Kind::Gate => worker.calls.push_back(Call::End(job)),
             Kind::Count => self.tell_later(pod),
@@ -371,7 +370,7 @@ impl World {
             let running = self.pods[pod].worker.jobs.len() as u32;
             let said = call.clone();
             let result = self.agent_call(pod, |holder, now| match said {
-                Call::Start(start) => holder.start_worker(start, running, now),
+                Call::Start(start, running) => holder.start_worker(start, running, now),
                 Call::End(job) => holder.end_job(&job, now),
                 Call::Release(stream, token) => holder.release_stream(&stream, token, now),
                 Call::Count(running, obeyed) => holder.report_count(running, obeyed, now),
@@ -384,7 +383,7 @@ impl World {
                 Some(_) => {}
             }
             self.pods[pod].worker.calls.pop_front();
-            if matches!(call, Call::Start(_)) && self.pods[pod].worker.kind == Kind::Count {
+            if matches!(call, Call::Start(..)) && self.pods[pod].worker.kind == Kind::Count {
                 self.pods[pod].worker.calls.push_front(Call::Count(running, 0));
             }
         }
@@ -403,7 +402,7 @@ impl World {
         worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
         let size = worker.obeyed.0;
         let call = match worker.kind {
-            Kind::Gate => Call::Start(worker.start_id()),
+            Kind::Gate => Call::Start(worker.start_id(), worker.unnamed.len() as u32),
             Kind::Count => Call::Count(worker.jobs.len() as u32, size),
         };
         worker.calls.push_front(call);
