@@ -218,7 +218,8 @@ impl World {
 
     fn stuck_by_design(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
-        let doubtful = node.forgetful || node.twin || node.replaced;
+        let complete = node.disk.borrow().memory.complete;
+        let doubtful = !complete || node.twin || node.replaced;
         let timeless = |exposure: &Exposure| exposure.sets.values().any(|timeless| *timeless);
         doubtful && self.store.register.get(&node.key).is_some_and(timeless)
     }

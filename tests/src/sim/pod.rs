@@ -61,8 +61,6 @@ pub(super) struct Pod {
     pub leaving: bool,
     /// A pod of the same name has appeared since.
     pub replaced: bool,
-    /// Nobody may ever know all that it holds: its journal was lost.
-    pub forgetful: bool,
     /// It has taken the name of one that lived.
     pub twin: bool,
     /// The highest incarnation it has had.
@@ -87,7 +85,6 @@ impl Pod {
             left: false,
             leaving: false,
             replaced: false,
-            forgetful: false,
             twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
@@ -186,7 +183,6 @@ impl World {
         node.run += 1;
         if !keep_journal {
             node.disk = Rc::default();
-            node.forgetful = true;
         }
         let run = node.run;
         self.trace
