@@ -138,7 +138,7 @@ impl<J: Journal> Holder<J> {
             worker: self.config.worker.clone(),
             incarnation: self.config.incarnation,
             link,
-            epoch_seen: self.epoch,
+            epoch_seen: self.epoch.filter(|_| !mutation::on(Mutation::ObeyLowerEpoch)),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
         };

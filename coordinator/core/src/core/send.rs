@@ -8,13 +8,14 @@ use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::{
     CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
 };
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role, Timer};
 use crate::desired::Mode;
 use crate::effect::{Effect, Notice};
 use crate::event::Exposure;
-use crate::ledger::{Claim, Phase};
+use crate::ledger::{Claim, Ledger, Phase};
 
 /// How long a worker may take to let go of a stream whose set is desired no more.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
@@ -50,7 +51,7 @@ impl Core {
         let Some(account) = ledger.account(key) else { return };
         let held = ledger.held_by(&key.cluster, now).is_some();
         let free = free.entry(key.cluster.clone()).or_insert_with(|| {
-            cluster.spec.jobs_max.saturating_sub(ledger.committed(&key.cluster))
+            cluster.spec.jobs_max.saturating_sub(self.used(ledger, &key.cluster))
         });
         let number = account.number.next();
         let (conn, nonce) = (session.conn, session.nonce);
@@ -78,6 +79,16 @@ impl Core {
         let message = CoordinatorMessage::Grant(grant);
         self.effects.push_back(Effect::Send { conn, message });
         self.note_sent(key, number, terms.ttl);
+    }
+
+    /// Slots of a cluster's budget that are taken.
+    fn used(&self, ledger: &Ledger, cluster: &ClusterName) -> u32 {
+        if !mutation::on(Mutation::GrowOverBudget) {
+            return ledger.committed(cluster);
+        }
+        let working = |key: &WorkerKey| self.observed(key).is_some_and(|it| it.is_working());
+        let accounts = ledger.accounts_of(cluster).filter(|(key, _)| working(key));
+        accounts.map(|(_, account)| account.committed()).sum()
     }
 
     fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber, ttl: Duration) {

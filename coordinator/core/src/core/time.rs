@@ -92,6 +92,11 @@ impl Core {
             return;
         }
         if !worker.lost {
+            if let Role::Leads(term) = &mut self.role
+                && let Some(account) = term.ledger.account_mut(key)
+            {
+                account.silent();
+            }
             if let Some(worker) = self.worker_mut(key) {
                 worker.lost = true;
             }
