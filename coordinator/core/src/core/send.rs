@@ -43,7 +43,7 @@ impl Core {
     fn send_to(&mut self, key: &WorkerKey, free: &mut BTreeMap<ClusterName, u32>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let Some(session) = worker.session.as_ref() else { return };
-        let ready = session.reported && session.writable && self.is_confirmed(session);
+        let ready = session.reported && session.writable && self.is_confirmed(worker);
         let Some(terms) = self.terms_for(key).filter(|_| ready) else { return };
         let (Some(ledger), Some(cluster)) = (self.ledger(), self.clusters.get(&key.cluster)) else {
             return;
@@ -60,6 +60,12 @@ impl Core {
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
         let epoch = ledger.epoch();
 
+        // Whatever this grant renews lasts as long as it says.
+        if let Role::Leads(term) = &mut self.role
+            && let Some(account) = term.ledger.account_mut(key)
+        {
+            account.ttl = account.ttl.max(terms.ttl);
+        }
         let mut pool = if held { None } else { self.pool_change(key, number, free) };
         let mut streams = self.stream_news(key, now);
         if !held {
@@ -78,7 +84,7 @@ impl Core {
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
         let message = CoordinatorMessage::Grant(grant);
         self.effects.push_back(Effect::Send { conn, message });
-        self.note_sent(key, number, terms.ttl);
+        self.note_sent(key, number);
     }
 
     /// Slots of a cluster's budget that are taken.
@@ -91,12 +97,11 @@ impl Core {
         accounts.map(|(_, account)| account.committed()).sum()
     }
 
-    fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber, ttl: Duration) {
+    fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
         if let Role::Leads(term) = &mut self.role
             && let Some(account) = term.ledger.account_mut(key)
         {
             account.number = number;
-            account.ttl = account.ttl.max(ttl);
         }
         let Some(worker) = self.worker_mut(key) else { return };
         let drain_ordered = worker.drain_ordered;

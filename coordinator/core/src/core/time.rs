@@ -59,7 +59,7 @@ impl Core {
     pub(super) fn ask_confirmation(&mut self) {
         let hello = self.conns.values().filter_map(|key| self.observed(key)).any(|worker| {
             worker.session.as_ref().is_some_and(|session| {
-                session.reported && session.snapshot_due && !self.is_confirmed(session)
+                session.reported && session.snapshot_due && !self.is_confirmed(worker)
             })
         });
         if (hello || !self.unconfirmed.is_empty()) && !self.confirming {
@@ -69,11 +69,9 @@ impl Core {
     }
 
     /// Whether no older leader can have granted, or grant, this agent anything.
-    pub(super) fn is_confirmed(&self, session: &crate::observed::Session) -> bool {
-        let confirmed = |ledger: &crate::ledger::Ledger| ledger.confirmed_since(session.hello_at);
-        session.epoch_seen.is_some()
-            || self.ledger().is_some_and(confirmed)
-            || mutation::on(Mutation::SkipConfirm)
+    pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
+        let confirmed = |at| self.ledger().is_some_and(|ledger| ledger.confirmed_since(at));
+        worker.forgetful_at.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// Reminds of the moment at which a worker counts as lost.
