@@ -4,6 +4,7 @@ use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role};
 use crate::ledger::Phase;
+use crate::planner::streams::Unplaced;
 
 impl Core {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
