@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::tree::Mark;
+
 /// One thing that is wrong with the manifests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Problem {
@@ -15,6 +17,23 @@ pub struct Problem {
     pub field: String,
     /// What is wrong, and what to do.
     pub message: String,
+}
+
+impl Problem {
+    pub(crate) fn new(
+        file: &str,
+        at: Mark,
+        field: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        let (field, message) = (field.into(), message.into());
+        Self { file: file.into(), line: at.line, column: at.column, field, message }
+    }
+
+    /// A problem of a whole file or folder.
+    pub(crate) fn whole(file: &str, message: impl Into<String>) -> Self {
+        Self::new(file, Mark::default(), "", message)
+    }
 }
 
 impl fmt::Display for Problem {
