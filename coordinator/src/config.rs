@@ -90,7 +90,7 @@ pub struct RunArgs {
     pub leadership: Duration,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
     pub drift_ppm: u32,
     /// Added to every time after which somebody else's lease counts as over.
     #[arg(long, value_name = "TIME", env = "LEASEHOLD_MARGIN")]
@@ -107,7 +107,7 @@ pub struct RunArgs {
     pub tls_client_ca: Option<PathBuf>,
     /// The most agents that may be connected; more are refused.
     #[arg(long, value_name = "N", env = "LEASEHOLD_SESSIONS_MAX")]
-    #[arg(default_value_t = WORKERS_MAX as u32)]
+    #[arg(default_value_t = WORKERS_MAX as u32, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX as i64))]
     pub sessions_max: u32,
     /// How the log on standard error is written; RUST_LOG says how much.

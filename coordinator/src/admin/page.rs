@@ -147,7 +147,7 @@ fn parts(token: &str) -> Result<Option<Vec<String>>, Refused> {
     if token.is_empty() {
         return Ok(None);
     }
-    if token.len() > TOKEN_BYTES_MAX || token.len() % 2 != 0 || !token.is_ascii() {
+    if token.len() > TOKEN_BYTES_MAX || !token.len().is_multiple_of(2) || !token.is_ascii() {
         return Err(wrong_token());
     }
     let bytes = (0..token.len()).step_by(2).map(|at| u8::from_str_radix(&token[at..at + 2], 16));
