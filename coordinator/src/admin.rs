@@ -89,8 +89,8 @@ impl AdminService for Admin {
         &self,
         _: Request<proto::ListClustersRequest>,
     ) -> Result<Response<proto::ListClustersResponse>, Status> {
-        self.ask("ListClusters", |core, _| {
-            let clusters = core.clusters().into_iter().map(wire::cluster).collect();
+        self.ask("ListClusters", |core, now| {
+            let clusters = core.clusters(now).into_iter().map(wire::cluster).collect();
             Ok(proto::ListClustersResponse { clusters })
         })
         .await
@@ -101,8 +101,8 @@ impl AdminService for Admin {
         request: Request<proto::GetClusterRequest>,
     ) -> Result<Response<proto::GetClusterResponse>, Status> {
         let name = map::cluster_name("name", &request.get_ref().name).map_err(Refused::from)?;
-        self.ask("GetCluster", move |core, _| {
-            let found = core.clusters().into_iter().find(|cluster| cluster.name == name);
+        self.ask("GetCluster", move |core, now| {
+            let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
             let cluster = found.map(wire::cluster).ok_or_else(|| Refused::no_cluster(&name))?;
             Ok(proto::GetClusterResponse { cluster: Some(cluster) })
         })
@@ -217,8 +217,8 @@ impl AdminService for Admin {
         // Subscribed before the core is asked, so that nothing in between is missed.
         let changes = self.handle.watch().map_err(|_| Refused::Stopped)?;
         let wanted = cluster.clone();
-        self.ask("WatchChanges", move |core, _| match wanted {
-            Some(name) if !core.clusters().iter().any(|cluster| cluster.name == name) => {
+        self.ask("WatchChanges", move |core, now| match wanted {
+            Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
                 Err(Refused::no_cluster(&name))
             }
             Some(_) | None => Ok(()),
@@ -273,8 +273,8 @@ impl AdminService for Admin {
         let request = request.into_inner();
         let cluster = map::cluster_name("cluster", &request.cluster).map_err(Refused::from)?;
         let what_if = wire::what_if(&request)?;
-        self.ask("Plan", move |core, _| {
-            let plan = core.what_if(&cluster, &what_if).map(wire::plan);
+        self.ask("Plan", move |core, now| {
+            let plan = core.what_if(&cluster, &what_if, now).map(wire::plan);
             plan.ok_or_else(|| Refused::no_cluster(&cluster))
         })
         .await

@@ -266,9 +266,9 @@ impl Driver {
             Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
             Leadership::StandsBy(_) => self.metrics.set_leadership(None),
         }
-        if now.since(self.figures_at) >= FIGURES_EVERY {
+        if self.metrics.is_pushed() && now.since(self.figures_at) >= FIGURES_EVERY {
             self.figures_at = now;
-            self.metrics.set_clusters(self.core.clusters());
+            self.metrics.set_clusters(self.core.clusters(now));
         }
     }
 

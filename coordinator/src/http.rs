@@ -77,7 +77,7 @@ fn answer(health: Result<(), String>) -> Response {
 
 async fn metrics(State(state): State<HttpState>) -> Response {
     let metrics = &state.handle.metrics;
-    let clusters = state.handle.ask(|core, _| core.clusters());
+    let clusters = state.handle.ask(|core, now| core.clusters(now));
     if let Ok(Ok(clusters)) = timeout(FIGURES_WITHIN, clusters).await {
         metrics.set_clusters(clusters);
     }

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
                 Cli::command().error(clap::error::ErrorKind::ArgumentConflict, usage).exit()
             }
         },
-        Command::Check(arguments) => run::check(&arguments.manifests),
+        Command::Check(arguments) => Ok(run::check(&arguments.manifests)),
     };
     match outcome {
         Ok(code) => code,

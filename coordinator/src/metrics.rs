@@ -10,12 +10,13 @@ use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::ClusterView;
 use leasehold_types::Epoch;
+use leasehold_types::limits::CLUSTERS_MAX;
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::metrics::SdkMeterProvider;
+use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use self::figures::Figures;
@@ -23,12 +24,16 @@ use self::figures::Figures;
 /// Upper bounds of the settle histogram's buckets, in seconds.
 const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
 
+/// Series of the widest metric: every cluster by every presence of its workers, and the overflow.
+const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
+
 /// One replica's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     provider: SdkMeterProvider,
     figures: Arc<Mutex<Figures>>,
+    is_pushed: bool,
     grants: Counter<u64>,
     revokes: Counter<u64>,
     freed: Counter<u64>,
@@ -57,7 +62,16 @@ impl Metrics {
             .without_target_info()
             .scope_info_enabled(false)
             .build()?;
-        let mut provider = SdkMeterProvider::builder().with_resource(resource).with_reader(reader);
+        let mut provider = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(reader)
+            .with_view(|instrument: &Instrument| match instrument.name() {
+                figures::WORKERS => {
+                    Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok()
+                }
+                _ => None,
+            });
+        let is_pushed = otlp.is_some();
         if let Some(exporter) = otlp {
             provider = provider.with_periodic_exporter(exporter);
         }
@@ -86,6 +100,7 @@ impl Metrics {
                 .build(),
             registry,
             figures,
+            is_pushed,
             provider,
         };
         metrics.start_at_zero();
@@ -213,6 +228,11 @@ impl Metrics {
 
     pub(crate) fn set_clusters(&self, clusters: Vec<ClusterView>) {
         self.set(|figures| figures.clusters = clusters);
+    }
+
+    /// Whether somebody is sent the figures without asking for them.
+    pub(crate) fn is_pushed(&self) -> bool {
+        self.is_pushed
     }
 
     /// Agents connected at present.

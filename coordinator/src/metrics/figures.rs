@@ -8,6 +8,9 @@ use leasehold_types::Epoch;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
+/// The one metric whose series are more than clusters.
+pub(super) const WORKERS: &str = "leasehold_workers";
+
 /// The newest figures of one replica.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
@@ -98,7 +101,7 @@ fn per_cluster(
 fn workers(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
     let figures = Arc::clone(figures);
     let gauge = meter
-        .u64_observable_gauge("leasehold_workers")
+        .u64_observable_gauge(WORKERS)
         .with_description("Workers known, by whether they are heard.");
     let _ = gauge
         .with_callback(move |observer| {

@@ -20,8 +20,9 @@ use crate::clock;
 use crate::driver::{Envelope, SessionEvent};
 use crate::gate::Gate;
 
-/// Messages that fit into a session's slot: the core's one, and a refusal of the session's own.
-pub(crate) const SLOT_MESSAGES_MAX: usize = 2;
+/// Messages that fit into a session's slot: one that waits to be taken, after it a refusal of the
+/// core's, and a refusal of the session's own.
+pub(crate) const SLOT_MESSAGES_MAX: usize = 3;
 
 /// The stream that the HTTP/2 layer takes a session's messages from.
 #[derive(Debug)]
