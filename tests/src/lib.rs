@@ -1,1 +1,3 @@
-//! .
+//! What the tests of whole processes and the demo are built from.
+
+pub mod toolbox;
