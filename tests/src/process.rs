@@ -2,7 +2,8 @@
 //! when its guard goes.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -131,13 +132,20 @@ impl Coordinator {
     #[must_use]
     pub fn agent(&self, cluster: &str, worker: &str, more: &[&str]) -> Agent {
         let api = free_address();
+        let mut command = self.agent_command(cluster, worker, api);
+        command.args(more);
+        let log = self.folder().join(format!("{worker}.log"));
+        Agent { process: Process::start(&mut command, &log), api }
+    }
+
+    /// The command that [`Self::agent`] runs, for more than arguments to be added.
+    #[must_use]
+    pub fn agent_command(&self, cluster: &str, worker: &str, api: SocketAddr) -> Command {
         let mut command = Command::new(toolbox::binary("leasehold-agent"));
         command.args(["run", "--coordinator", &self.grpc.to_string()]);
         command.args(["--cluster", cluster, "--worker", worker, "--listen", &api.to_string()]);
         command.arg("--state-dir").arg(self.folder().join(format!("state-{worker}")));
-        command.args(more);
-        let log = self.folder().join(format!("{worker}.log"));
-        Agent { process: Process::start(&mut command, &log), api }
+        command
     }
 }
 
@@ -148,6 +156,20 @@ pub struct Agent {
     pub process: Process,
     /// Where it serves its worker.
     pub api: SocketAddr,
+}
+
+/// One HTTP GET: the status and the body; none where nobody answers.
+#[must_use]
+pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(HANG)).ok()?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, body.to_owned()))
 }
 
 /// An address on loopback that nobody listens on.
