@@ -217,6 +217,38 @@ fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
     assert!(wrong.is_empty(), "the planner proposes, the ledger disposes:\n{}", wrong.join("\n"));
 }
 
+/// What only some files of a shell may name: the words, and how those files' paths begin.
+const RESERVED: [(&str, &[&str], &[&str]); 5] = [
+    ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/src/clock.rs"]),
+    ("agent", &["clock_gettime", "SystemTime"], &["agent/src/clock.rs"]),
+    ("coordinator", &["Core::new"], &["coordinator/src/driver"]),
+    ("agent", &["Holder::new"], &["agent/src/driver"]),
+    (
+        "coordinator",
+        &["serde_yaml", "notify::"],
+        &["coordinator/src/spec", "coordinator/src/platform"],
+    ),
+];
+
+#[test]
+fn clocks_cores_and_manifests_stay_in_their_rooms() {
+    let mut wrong = Vec::new();
+    for (folder, words, rooms) in RESERVED {
+        for (path, text) in sources(folder) {
+            let shown = path.to_str().expect("UTF-8");
+            if rooms.iter().any(|room| shown.starts_with(room)) || is_test_file(&path) {
+                continue;
+            }
+            for (number, line) in code(&text) {
+                for word in words.iter().filter(|word| names(line, word)) {
+                    wrong.push(format!("{shown}:{number}: {word} belongs into {rooms:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn every_file_of_rust_is_one_noun_with_its_purpose_first_and_is_short() {
     let mut wrong = Vec::new();
