@@ -57,6 +57,9 @@ pub struct Holder<J> {
     streams: BTreeMap<StreamKey, Held>,
     /// The highest token of all grants that were applied: a lower one was once given back.
     token_max: Token,
+    /// Records that could not be written: until they are, the journal must not say that what
+    /// they end goes on.
+    owed: Vec<Record>,
     /// Given back, and not yet told.
     released: Vec<Release>,
     start: Option<StartId>,
@@ -133,6 +136,7 @@ impl<J: Journal> Holder<J> {
             pool_expired: false,
             token_max: tokens.max().unwrap_or_default(),
             streams,
+            owed: Vec::new(),
             released: Vec::new(),
             start: memory.start,
             jobs: memory.jobs,
@@ -239,10 +243,13 @@ impl<J: Journal> Holder<J> {
 
     /// The most jobs that may start under what is held, renewed or not: what a beat tells.
     fn size_in_effect(&self) -> u32 {
-        let size = match self.draining() {
-            true => 0,
-            false => self.pool.map_or(0, |pool| pool.size),
+        let ended = match self.drain {
+            Drain::Working => false,
+            // A successor that finds no drain in the journal would start jobs again.
+            Drain::Draining { .. } => !self.owed.contains(&Record::Draining),
+            Drain::Leaving { .. } | Drain::Left => true,
         };
+        let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         size.max(self.count.map_or(0, |count| count.obeyed))
     }
 
@@ -283,6 +290,27 @@ impl<J: Journal> Holder<J> {
             self.notice(Notice::JournalFailed(why.clone()));
         }
         written
+    }
+
+    /// Writes a record that ends something; where it cannot be written, it is owed.
+    fn write_or_owe(&mut self, record: Record) -> Result<(), JournalError> {
+        let written = self.write(&record);
+        if written.is_err() {
+            self.owed.push(record);
+        }
+        written
+    }
+
+    /// Writes what is owed, oldest first.
+    fn write_owed(&mut self) -> Result<(), JournalError> {
+        while let Some(record) = self.owed.first().cloned() {
+            self.write(&record)?;
+            self.owed.remove(0);
+            if let Record::StreamEnded { stream, token } = record {
+                self.released.push(Release { stream, token });
+            }
+        }
+        Ok(())
     }
 
     /// Writes a record whose loss does no harm: a successor then assumes more than is true.

@@ -172,7 +172,10 @@ impl World {
 
     fn change_one_thing(&mut self) {
         let living = self.living();
-        let pod = living[self.rng.usize(0..living.len())];
+        let Some(pod) = self.rng.choice(living) else {
+            self.stage = Stage::Done;
+            return;
+        };
         let before = (self.owners(), self.observer.stream_changes);
         let what = match self.rng.u8(0..4) {
             0 | 1 => {
@@ -186,8 +189,12 @@ impl World {
                             Happening::BootReplica { replica: leader },
                         );
                     }
-                    false => self.take(standby),
+                    false => self.cover.hit("checked: a leader that lives is followed"),
                 }
+                // A standby that loses its connection to the leader does not wait.
+                self.replicas[standby].election.eager = true;
+                let run = self.replicas[standby].run;
+                self.after(super::clock::MS, Happening::Poll { replica: standby, run });
                 What::Failover
             }
             2 => {

@@ -77,7 +77,7 @@ impl World {
         for pod in 0..self.pods.len() {
             let node = &self.pods[pod];
             // Of a pod whose name another has taken, nobody can know how many jobs it runs.
-            if node.dead || node.replaced {
+            if node.dead || node.replaced || node.twin {
                 continue;
             }
             let truth = node.jobs_truth(self.local_of_pod(pod));

@@ -206,6 +206,8 @@ impl<J: Journal> Holder<J> {
         if !self.link.is_live() {
             return;
         }
+        // What cannot be written now is tried again with the next beat.
+        let _ = self.write_owed();
         let beat = Beat {
             epoch: self.epoch.unwrap_or_default(),
             nonce: self.link.next_nonce(now),

@@ -63,6 +63,9 @@ impl Core {
         }
         if snapshot {
             pool = pool.or(self.pool_again(key, number));
+            if let Role::Leads(term) = &mut self.role {
+                term.ledger.repeat_lapses(key);
+            }
             streams = self.all_streams(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {

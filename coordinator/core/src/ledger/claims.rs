@@ -87,6 +87,8 @@ impl Ledger {
         stops_worker: bool,
     ) -> Vec<Ended> {
         let orphans_end = self.free_at(key);
+        // An agent whose journal is merely old knows of no predecessor: one may still live.
+        let predecessor = speaks_for.filter(|spoken| *spoken < incarnation);
         let listed: BTreeSet<_> = held.iter().map(|it| (it.stream.clone(), it.token)).collect();
         let known: Vec<_> = self
             .accounts
@@ -96,7 +98,7 @@ impl Ledger {
         for stream in known {
             let own = |claim: &Claim| {
                 claim.incarnation == incarnation
-                    || speaks_for.is_some_and(|spoken| claim.incarnation <= spoken)
+                    || predecessor.is_some_and(|spoken| claim.incarnation <= spoken)
                     || mutation::on(Mutation::NewIncarnationFrees)
             };
             let absent = |claim: &Claim| !listed.contains(&(stream.clone(), claim.token));
@@ -154,6 +156,22 @@ impl Ledger {
             self.remove_claims(stream, &worker, |claim| claim.token == token)
         });
         ended.collect()
+    }
+
+    /// A snapshot repeats what lapses: an agent that missed the first word of it counts from the
+    /// beat that the snapshot echoes.
+    pub(crate) fn repeat_lapses(&mut self, key: &WorkerKey) {
+        let latest = self.free_at(key);
+        let Some(account) = self.accounts.get(key) else { return };
+        for stream in &account.streams {
+            for claim in self.claims.get_mut(stream).into_iter().flatten() {
+                if let Phase::Lapsing { free_at } = &mut claim.phase
+                    && claim.worker == *key
+                {
+                    *free_at = latest.max(*free_at);
+                }
+            }
+        }
     }
 
     /// When a claim's time is surely over; none where it never is.
