@@ -15,7 +15,7 @@ pub struct Span(pub Duration);
 const WANTED: &str = "a duration such as 500ms, 10s, 1m30s or 2h";
 
 impl Span {
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut rest = text;
         let mut total = Duration::ZERO;
         if text == "0" {
