@@ -11,6 +11,8 @@ mod watcher;
 
 #[cfg(test)]
 mod election_tests;
+#[cfg(test)]
+mod manifests_tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
