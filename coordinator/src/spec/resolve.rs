@@ -1,7 +1,7 @@
 //! From what the files define to the next desired state: references between objects, limits over
 //! all of them, and the last good version of whatever is wrong now.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Desired, StreamSet};
@@ -190,10 +190,13 @@ fn take_sets(
         let new = w.wanted.as_ref().map_or(0, |joined| joined.set.streams.len());
         (old.is_none(), new.saturating_sub(old.unwrap_or_default()))
     });
+    let defined: BTreeSet<ClusterName> = next.clusters.keys().cloned().collect();
     for mut set in wanted {
         let last = before.sets.get(&set.name);
         let joined = set.wanted.take();
-        let new = joined.and_then(|new| admit(&set, new, last, next, before, &mut total, problems));
+        let new = joined.and_then(|new| {
+            admit(&set, new, last, &defined, next.sets.len(), &mut total, problems)
+        });
         let chosen = match (new, last) {
             (Some(new), Some(last)) if new == **last => last.clone(),
             (Some(new), _) => Arc::new(new),
@@ -210,8 +213,8 @@ fn admit(
     wanted: &Wanted<SetName, Joined>,
     joined: Joined,
     last: Option<&Arc<StreamSet>>,
-    next: &Desired,
-    before: &Desired,
+    defined: &BTreeSet<ClusterName>,
+    taken: usize,
     total: &mut usize,
     problems: &mut Vec<Problem>,
 ) -> Option<StreamSet> {
@@ -219,11 +222,10 @@ fn admit(
     let mut refuse = |at, field, message: String| {
         problems.push(wanted.problem(at, field, message));
     };
-    let defined = next.clusters.get(&set.cluster);
     let stays = last.is_some_and(|last| last.cluster == set.cluster);
-    match (defined, before.clusters.contains_key(&set.cluster) && stays) {
-        (Some(_), _) => {}
-        (None, true) => {
+    match (defined.contains(&set.cluster), stays) {
+        (true, _) => {}
+        (false, true) => {
             let message = format!(
                 "cluster {:?} is defined no more; it stays in force while this set names it: \
                  define it again, or remove the set too",
@@ -231,7 +233,7 @@ fn admit(
             );
             refuse(cluster_at, "spec.cluster", message);
         }
-        (None, false) => {
+        (false, false) => {
             let message = format!(
                 "cluster {:?} is not defined by any valid manifest here: define it, or name \
                  another",
@@ -241,7 +243,7 @@ fn admit(
             return None;
         }
     }
-    if last.is_none() && next.sets.len() >= limits::SETS_MAX {
+    if last.is_none() && taken >= limits::SETS_MAX {
         let message = format!("is one more than {} stream sets", limits::SETS_MAX);
         refuse(wanted.at, "metadata.name", message);
         return None;

@@ -9,6 +9,8 @@ use leasehold_coordinator_core::desired::{Cluster, Desired, Mode, Moves, Policy,
 
 use super::Catalog;
 
+mod last_good;
+
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/manifests").join(name)
 }
