@@ -166,26 +166,32 @@ impl<J: Journal> Holder<J> {
     /// streams in it as shown, and one that was never shown is released without asking.
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.expire(now);
-        let renewed_until = self.renewed_until;
-        let streams = self.streams.iter_mut().map(|(stream, held)| {
+        let size = self.size_to_show(now);
+        for held in self.streams.values_mut() {
             held.shown = true;
-            StreamLease {
-                stream: stream.clone(),
-                token: held.token,
-                until: held.until(renewed_until),
-                revoked: held.revoked,
-            }
+        }
+        let lease = self.peek(now);
+        Lease { pool: PoolView { size, ..lease.pool }, ..lease }
+    }
+
+    /// The same for other eyes than the worker's: marks nothing, ends nothing.
+    #[must_use]
+    pub fn peek(&self, now: Moment) -> Lease {
+        let streams = self.streams.iter().map(|(stream, held)| StreamLease {
+            stream: stream.clone(),
+            token: held.token,
+            until: held.until(self.renewed_until),
+            revoked: held.revoked,
         });
-        let streams = streams.collect();
         Lease {
             version: self.version,
             pool: PoolView {
                 size: self.size(now),
                 token: self.pool.map(|pool| pool.token),
                 running: self.running(),
-                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| renewed_until),
+                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| self.renewed_until),
             },
-            streams,
+            streams: streams.collect(),
             draining: self.draining(),
             connected: self.link.is_live(),
         }
@@ -204,6 +210,20 @@ impl<J: Journal> Holder<J> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The size to show to the worker. One that counts for itself may use a larger size from the
+    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
+    fn size_to_show(&mut self, now: Moment) -> u32 {
+        let size = self.size(now);
+        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
+            return size;
+        };
+        if self.write(&Record::Count { running, obeyed: size }).is_err() {
+            return obeyed;
+        }
+        self.count = Some(Count { running, obeyed: size });
+        size
     }
 
     /// How many jobs may run at once now.

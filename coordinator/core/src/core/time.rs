@@ -85,7 +85,7 @@ impl Core {
 
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
         let Some(ledger) = self.ledger() else { return };
-        let at = ledger.free_at(key);
+        let at = ledger.free_at(key).max(self.listens_until);
         let Some(worker) = self.observed(key) else { return };
         if now < at {
             self.timers.insert((at, Timer::Silence(key.clone())));
