@@ -42,8 +42,8 @@ pub struct Config {
 pub struct Holder<J> {
     config: Config,
     journal: J,
-    /// The last incarnation that wrote the journal before this one, and since when it is kept.
-    predecessor: Option<Incarnation>,
+    /// The first incarnation that wrote the journal, and when it began.
+    first: Incarnation,
     begun: Moment,
     complete: bool,
     epoch: Option<Epoch>,
@@ -124,9 +124,10 @@ impl<J: Journal> Holder<J> {
             true => Drain::Draining { since: now },
             false => Drain::Working,
         };
+        let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
-            predecessor: memory.incarnation,
-            begun: memory.begun.unwrap_or(now),
+            first,
+            begun,
             complete: memory.complete,
             epoch: memory.epoch,
             terms: None,
@@ -319,8 +320,8 @@ impl<J: Journal> Holder<J> {
     }
 
     fn write_begun(&mut self) {
-        let (incarnation, begun) = (self.config.incarnation, self.begun);
-        self.write_if_possible(&Record::Begun { incarnation, begun });
+        let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
+        self.write_if_possible(&Record::Begun { incarnation, begun, first });
     }
 }
 

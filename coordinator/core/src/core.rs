@@ -45,6 +45,9 @@ pub struct Core {
     timers: BTreeSet<(Moment, Timer)>,
     /// What waits for a confirmed leadership.
     unconfirmed: BTreeSet<Timer>,
+    /// Agents that are granted nothing before a leadership is confirmed that is later than their
+    /// hello.
+    awaiting: BTreeSet<WorkerKey>,
     /// A renewal was asked for, and has not come yet.
     confirming: bool,
     /// Workers that may have a message to get.
@@ -122,6 +125,7 @@ impl Core {
             conns: BTreeMap::new(),
             timers: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
+            awaiting: BTreeSet::new(),
             confirming: false,
             dirty: BTreeSet::new(),
             wants_woken: false,
@@ -225,9 +229,7 @@ impl Core {
         for timer in std::mem::take(&mut self.unconfirmed) {
             self.timers.insert((now, timer));
         }
-        // Agents without an epoch may have waited for this.
-        let waiting = self.conns.values().cloned();
-        self.dirty.extend(waiting);
+        self.dirty.append(&mut self.awaiting);
     }
 
     fn deposed(&mut self, leader: Option<String>) {
@@ -248,6 +250,7 @@ impl Core {
         }
         self.timers.clear();
         self.unconfirmed.clear();
+        self.awaiting.clear();
         self.confirming = false;
         self.dirty.clear();
         self.role = Role::StandsBy { leader: leader.clone() };

@@ -370,9 +370,9 @@ impl World {
         };
         drop(disk);
         if let AgentMessage::Report(report) = message {
-            self.cover.hit(match report.speaks_for {
-                Some(_) => "report with memory",
-                None => "report without memory",
+            self.cover.hit(match report.memory.aged {
+                true => "report with memory",
+                false => "report without memory",
             });
             if !report.streams.is_empty() {
                 self.cover.hit("report claims streams");
