@@ -44,6 +44,7 @@ struct Wanted {
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     pub address: SocketAddr,
+    epoch: Epoch,
     wanted: watch::Sender<Wanted>,
     heard: watch::Sender<Vec<AgentMessage>>,
     tasks: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
@@ -56,11 +57,16 @@ impl Coordinator {
     }
 
     pub async fn start() -> Self {
+        Self::start_in(Epoch(1)).await
+    }
+
+    /// A coordinator that leads in this epoch.
+    pub async fn start_in(epoch: Epoch) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (wanted, _) = watch::channel(Wanted::default());
         let (heard, _) = watch::channel(Vec::new());
-        let this = Self { address, wanted, heard, tasks: Arc::default() };
+        let this = Self { address, epoch, wanted, heard, tasks: Arc::default() };
         let server = tonic::transport::Server::builder()
             .add_service(SessionServiceServer::new(this.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -73,7 +79,7 @@ impl Coordinator {
     pub fn pool(&self, size: u32) {
         self.wanted.send_modify(|wanted| {
             wanted.seq += 1;
-            let token = Token { epoch: Epoch(1), seq: wanted.seq };
+            let token = Token { epoch: self.epoch, seq: wanted.seq };
             wanted.pool = Some(PoolGrant { token, size, floor: 0 });
         });
     }
@@ -82,10 +88,10 @@ impl Coordinator {
     pub fn grant(&self, set: &str, stream: &str, pinned: bool) -> Token {
         self.wanted.send_modify(|wanted| {
             wanted.seq += 1;
-            let token = Token { epoch: Epoch(1), seq: wanted.seq };
+            let token = Token { epoch: self.epoch, seq: wanted.seq };
             wanted.streams.insert(key(set, stream), (token, StreamState::Held { pinned }));
         });
-        Token { epoch: Epoch(1), seq: self.wanted.borrow().seq }
+        Token { epoch: self.epoch, seq: self.wanted.borrow().seq }
     }
 
     /// Asks a stream back.
@@ -142,6 +148,8 @@ struct Session {
     out: mpsc::Sender<Result<wire::OpenSessionResponse, Status>>,
     number: GrantNumber,
     nonce: Nonce,
+    /// The agent remembers nothing: nothing was before it.
+    new: bool,
 }
 
 impl Session {
@@ -155,7 +163,7 @@ impl Session {
         let streams = wanted.streams.into_iter();
         let streams = streams.map(|(stream, (token, state))| StreamGrant { stream, token, state });
         let grant = Grant {
-            epoch: Epoch(1),
+            epoch: self.coordinator.epoch,
             number: self.number,
             nonce: self.nonce,
             terms: TERMS,
@@ -163,7 +171,7 @@ impl Session {
             pool: wanted.pool,
             streams: streams.collect(),
             drain: wanted.drain,
-            fresh: false,
+            fresh: snapshot && self.new,
         };
         self.say(CoordinatorMessage::Grant(grant)).await;
     }
@@ -171,7 +179,7 @@ impl Session {
     async fn renew(&mut self) {
         self.number = self.number.next();
         let grant = Grant {
-            epoch: Epoch(1),
+            epoch: self.coordinator.epoch,
             number: self.number,
             nonce: self.nonce,
             terms: TERMS,
@@ -217,12 +225,13 @@ impl Session {
 
     async fn handle(&mut self, message: &AgentMessage, live: &mut bool) {
         match message {
-            AgentMessage::Hello(_) => {
+            AgentMessage::Hello(hello) => {
+                self.new = hello.epoch_seen.is_none();
                 let refusal = self.coordinator.wanted.borrow().refusal.clone();
                 match refusal {
                     Some(refusal) => self.say(CoordinatorMessage::Refusal(refusal)).await,
                     None => {
-                        let welcome = Welcome { epoch: Epoch(1), terms: TERMS };
+                        let welcome = Welcome { epoch: self.coordinator.epoch, terms: TERMS };
                         self.say(CoordinatorMessage::Welcome(welcome)).await;
                     }
                 }
@@ -250,8 +259,13 @@ impl SessionService for Coordinator {
         request: Request<Streaming<wire::OpenSessionRequest>>,
     ) -> Result<Response<Self::OpenSessionStream>, Status> {
         let (out, answers) = mpsc::channel(64);
-        let session =
-            Session { coordinator: self.clone(), out, number: GrantNumber(0), nonce: Nonce(0) };
+        let session = Session {
+            coordinator: self.clone(),
+            out,
+            number: GrantNumber(0),
+            nonce: Nonce(0),
+            new: false,
+        };
         let task = tokio::spawn(session.run(request.into_inner()));
         self.tasks.lock().unwrap().push(task.abort_handle());
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))

@@ -1,6 +1,7 @@
 //! Coordinators that are away, talk nonsense, or refuse: clear lines at a bounded rate, and the
 //! next address.
 
+use leasehold_types::Epoch;
 use leasehold_types::message::{Refusal, RefusalReason};
 use tokio::io::AsyncWriteExt;
 
@@ -62,7 +63,7 @@ async fn a_failed_tls_handshake_is_named_with_its_address() {
 #[tokio::test]
 async fn a_lost_coordinator_is_found_again_and_leases_go_on_meanwhile() {
     let first = Coordinator::start().await;
-    let second = Coordinator::start().await;
+    let second = Coordinator::start_in(Epoch(2)).await;
     first.pool(1);
     let address = second.address.to_string();
     let agent = Agent::start(&first, &["--coordinator", &address]).await;
