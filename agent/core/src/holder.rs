@@ -42,8 +42,8 @@ pub struct Config {
 pub struct Holder<J> {
     config: Config,
     journal: J,
-    /// The last incarnation that wrote the journal before this one, and since when it is kept.
-    predecessor: Option<Incarnation>,
+    /// The first incarnation that wrote the journal, and when it began.
+    first: Incarnation,
     begun: Moment,
     complete: bool,
     epoch: Option<Epoch>,
@@ -57,6 +57,9 @@ pub struct Holder<J> {
     streams: BTreeMap<StreamKey, Held>,
     /// The highest token of all grants that were applied: a lower one was once given back.
     token_max: Token,
+    /// Records that could not be written: until they are, the journal must not say that what
+    /// they end goes on.
+    owed: Vec<Record>,
     /// Given back, and not yet told.
     released: Vec<Release>,
     start: Option<StartId>,
@@ -121,9 +124,10 @@ impl<J: Journal> Holder<J> {
             true => Drain::Draining { since: now },
             false => Drain::Working,
         };
+        let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
-            predecessor: memory.incarnation,
-            begun: memory.begun.unwrap_or(now),
+            first,
+            begun,
             complete: memory.complete,
             epoch: memory.epoch,
             terms: None,
@@ -133,6 +137,7 @@ impl<J: Journal> Holder<J> {
             pool_expired: false,
             token_max: tokens.max().unwrap_or_default(),
             streams,
+            owed: Vec::new(),
             released: Vec::new(),
             start: memory.start,
             jobs: memory.jobs,
@@ -166,10 +171,12 @@ impl<J: Journal> Holder<J> {
     /// streams in it as shown, and one that was never shown is released without asking.
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.expire(now);
+        let size = self.size_to_show(now);
         for held in self.streams.values_mut() {
             held.shown = true;
         }
-        self.peek(now)
+        let lease = self.peek(now);
+        Lease { pool: PoolView { size, ..lease.pool }, ..lease }
     }
 
     /// The same for other eyes than the worker's: marks nothing, ends nothing.
@@ -210,6 +217,20 @@ impl<J: Journal> Holder<J> {
             .min()
     }
 
+    /// The size to show to the worker. One that counts for itself may use a larger size from the
+    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
+    fn size_to_show(&mut self, now: Moment) -> u32 {
+        let size = self.size(now);
+        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
+            return size;
+        };
+        if self.write(&Record::Count { running, obeyed: size }).is_err() {
+            return obeyed;
+        }
+        self.count = Some(Count { running, obeyed: size });
+        size
+    }
+
     /// How many jobs may run at once now.
     fn size(&self, now: Moment) -> u32 {
         match self.pool {
@@ -223,10 +244,13 @@ impl<J: Journal> Holder<J> {
 
     /// The most jobs that may start under what is held, renewed or not: what a beat tells.
     fn size_in_effect(&self) -> u32 {
-        let size = match self.draining() {
-            true => 0,
-            false => self.pool.map_or(0, |pool| pool.size),
+        let ended = match self.drain {
+            Drain::Working => false,
+            // A successor that finds no drain in the journal would start jobs again.
+            Drain::Draining { .. } => !self.owed.contains(&Record::Draining),
+            Drain::Leaving { .. } | Drain::Left => true,
         };
+        let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         size.max(self.count.map_or(0, |count| count.obeyed))
     }
 
@@ -269,14 +293,35 @@ impl<J: Journal> Holder<J> {
         written
     }
 
+    /// Writes a record that ends something; where it cannot be written, it is owed.
+    fn write_or_owe(&mut self, record: Record) -> Result<(), JournalError> {
+        let written = self.write(&record);
+        if written.is_err() {
+            self.owed.push(record);
+        }
+        written
+    }
+
+    /// Writes what is owed, oldest first.
+    fn write_owed(&mut self) -> Result<(), JournalError> {
+        while let Some(record) = self.owed.first().cloned() {
+            self.write(&record)?;
+            self.owed.remove(0);
+            if let Record::StreamEnded { stream, token } = record {
+                self.released.push(Release { stream, token });
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a record whose loss does no harm: a successor then assumes more than is true.
     fn write_if_possible(&mut self, record: &Record) {
         let _ = self.write(record);
     }
 
     fn write_begun(&mut self) {
-        let (incarnation, begun) = (self.config.incarnation, self.begun);
-        self.write_if_possible(&Record::Begun { incarnation, begun });
+        let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
+        self.write_if_possible(&Record::Begun { incarnation, begun, first });
     }
 }
 
