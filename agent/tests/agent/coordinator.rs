@@ -19,6 +19,7 @@ use leasehold_types::{Epoch, GrantNumber, Nonce, StreamKey, Token};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
+use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
 /// How long a test waits for anything before it fails.
@@ -62,12 +63,21 @@ impl Coordinator {
 
     /// A coordinator that leads in this epoch.
     pub async fn start_in(epoch: Epoch) -> Self {
+        Self::serve(epoch, Server::builder()).await
+    }
+
+    /// A coordinator behind TLS.
+    pub async fn start_tls(tls: ServerTlsConfig) -> Self {
+        Self::serve(Epoch(1), Server::builder().tls_config(tls).unwrap()).await
+    }
+
+    async fn serve(epoch: Epoch, mut server: Server) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (wanted, _) = watch::channel(Wanted::default());
         let (heard, _) = watch::channel(Vec::new());
         let this = Self { address, epoch, wanted, heard, tasks: Arc::default() };
-        let server = tonic::transport::Server::builder()
+        let server = server
             .add_service(SessionServiceServer::new(this.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
         let task = tokio::spawn(server);
@@ -206,7 +216,13 @@ impl Session {
                     }
                     self.coordinator.heard.send_modify(|heard| heard.push(message));
                 }
-                Ok(()) = wanted.changed(), if live => self.grant(false).await,
+                Ok(()) = wanted.changed(), if live => {
+                    let refusal = wanted.borrow_and_update().refusal.clone();
+                    match refusal {
+                        Some(refusal) => self.say(CoordinatorMessage::Refusal(refusal)).await,
+                        None => self.grant(false).await,
+                    }
+                }
             }
         }
     }

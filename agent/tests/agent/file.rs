@@ -1,12 +1,12 @@
 //! The adapter `file`: k8s-swarm's file, its versions, and what happens on a full disk.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use leasehold_types::message::AgentMessage;
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, read, until};
+use super::process::{Agent, SmallDisk, read, until};
 
 async fn start(coordinator: &Coordinator, path: &Path, more: &[&str]) -> Agent {
     let path = path.display().to_string();
@@ -79,24 +79,6 @@ async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
     worker.wait().unwrap();
 }
 
-/// A memory file system of 16 KiB: it is unmounted at the end.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(dir: &Path) -> Option<Self> {
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(dir);
-        let mounted = mount.status().is_ok_and(|status| status.success());
-        mounted.then(|| Self(dir.into()))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[tokio::test]
 async fn on_a_full_disk_the_last_good_file_stays_and_nothing_is_released() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,9 +93,7 @@ async fn on_a_full_disk_the_last_good_file_stays_and_nothing_is_released() {
     until("it is in the file", || read(&path).contains("- a\n")).await;
     let good = read(&path);
 
-    let ballast = disk.0.join("ballast");
-    let filled = std::fs::write(&ballast, vec![b'x'; 64 * 1024]);
-    assert!(filled.is_err(), "the disk is not full");
+    let ballast = disk.fill();
     coordinator.revoke("cars", "a");
     agent.log.line("the worker's streams are out of date").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;

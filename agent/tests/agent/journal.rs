@@ -5,7 +5,7 @@ use std::io::Write;
 use leasehold_types::message::{AgentMessage, HeldStream, Jobs, Report};
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, fail};
+use super::process::{Agent, SmallDisk, fail};
 
 fn report(message: &AgentMessage) -> Option<Report> {
     match message {
@@ -64,7 +64,8 @@ async fn a_damaged_journal_is_set_aside_loudly_and_speaks_for_nobody() {
     let successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
     successor.log.line("the journal is lost").await;
     let report = coordinator.hear("the successor's report", report).await;
-    assert_eq!((report.speaks_for, report.jobs), (None, Jobs::Unknown));
+    assert!(!report.memory.aged, "it must not speak for the agent before");
+    assert_eq!(report.jobs, Jobs::Unknown);
     assert!(dir.path().join("journal.jsonl.lost").exists());
 }
 
@@ -80,4 +81,38 @@ async fn two_agents_cannot_share_a_state_dir() {
     let (code, said) = fail(&second).await;
     assert_eq!(code, Some(1));
     assert!(said.contains("in use by another agent"), "{said}");
+}
+
+#[tokio::test]
+async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else {
+        eprintln!("skipped: a memory file system cannot be mounted here (it needs root)");
+        return;
+    };
+    let state = disk.0.display().to_string();
+    let coordinator = Coordinator::start().await;
+    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    coordinator.pool(100);
+    agent.pool(100).await;
+    let ballast = disk.fill();
+    // The journal's last page still takes some.
+    let mut begun = 0;
+    let refused = loop {
+        let (status, answer) = agent.ask("PUT", &format!("/v1/jobs/job-{begun}"), "").await;
+        if status != 200 {
+            break (status, answer);
+        }
+        begun += 1;
+    };
+    assert_eq!((refused.0, refused.1["error"]["reason"].as_str()), (503, Some("journal")));
+    assert!(refused.1["error"]["message"].as_str().unwrap().contains("No space left"));
+    agent.log.line("the journal cannot be written").await;
+    std::fs::remove_file(&ballast).unwrap();
+    assert_eq!(agent.ask("PUT", "/v1/jobs/last", "").await.0, 200);
+    agent.kill().await;
+    coordinator.forget();
+    let _successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    let report = coordinator.hear("the successor's report", report).await;
+    assert_eq!(report.jobs, Jobs::Running(begun + 1));
 }

@@ -74,3 +74,48 @@ async fn a_lost_coordinator_is_found_again_and_leases_go_on_meanwhile() {
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
 }
+
+#[tokio::test]
+async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
+    use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let (server, own) = (made("coordinator.example"), made("agent.example"));
+    let identity = |it: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        Identity::from_pem(it.cert.pem(), it.signing_key.serialize_pem())
+    };
+    let tls = ServerTlsConfig::new()
+        .identity(identity(&server))
+        .client_ca_root(Certificate::from_pem(own.cert.pem()));
+    let coordinator = Coordinator::start_tls(tls).await;
+    coordinator.pool(1);
+    let other = made("agent.example");
+    let ca = file("ca.pem", &server.cert.pem());
+    let cert = file("cert.pem", &other.cert.pem());
+    let key = file("key.pem", &other.signing_key.serialize_pem());
+    let name = ["--tls-server-name", "coordinator.example"];
+    let own_files = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    let agent = Agent::start(&coordinator, &[&own_files[..], &name].concat()).await;
+    // The certificate is none that the coordinator trusts, until it is renewed.
+    agent.log.line("no session with the coordinator").await;
+    file("key.pem", &own.signing_key.serialize_pem());
+    file("cert.pem", &own.cert.pem());
+    agent.pool(1).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_a_newer_one_replaces_stops_for_good() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    agent.pool(1).await;
+    let reason = RefusalReason::NewerIncarnation(leasehold_types::Incarnation(u64::MAX));
+    coordinator.refuse(Refusal { reason, message: "a newer agent is here".into() });
+    assert_eq!(agent.code().await, Some(1));
+    agent.log.line("a newer agent speaks for this worker").await;
+}

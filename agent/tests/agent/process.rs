@@ -1,7 +1,7 @@
 //! The agent's process, and a worker with nothing but a socket.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,4 +205,30 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
 
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A memory file system of 16 KiB: it is unmounted at the end.
+pub struct SmallDisk(pub PathBuf);
+
+impl SmallDisk {
+    pub fn mount(dir: &Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(dir);
+        let mounted = mount.status().is_ok_and(|status| status.success());
+        mounted.then(|| Self(dir.into()))
+    }
+
+    /// Fills it to the last byte; the file that does.
+    pub fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let filled = std::fs::write(&ballast, vec![b'x'; 64 * 1024]);
+        assert!(filled.is_err(), "the disk is not full");
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
