@@ -188,7 +188,11 @@ impl AsyncRead for Connection {
         let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if self.deadline.is_some() && buf.filled().len() > before => {
-                Poll::Ready(self.look_at(&buf.filled()[before..]))
+                let looked = self.look_at(&buf.filled()[before..]);
+                if looked.is_err() {
+                    buf.set_filled(before);
+                }
+                Poll::Ready(looked)
             }
             Poll::Ready(read) => Poll::Ready(read),
             Poll::Pending => {
