@@ -428,11 +428,13 @@ fn predecessor_end(
     let now = clock::now();
     let mut end = now;
     for (earlier, claim) in lingering {
-        let leadership = claim.map_or(settings.leadership, |claim| claim.leadership());
-        let still = seen.filter(|seen| {
-            seen.sight.epoch == earlier && terms.heartbeat(earlier) == seen.sight.heartbeat
+        let leadership = claim.as_ref().map_or(settings.leadership, Claim::leadership);
+        let still = seen.zip(claim.as_ref()).filter(|(seen, claim)| {
+            seen.sight.epoch == earlier
+                && seen.sight.claim.as_ref() == Some(claim)
+                && terms.heartbeat(earlier, claim) == seen.sight.heartbeat
         });
-        let renewed_before = still.map_or(now, |seen| seen.moved_at);
+        let renewed_before = still.map_or(now, |(seen, _)| seen.moved_at);
         end = end.max(renewed_before + settings.bounds.outlast(leadership));
     }
     if claims_lost {

@@ -206,7 +206,8 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     a.commands.send(Command::Register(vec![(worker("w"), exposure(3))])).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
 
-    fs::remove_dir_all(&settings.state_dir).unwrap();
+    // In one step: the leader would put files back while others are being removed.
+    fs::rename(&settings.state_dir, folder.path().join("removed")).unwrap();
     // Two confirmations later it has been seen to be gone, and is there again.
     let terms = loop {
         a.commands.send(Command::Confirm).await.unwrap();
@@ -219,6 +220,17 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
             break terms;
         }
     };
+    assert!(!terms.is_over(Epoch(7)));
+    let alive = || {
+        let names = fs::read_dir(settings.state_dir.join("epochs")).unwrap();
+        let mut paths = names.map(|entry| entry.unwrap().path());
+        paths.find(|path| path.extension().is_some_and(|extension| extension == "alive"))
+    };
+    fs::remove_file(alive().unwrap()).unwrap();
+    while alive().is_none() {
+        a.commands.send(Command::Confirm).await.unwrap();
+        next(&mut a).await;
+    }
     assert!(!terms.is_over(Epoch(7)));
     a.commands.send(Command::Register(vec![(worker("x"), exposure(1))])).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
