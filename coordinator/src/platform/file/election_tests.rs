@@ -191,7 +191,9 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
         }
     }
     assert_eq!(terms.renew(&mut usurper).unwrap(), Standing::Leads);
-    // Its driver may grant until the end of its term: it counts as living until then.
+    // It stands by now. Its driver may grant until the end of its term: until then it counts as
+    // living.
+    assert_eq!(deposed(&mut a).await.as_deref(), Some("b:7400"));
     assert!(!terms.is_over(first.epoch));
 }
 
@@ -248,6 +250,13 @@ async fn without_readable_manifests_nobody_leads() {
     let mut a = start(settings.clone()).await.unwrap();
     let mut problems = a.problems.clone();
     timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
+    // After each command it looks whether it is to lead.
+    for _ in 0..5 {
+        a.commands.send(Command::Confirm).await.unwrap();
+    }
+    while a.commands.capacity() < a.commands.max_capacity() {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(Terms::open(&settings.state_dir).unwrap().highest().unwrap(), None);
     fs::create_dir(&settings.manifests).unwrap();
     assert!(matches!(next(&mut a).await, Event::Desired(_)));
