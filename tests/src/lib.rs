@@ -1,1 +1,3 @@
-//! .
+//! Leasehold's tests that need more than one crate, and its demo.
+
+pub mod demo;
