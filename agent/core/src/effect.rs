@@ -16,12 +16,14 @@ pub enum Effect {
         /// How many attempts have failed in a row.
         attempt: u32,
     },
-    /// Drop this link.
+    /// End this link, after the messages given so far.
     Hangup(LinkNumber),
     /// Send a message on this link.
     Send(LinkNumber, AgentMessage),
-    /// [`crate::Holder::lease`] reads differently now.
+    /// [`crate::Holder::lease`] reads differently now, and has a new version.
     LeaseChanged,
+    /// The lease's time was extended; it reads the same otherwise.
+    LeaseRenewed,
     /// The drain is over and the agent has said so, as far as it could: leave with these jobs
     /// still running.
     DrainEnded {

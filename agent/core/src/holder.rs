@@ -1,16 +1,24 @@
 //! The holder: everything that one agent holds for its worker. What it has journalled it may use;
 //! what it may not use any more it has stopped before anybody else can be granted it.
 
+mod drain;
+mod grants;
+mod link;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms};
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, Incarnation, JobId, LinkNumber, Moment, StartId, StreamKey, Token, WorkerName,
+    ClusterName, Epoch, Incarnation, JobId, Moment, StartId, StreamKey, Token, WorkerName,
 };
 
-use crate::effect::{Effect, Wakeup};
-use crate::journal::{Journal, Memory};
-use crate::lease::{Lease, Refused};
+use crate::effect::{Effect, Notice, WakeReason, Wakeup};
+use crate::journal::{Journal, JournalError, Memory, Record};
+use crate::lease::{Lease, PoolView, StreamLease};
+use link::Link;
 
 /// Who the holder is.
 #[derive(Clone, Debug)]
@@ -34,6 +42,64 @@ pub struct Config {
 pub struct Holder<J> {
     config: Config,
     journal: J,
+    /// The last incarnation that wrote the journal before this one, and since when it is kept.
+    predecessor: Option<Incarnation>,
+    begun: Moment,
+    complete: bool,
+    epoch: Option<Epoch>,
+    terms: Option<Terms>,
+    link: Link,
+    pool: Option<Pool>,
+    /// The end of all that renewals cover.
+    renewed_until: Moment,
+    /// The pool has fallen to its floor, and was not renewed since.
+    pool_expired: bool,
+    streams: BTreeMap<StreamKey, Held>,
+    /// The highest token of all grants that were applied: a lower one was once given back.
+    token_max: Token,
+    /// Given back, and not yet told.
+    released: Vec<Release>,
+    start: Option<StartId>,
+    jobs: BTreeSet<JobId>,
+    jobs_known: bool,
+    count: Option<Count>,
+    drain: Drain,
+    version: u64,
+    effects: VecDeque<Effect>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pool {
+    token: Token,
+    size: u32,
+    floor: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    token: Token,
+    pinned: bool,
+    /// Its own end, where renewals no longer cover it.
+    lapses: Option<Moment>,
+    /// Asked back: until when the worker should have let go.
+    revoked: Option<Moment>,
+    /// The worker has seen it, so only the worker can let it go.
+    shown: bool,
+}
+
+/// What a worker tells that asks for no single job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Count {
+    running: u32,
+    obeyed: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    Working,
+    Draining { since: Moment },
+    Leaving { give_up: Moment },
+    Left,
 }
 
 impl<J: Journal> Holder<J> {
@@ -41,107 +107,182 @@ impl<J: Journal> Holder<J> {
     /// dials at once.
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
-        let _ = (memory, now);
-        Self { config, journal }
-    }
-
-    /// The link is open: the hello follows.
-    pub fn handle_open(&mut self, link: LinkNumber, now: Moment) {
-        let _ = (link, now);
-    }
-
-    /// The link could not be opened, or has ended, and why.
-    pub fn handle_closed(&mut self, link: LinkNumber, why: &str, now: Moment) {
-        let _ = (link, why, now);
-    }
-
-    /// A message came on the link.
-    pub fn handle_message(&mut self, link: LinkNumber, message: CoordinatorMessage, now: Moment) {
-        let _ = (link, message, now);
+        let held = |remembered: &crate::journal::RememberedStream| Held {
+            token: remembered.token,
+            pinned: remembered.pinned,
+            lapses: remembered.lapses,
+            revoked: None,
+            shown: true,
+        };
+        let streams: BTreeMap<_, _> =
+            memory.streams.iter().map(|(stream, it)| (stream.clone(), held(it))).collect();
+        let tokens = streams.values().map(|it| it.token).chain(memory.pool.map(|it| it.0));
+        let drain = match memory.draining {
+            true => Drain::Draining { since: now },
+            false => Drain::Working,
+        };
+        let mut holder = Self {
+            predecessor: memory.incarnation,
+            begun: memory.begun.unwrap_or(now),
+            complete: memory.complete,
+            epoch: memory.epoch,
+            terms: None,
+            link: Link::first(now),
+            pool: memory.pool.map(|(token, size, floor)| Pool { token, size, floor }),
+            renewed_until: memory.renewed_until,
+            pool_expired: false,
+            token_max: tokens.max().unwrap_or_default(),
+            streams,
+            released: Vec::new(),
+            start: memory.start,
+            jobs: memory.jobs,
+            jobs_known: memory.jobs_known,
+            count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
+            drain,
+            version: 1,
+            effects: VecDeque::new(),
+            config,
+            journal,
+        };
+        holder.write_begun();
+        holder.dial_first();
+        holder
     }
 
     /// The wake-up that was asked for, or any moment.
     pub fn handle_wake(&mut self, now: Moment) {
-        let _ = now;
+        self.expire(now);
+        self.check_drain(now);
+        self.check_link(now);
     }
 
-    /// The worker's process says that it starts, and how many jobs already run in it. A new
-    /// start id ends the jobs of the process before.
-    ///
-    /// # Errors
-    /// [`Refused::Limit`] or [`Refused::Journal`].
-    pub fn start_worker(
-        &mut self,
-        start: StartId,
-        running: u32,
-        now: Moment,
-    ) -> Result<(), Refused> {
-        let _ = (start, running, now);
-        Ok(())
+    /// The version of the lease: grows with every change.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
-    /// The worker wants to start a job; twice for one id is once.
-    ///
-    /// # Errors
-    /// Every reason but [`Refused::NotHeld`].
-    pub fn begin_job(&mut self, job: JobId, now: Moment) -> Result<(), Refused> {
-        let _ = (job, now);
-        Ok(())
-    }
-
-    /// A job has ended; for an id that does not run it does nothing.
-    ///
-    /// # Errors
-    /// [`Refused::Journal`].
-    pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), Refused> {
-        let _ = (job, now);
-        Ok(())
-    }
-
-    /// A worker that asks for no single job tells how many run, and the pool size that it keeps
-    /// to from now on. A smaller pool is in effect only when it is told here.
-    ///
-    /// # Errors
-    /// [`Refused::Limit`] or [`Refused::Journal`].
-    pub fn report_count(&mut self, running: u32, obeyed: u32, now: Moment) -> Result<(), Refused> {
-        let _ = (running, obeyed, now);
-        Ok(())
-    }
-
-    /// The worker has let a stream go, revoked or of its own will.
-    ///
-    /// # Errors
-    /// [`Refused::NotHeld`] or [`Refused::Journal`].
-    pub fn release_stream(
-        &mut self,
-        stream: &StreamKey,
-        token: Token,
-        now: Moment,
-    ) -> Result<(), Refused> {
-        let _ = (stream, token, now);
-        Ok(())
-    }
-
-    /// Begins a drain; twice is once.
-    pub fn drain(&mut self, now: Moment) {
-        let _ = now;
-    }
-
-    /// What the worker may do now. Marks the streams in it as shown: one that was never shown is
-    /// released without asking the worker.
+    /// What the worker may do now. To be called only on its way to the worker: it marks the
+    /// streams in it as shown, and one that was never shown is released without asking.
     pub fn lease(&mut self, now: Moment) -> Lease {
-        let _ = now;
-        unimplemented!("{:?} {:p}", self.config, &raw const self.journal)
+        self.expire(now);
+        let renewed_until = self.renewed_until;
+        let streams = self.streams.iter_mut().map(|(stream, held)| {
+            held.shown = true;
+            StreamLease {
+                stream: stream.clone(),
+                token: held.token,
+                until: held.until(renewed_until),
+                revoked: held.revoked,
+            }
+        });
+        let streams = streams.collect();
+        Lease {
+            version: self.version,
+            pool: PoolView {
+                size: self.size(now),
+                token: self.pool.map(|pool| pool.token),
+                running: self.running(),
+                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| renewed_until),
+            },
+            streams,
+            draining: self.draining(),
+            connected: self.link.is_live(),
+        }
     }
 
     /// The next effect, oldest first.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        None
+        self.effects.pop_front()
     }
 
     /// When to call [`Self::handle_wake`], if at all.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Wakeup> {
-        None
+        let lease_end = self.next_end().map(|at| Wakeup { at, reason: WakeReason::LeaseEnd });
+        [self.link.wakeup(self.terms.as_ref()), self.drain_wakeup(), lease_end]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// How many jobs may run at once now.
+    fn size(&self, now: Moment) -> u32 {
+        match self.pool {
+            _ if self.draining() && !mutation::on(Mutation::AdmitWhileDraining) => 0,
+            None => 0,
+            Some(pool) if now < self.renewed_until => pool.size,
+            Some(pool) if mutation::on(Mutation::KeepAfterExpiry) => pool.size,
+            Some(pool) => pool.floor,
+        }
+    }
+
+    /// The most jobs that may start under what is held, renewed or not: what a beat tells.
+    fn size_in_effect(&self) -> u32 {
+        let size = match self.draining() {
+            true => 0,
+            false => self.pool.map_or(0, |pool| pool.size),
+        };
+        size.max(self.count.map_or(0, |count| count.obeyed))
+    }
+
+    fn held_pool(&self) -> Option<HeldPool> {
+        self.pool.map(|pool| HeldPool { token: pool.token, size: self.size_in_effect() })
+    }
+
+    fn running(&self) -> u32 {
+        let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+        ids.saturating_add(self.count.map_or(0, |count| count.running))
+    }
+
+    fn draining(&self) -> bool {
+        self.drain != Drain::Working
+    }
+
+    fn drain_phase(&self) -> DrainPhase {
+        match self.drain {
+            Drain::Working => DrainPhase::Working,
+            Drain::Draining { .. } => DrainPhase::Draining,
+            Drain::Leaving { .. } | Drain::Left => DrainPhase::Leaving,
+        }
+    }
+
+    fn changed(&mut self) {
+        self.version += 1;
+        self.effects.push_back(Effect::LeaseChanged);
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.effects.push_back(Effect::Notice(notice));
+    }
+
+    /// Writes a record; a failure is told to the log and to the caller.
+    fn write(&mut self, record: &Record) -> Result<(), JournalError> {
+        let written = self.journal.append(record);
+        if let Err(JournalError(why)) = &written {
+            self.notice(Notice::JournalFailed(why.clone()));
+        }
+        written
+    }
+
+    /// Writes a record whose loss does no harm: a successor then assumes more than is true.
+    fn write_if_possible(&mut self, record: &Record) {
+        let _ = self.write(record);
+    }
+
+    fn write_begun(&mut self) {
+        let (incarnation, begun) = (self.config.incarnation, self.begun);
+        self.write_if_possible(&Record::Begun { incarnation, begun });
+    }
+}
+
+impl Held {
+    /// When the lease ends, if it does by time.
+    fn until(&self, renewed_until: Moment) -> Option<Moment> {
+        (!self.pinned).then(|| self.lapses.unwrap_or(renewed_until))
+    }
+
+    fn has_ended(&self, renewed_until: Moment, now: Moment) -> bool {
+        self.until(renewed_until).is_some_and(|until| until <= now)
     }
 }

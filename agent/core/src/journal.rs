@@ -30,6 +30,8 @@ pub enum Record {
         /// When the journal was begun from nothing: by the first agent that wrote it.
         begun: Moment,
     },
+    /// Nothing was outstanding before this journal: it tells everything.
+    Fresh,
     /// The highest epoch that was answered.
     Epoch {
         /// The epoch.
@@ -105,6 +107,10 @@ pub struct Memory {
     pub incarnation: Option<Incarnation>,
     /// When the journal was begun.
     pub begun: Option<Moment>,
+    /// It tells everything that was ever held.
+    pub complete: bool,
+    /// Whether the jobs are known: it is complete, or the worker told.
+    pub jobs_known: bool,
     /// The highest epoch.
     pub epoch: Option<Epoch>,
     /// The pool lease: token, size, floor.
@@ -142,6 +148,10 @@ impl Memory {
                 self.incarnation = Some(*incarnation);
                 self.begun = Some(*begun);
             }
+            Record::Fresh => {
+                self.complete = true;
+                self.jobs_known = true;
+            }
             Record::Epoch { epoch } => self.epoch = Some(*epoch),
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
             Record::Stream { stream, token, pinned } => {
@@ -165,9 +175,13 @@ impl Memory {
             Record::JobEnded { job } => {
                 self.jobs.remove(job);
             }
-            Record::Count { running, obeyed } => self.count = Some((*running, *obeyed)),
+            Record::Count { running, obeyed } => {
+                self.count = Some((*running, *obeyed));
+                self.jobs_known = true;
+            }
             Record::WorkerStarted { start } => {
                 self.start = Some(start.clone());
+                self.jobs_known = true;
                 self.jobs.clear();
                 self.count = None;
             }
@@ -182,6 +196,7 @@ impl Memory {
         if let (Some(incarnation), Some(begun)) = (self.incarnation, self.begun) {
             all.push(Record::Begun { incarnation, begun });
         }
+        all.extend(self.complete.then_some(Record::Fresh));
         all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));
         all.extend(self.start.iter().map(|start| Record::WorkerStarted { start: start.clone() }));
         all.extend(self.pool.map(|(token, size, floor)| Record::Pool { token, size, floor }));

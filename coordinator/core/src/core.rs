@@ -1,11 +1,30 @@
 //! The core of one cell: it owns what is desired, what is observed and the ledger, and is driven
 //! by events. It stays the only one that decides who holds what.
 
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, WorkerKey};
+mod explain;
+mod plan;
+mod reconcile;
+mod send;
+mod session;
+mod time;
+mod views;
 
-use crate::effect::{Effect, Wakeup};
-use crate::event::Event;
-use crate::view::{ClusterView, Explanation, Leadership, PlanView, StreamView, WhatIf, WorkerView};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, WorkerKey, WorkerName};
+
+use crate::desired::{Cluster, Desired, StreamSet};
+use crate::effect::{Effect, Freed, Notice, Wakeup};
+use crate::event::{ConnId, Elected, Event, Renewed};
+use crate::ledger::{Ended, Ledger};
+use crate::observed::Worker;
+use crate::planner::streams::Unplaced;
+use crate::view::Leadership;
+use time::Timer;
 
 /// What a core must know before its first event.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,95 +37,387 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Core {
     config: Config,
+    role: Role,
+    desired: Arc<Desired>,
+    clusters: BTreeMap<ClusterName, ClusterState>,
+    sets: BTreeMap<SetName, SetState>,
+    conns: BTreeMap<ConnId, WorkerKey>,
+    timers: BTreeSet<(Moment, Timer)>,
+    /// What waits for a confirmed leadership.
+    unconfirmed: BTreeSet<Timer>,
+    /// A renewal was asked for, and has not come yet.
+    confirming: bool,
+    /// Workers that may have a message to get.
+    dirty: BTreeSet<WorkerKey>,
+    /// Whoever waits for a stream is to be looked at again.
+    wants_woken: bool,
+    /// When the core last looked at the world, and until when it only listens after a time in
+    /// which it could not.
+    settled_at: Moment,
+    listens_until: Moment,
+    effects: VecDeque<Effect>,
+}
+
+#[derive(Debug)]
+enum Role {
+    StandsBy { leader: Option<String> },
+    Leads(Box<Term>),
+}
+
+#[derive(Debug)]
+struct Term {
+    ledger: Ledger,
+    until: Moment,
+}
+
+/// A cluster and its workers.
+#[derive(Debug)]
+struct ClusterState {
+    /// As desired; with no budget, where it is desired no more.
+    spec: Arc<Cluster>,
+    defined: bool,
+    workers: BTreeMap<WorkerName, Worker>,
+    /// Pool sizes are to be planned.
+    pools_dirty: bool,
+    /// Streams are to be planned, and since when.
+    plan: Option<PlanDue>,
+    /// Whoever keeps it from planning was waited for.
+    hold_ended: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PlanDue {
+    at: Moment,
+    first: Moment,
+}
+
+/// A stream set and where its streams are planned.
+#[derive(Debug)]
+struct SetState {
+    spec: Arc<StreamSet>,
+    index: BTreeMap<leasehold_types::StreamName, u32>,
+    streams: Vec<Planned>,
+    /// The last plan moved as many streams as may move at once: more may follow.
+    limited: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Planned {
+    on: Option<WorkerName>,
+    /// When it was last moved away from a worker that could have kept it.
+    moved_at: Option<Moment>,
+    unplaced: Option<Unplaced>,
 }
 
 impl Core {
     /// A core that stands by and wants nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config }
+        Self {
+            config,
+            role: Role::StandsBy { leader: None },
+            desired: Arc::default(),
+            clusters: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+            confirming: false,
+            dirty: BTreeSet::new(),
+            wants_woken: false,
+            settled_at: Moment(0),
+            listens_until: Moment(0),
+            effects: VecDeque::new(),
+        }
     }
 
     /// Takes one event in. Effects follow at [`Self::settle`], so that many events that are
     /// there together are planned together.
     pub fn handle(&mut self, event: Event, now: Moment) {
-        let _ = (event, now, self.config);
+        match event {
+            Event::Hello(conn, hello) => self.hello(conn, hello, now),
+            Event::Report(conn, report) => self.report(conn, report, now),
+            Event::Beat(conn, beat) => self.beat(conn, beat, now),
+            Event::Closed(conn) => self.closed(conn),
+            Event::Sent(conn) => self.sent(conn),
+            Event::Desired(desired) => self.desire(desired, now),
+            Event::Elected(elected) => self.elected(elected, now),
+            Event::Renewed(renewed) => self.renewed(renewed, now),
+            Event::Deposed { leader } => self.deposed(leader),
+            Event::Registered(workers) => self.registered(workers),
+            Event::Gone(workers) => {
+                for key in workers {
+                    self.gone(&key, now);
+                }
+            }
+            Event::Drain(key) => self.order_drain(&key, now),
+            Event::Wake => {}
+        }
     }
 
     /// Plans what has changed, and decides what is granted, asked back and freed.
     pub fn settle(&mut self, now: Moment) {
-        let _ = now;
+        let Role::Leads(term) = &self.role else { return };
+        if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
+            self.effects.push_back(Effect::StepDown { above: None });
+            self.deposed(None);
+            return;
+        }
+        if now.since(self.settled_at) > STALL_MIN {
+            self.listens_until = now + LISTEN;
+        }
+        self.settled_at = now;
+        self.run_timers(now);
+        self.plan(now);
+        self.flush(now);
+        self.ask_confirmation();
     }
 
     /// The next effect, oldest first.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        None
+        self.effects.pop_front()
     }
 
     /// When to send [`Event::Wake`], if at all.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Wakeup> {
-        None
+        let Role::Leads(_) = &self.role else { return None };
+        let (at, timer) = self.timers.first()?;
+        Some(Wakeup { at: *at, reason: timer.reason() })
     }
 
     /// Whether this replica leads.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
-        Leadership::StandsBy(None)
+        match &self.role {
+            Role::StandsBy { leader } => Leadership::StandsBy(leader.clone()),
+            Role::Leads(term) => Leadership::Leads(term.ledger.epoch()),
+        }
     }
 
-    /// All clusters, by name.
-    #[must_use]
-    pub fn clusters(&self) -> Vec<ClusterView> {
-        Vec::new()
+    fn elected(&mut self, elected: Elected, now: Moment) {
+        self.leave_term(&None);
+        let Elected { epoch, until, predecessor_end, exposed } = elected;
+        let ledger = Ledger::new(epoch, self.config.bounds, predecessor_end, &exposed);
+        for (key, unheard) in ledger.unheard() {
+            let timer = Timer::Unheard(key.clone());
+            self.timers.insert((unheard.until, timer));
+        }
+        self.role = Role::Leads(Box::new(Term { ledger, until }));
+        self.timers.insert((until, Timer::Term));
+        let desired = std::mem::take(&mut self.desired);
+        self.clusters.clear();
+        self.sets.clear();
+        self.desire(desired, now);
+        self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));
     }
 
-    /// The workers of a cluster, by name; none where no manifest defines it.
-    #[must_use]
-    pub fn workers(&self, cluster: &ClusterName, now: Moment) -> Option<Vec<WorkerView>> {
-        let _ = (cluster, now);
-        None
+    fn renewed(&mut self, renewed: Renewed, now: Moment) {
+        let Role::Leads(term) = &mut self.role else { return };
+        if term.ledger.epoch() != renewed.epoch {
+            return;
+        }
+        self.timers.remove(&(term.until, Timer::Term));
+        term.until = term.until.max(renewed.until);
+        self.timers.insert((term.until, Timer::Term));
+        term.ledger.confirm(renewed.sent_at);
+        self.confirming = false;
+        for timer in std::mem::take(&mut self.unconfirmed) {
+            self.timers.insert((now, timer));
+        }
+        // Agents without an epoch may have waited for this.
+        let waiting = self.conns.values().cloned();
+        self.dirty.extend(waiting);
     }
 
-    /// One worker.
-    #[must_use]
-    pub fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
-        let _ = (key, now);
-        None
+    fn deposed(&mut self, leader: Option<String>) {
+        self.leave_term(&leader);
+        self.role = Role::StandsBy { leader };
     }
 
-    /// The streams of a set, in the manifest's order; none where no manifest defines it.
-    #[must_use]
-    pub fn streams(&self, set: &SetName) -> Option<Vec<StreamView>> {
-        let _ = set;
-        None
+    /// Ends the term, if there is one: agents are sent to the leader, or to look for one.
+    fn leave_term(&mut self, leader: &Option<String>) {
+        let Role::Leads(term) = &self.role else { return };
+        let epoch = term.ledger.epoch();
+        for conn in std::mem::take(&mut self.conns).into_keys() {
+            let reason = RefusalReason::NotLeader(leader.clone());
+            self.refuse(conn, reason, "this replica leads no more".into());
+        }
+        for cluster in self.clusters.values_mut() {
+            cluster.workers.clear();
+        }
+        self.timers.clear();
+        self.unconfirmed.clear();
+        self.confirming = false;
+        self.dirty.clear();
+        self.role = Role::StandsBy { leader: leader.clone() };
+        self.effects.push_back(Effect::Notice(Notice::Deposed(epoch)));
     }
 
-    /// One stream.
-    #[must_use]
-    pub fn stream(&self, key: &StreamKey) -> Option<StreamView> {
-        let _ = key;
-        None
+    fn desire(&mut self, desired: Arc<Desired>, now: Moment) {
+        self.desired = desired;
+        let desired = self.desired.clone();
+        for (name, state) in &mut self.clusters {
+            state.defined = desired.clusters.contains_key(name);
+            if !state.defined {
+                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
+                state.pools_dirty = true;
+            }
+        }
+        for (name, spec) in &desired.clusters {
+            let state = self.clusters.entry(name.clone()).or_insert_with(|| ClusterState {
+                spec: spec.clone(),
+                defined: true,
+                workers: BTreeMap::new(),
+                pools_dirty: true,
+                plan: None,
+                hold_ended: false,
+            });
+            state.pools_dirty |= state.spec != *spec;
+            state.spec = spec.clone();
+        }
+        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
+        self.desire_sets(&desired, now);
+        let all: Vec<_> = self.conns.values().cloned().collect();
+        for key in &all {
+            self.register_if_needed(key);
+        }
+        self.dirty.extend(all);
     }
 
-    /// Why a worker has what it has.
-    #[must_use]
-    pub fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
-        let _ = (key, now);
-        None
+    fn desire_sets(&mut self, desired: &Desired, now: Moment) {
+        let mut changed = BTreeSet::new();
+        let gone = self.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
+        let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            changed.extend(self.sets.remove(&name).map(|set| set.spec.cluster.clone()));
+        }
+        for (name, spec) in &desired.sets {
+            if self.sets.get(name).is_some_and(|set| set.spec == *spec) {
+                continue;
+            }
+            let old = self.sets.remove(name);
+            changed.extend(old.as_ref().map(|set| set.spec.cluster.clone()));
+            changed.insert(spec.cluster.clone());
+            self.sets.insert(name.clone(), SetState::new(spec.clone(), old));
+        }
+        for cluster in changed {
+            self.plan_at(&cluster, now, now);
+        }
     }
 
-    /// Why a stream is where it is.
-    #[must_use]
-    pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
-        let _ = (key, now);
-        None
+    /// Ends a worker's account: it has left, or the platform says that it is gone.
+    fn gone(&mut self, key: &WorkerKey, now: Moment) {
+        let Role::Leads(term) = &mut self.role else { return };
+        let known = term.ledger.account(key).is_some();
+        let ended = term.ledger.gone(key);
+        self.ended(ended, Freed::Gone, now);
+        let cluster = self.clusters.get_mut(&key.cluster);
+        let worker = cluster.and_then(|cluster| cluster.workers.remove(&key.worker));
+        let conn = worker.as_ref().and_then(|worker| worker.session.as_ref());
+        if let Some(conn) = conn.map(|session| session.conn) {
+            self.conns.remove(&conn);
+            let message = format!("worker {key} was declared gone");
+            self.refuse(conn, RefusalReason::GoAway, message);
+        }
+        if !known && worker.is_none() {
+            return;
+        }
+        self.dirty.remove(key);
+        self.effects.push_back(Effect::Unregister(vec![key.clone()]));
+        self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));
+        self.pools_dirty(&key.cluster);
+        self.plan_at(&key.cluster, now, now);
+        self.touch_blocked(&key.cluster, now);
     }
 
-    /// What would be planned for a cluster under other circumstances; changes nothing.
-    #[must_use]
-    pub fn what_if(&self, cluster: &ClusterName, what_if: &WhatIf) -> Option<PlanView> {
-        let _ = (cluster, what_if);
-        None
+    fn order_drain(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        worker.drain_ordered = true;
+        self.dirty.insert(key.clone());
+        self.pools_dirty(&key.cluster);
+        self.plan_soon(&key.cluster, now);
+    }
+
+    /// Tells of leases that have ended, and sees to the streams that are free now.
+    fn ended(&mut self, ended: Vec<Ended>, how: Freed, now: Moment) {
+        for Ended { stream, worker, token } in ended {
+            self.touch(&stream, now);
+            let notice = Notice::StreamFreed { worker, stream, token, how };
+            self.effects.push_back(Effect::Notice(notice));
+        }
+    }
+
+    fn refuse(&mut self, conn: ConnId, reason: RefusalReason, message: String) {
+        let message = CoordinatorMessage::Refusal(Refusal { reason, message });
+        self.effects.push_back(Effect::Send { conn, message });
+        self.effects.push_back(Effect::Close(conn));
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        match &self.role {
+            Role::StandsBy { .. } => None,
+            Role::Leads(term) => Some(&term.ledger),
+        }
+    }
+
+    fn observed(&self, key: &WorkerKey) -> Option<&Worker> {
+        self.clusters.get(&key.cluster)?.workers.get(&key.worker)
+    }
+
+    fn worker_mut(&mut self, key: &WorkerKey) -> Option<&mut Worker> {
+        self.clusters.get_mut(&key.cluster)?.workers.get_mut(&key.worker)
+    }
+
+    fn pools_dirty(&mut self, cluster: &ClusterName) {
+        if let Some(state) = self.clusters.get_mut(cluster) {
+            state.pools_dirty = true;
+        }
+    }
+
+    /// The times that hold for a cluster's agents.
+    fn terms(&self, cluster: &Cluster) -> Terms {
+        Terms {
+            ttl: cluster.ttl,
+            beat: (cluster.ttl / 5).min(BEAT_MAX),
+            reserve: self.config.bounds.outlast(cluster.ttl),
+            drain_deadline: cluster.drain_deadline,
+        }
+    }
+
+    /// The stream's set and its place in it, where it is desired.
+    fn planned(&self, stream: &StreamKey) -> Option<(&SetState, &Planned)> {
+        let set = self.sets.get(&stream.set)?;
+        let index = *set.index.get(&stream.stream)?;
+        Some((set, &set.streams[index as usize]))
+    }
+
+    fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut Planned> {
+        let set = self.sets.get_mut(&stream.set)?;
+        let index = *set.index.get(&stream.stream)?;
+        Some(&mut set.streams[index as usize])
+    }
+}
+
+/// The longest time between two beats.
+const BEAT_MAX: Duration = Duration::from_secs(2);
+/// After so long without a look at the world (this process was stopped, or starved), silence
+/// may be this process's own fault: what has arrived meanwhile is heard first, for so long.
+const STALL_MIN: Duration = Duration::from_secs(1);
+/// See [`STALL_MIN`].
+const LISTEN: Duration = Duration::from_millis(500);
+
+impl SetState {
+    /// The set as it is desired now; streams that it had before stay where they were planned.
+    fn new(spec: Arc<StreamSet>, old: Option<Self>) -> Self {
+        let names = spec.streams.iter().enumerate();
+        let index = names.map(|(at, stream)| (stream.name.clone(), at as u32)).collect();
+        let kept = |stream: &crate::desired::Stream| {
+            let old = old.as_ref().filter(|old| old.spec.cluster == spec.cluster)?;
+            Some(old.streams[*old.index.get(&stream.name)? as usize].clone())
+        };
+        let streams = spec.streams.iter().map(|stream| kept(stream).unwrap_or_default());
+        let streams = streams.collect();
+        Self { spec, index, streams, limited: false }
     }
 }

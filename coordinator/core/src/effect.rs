@@ -130,12 +130,9 @@ pub enum WakeReason {
     HoldEnd,
     /// A worker's silence counts from here as a loss.
     Silence,
-    /// A lease's time is over.
+    /// A handover's deadline passes, or a lease's time is over.
     LeaseEnd,
-    /// A handover's deadline passes.
-    HandoverDeadline,
-    /// Joins and drains have been gathered for long enough.
+    /// Joins and drains have been gathered for long enough, or streams that were moved may move
+    /// again.
     Settle,
-    /// Streams that were moved may move again.
-    Cooldown,
 }

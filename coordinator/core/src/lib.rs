@@ -5,6 +5,8 @@ pub mod core;
 pub mod desired;
 pub mod effect;
 pub mod event;
+mod ledger;
+mod observed;
 pub mod planner;
 pub mod view;
 

@@ -244,6 +244,9 @@ pub struct Grant {
     /// The worker is to drain.
     #[prost(bool, tag = "8")]
     pub drain: bool,
+    /// With a snapshot: nothing was outstanding for the worker before this agent.
+    #[prost(bool, tag = "9")]
+    pub fresh: bool,
 }
 /// A pool lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -269,6 +269,7 @@ impl TryFrom<wire::Grant> for Grant {
             pool: grant.pool.map(TryInto::try_into).transpose()?,
             streams: streams.collect::<Result<_, _>>()?,
             drain: grant.drain,
+            fresh: grant.fresh,
         })
     }
 }
@@ -284,6 +285,7 @@ impl From<Grant> for wire::Grant {
             pool: grant.pool.map(Into::into),
             streams: grant.streams.into_iter().map(Into::into).collect(),
             drain: grant.drain,
+            fresh: grant.fresh,
         }
     }
 }

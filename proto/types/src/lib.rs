@@ -3,6 +3,7 @@
 
 pub mod limits;
 pub mod message;
+pub mod mutation;
 pub mod name;
 pub mod order;
 pub mod time;

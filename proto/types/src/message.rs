@@ -219,6 +219,8 @@ pub struct Grant {
     pub streams: Vec<StreamGrant>,
     /// The worker is to drain.
     pub drain: bool,
+    /// With a snapshot: nothing was outstanding for the worker before this agent.
+    pub fresh: bool,
 }
 
 /// A pool lease.

@@ -115,6 +115,22 @@ name! {
     StartId, "start id", job_id
 }
 
+impl WorkerName {
+    /// The name that no other comes before: where a range over a cluster's workers starts.
+    #[must_use]
+    pub fn first() -> Self {
+        Self("0".into())
+    }
+}
+
+impl StreamName {
+    /// Comes before every name: where a range over a set's streams starts.
+    #[must_use]
+    pub fn first() -> Self {
+        Self(" ".into())
+    }
+}
+
 /// A worker of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WorkerKey {

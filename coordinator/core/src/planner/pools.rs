@@ -1,6 +1,13 @@
 //! Pool sizes: equal shares of a cluster's budget, the newest generation first.
 //!
-//! Invariant: the shares' sum is at most the budget, and no share is above the most per worker.
+//! Invariant: the shares' sum is the lesser of the budget and what all workers can take, and no
+//! share is above the most per worker.
+//!
+//! Within a generation shares differ by at most one. Who gets the odd slot is decided by what the
+//! workers have and then by name, never by the order of the input; so the shares, given back as
+//! what the workers have, are planned again as they are.
+
+use std::cmp::Reverse;
 
 use leasehold_types::WorkerName;
 
@@ -30,6 +37,22 @@ pub struct PoolWorker {
 /// The share of each worker, in the order of `input.workers`.
 #[must_use]
 pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
-    let _ = input;
-    Vec::new()
+    let workers = input.workers;
+    let mut order: Vec<usize> = (0..workers.len()).collect();
+    order.sort_unstable_by_key(|&at| {
+        let worker = &workers[at];
+        (Reverse(worker.generation), Reverse(worker.present), &worker.name)
+    });
+    let mut shares = vec![0; workers.len()];
+    let mut left = u64::from(input.budget);
+    for peers in order.chunk_by(|&a, &b| workers[a].generation == workers[b].generation) {
+        let count = peers.len() as u64;
+        let slots = left.min(count * u64::from(input.per_worker_max));
+        left -= slots;
+        for (place, &at) in (0..).zip(peers) {
+            let share = slots / count + u64::from(place < slots % count);
+            shares[at] = u32::try_from(share).expect("a share is at most the u32 per worker");
+        }
+    }
+    shares
 }

@@ -2,7 +2,24 @@
 //!
 //! Invariant: every stream is placed, or is reported with the rule that forbids it; a worker
 //! with a dedicated stream has no other.
+//!
+//! Dedicated streams are given their workers first (`dedicated`). The sets then follow in order,
+//! each over the workers that are left and with the room that the earlier ones left (`sticky`,
+//! `contiguous`). A set's plan depends on the sets before it and on no later one, which makes the
+//! whole a fixed point as soon as each set is one.
+//!
+//! Two rules are harder than a set's `moves_max`: that a dedicated stream is alone, and the most
+//! streams per worker. What they drive from its worker moves whatever the limit, and uses it up
+//! first; only what is left of it is spent on balance or order.
 
+mod contiguous;
+mod dedicated;
+mod order;
+mod room;
+mod sticky;
+
+use self::contiguous::Slices;
+use self::room::Room;
 use crate::desired::Policy;
 
 /// Index of a worker in [`StreamInput::workers`].
@@ -33,7 +50,7 @@ pub struct SetInput<'a> {
 /// One stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamSpec {
-    /// Its share of a worker's load, at least 1.
+    /// Its share of a worker's load, at least 1 and at most `limits::WEIGHT_MAX`.
     pub weight: u32,
     /// It gets a worker of its own.
     pub dedicated: bool,
@@ -66,6 +83,29 @@ pub enum Unplaced {
 /// The placements of each set's streams, in the order of the input.
 #[must_use]
 pub fn plan(input: &StreamInput<'_>) -> Vec<Vec<Placement>> {
-    let _ = input;
-    Vec::new()
+    if input.workers.is_empty() {
+        return nowhere(input, Unplaced::NoWorker);
+    }
+    let mut placements = nowhere(input, Unplaced::WorkersFull);
+    if input.per_worker_max == 0 {
+        return placements;
+    }
+    let reservation = dedicated::reserve(input, &mut placements);
+    let mut room = Room::new(input.per_worker_max, reservation.reserved);
+    let mut slices = Slices::new(input, &room);
+    for (at, set) in input.sets.iter().enumerate() {
+        let placements = &mut placements[at];
+        let moved = reservation.moved[at];
+        match set.policy {
+            Policy::Sticky => sticky::place(set, moved, &mut room, placements),
+            Policy::Contiguous => slices.place(set, moved, &mut room, placements),
+        }
+        room.settle();
+    }
+    placements
+}
+
+fn nowhere(input: &StreamInput<'_>, why: Unplaced) -> Vec<Vec<Placement>> {
+    let all = |set: &SetInput<'_>| vec![Placement::Unplaced(why); set.streams.len()];
+    input.sets.iter().map(all).collect()
 }

@@ -1,0 +1,85 @@
+//! A drain: no new job, streams given back, jobs end by themselves, and the agent leaves, empty
+//! or at the deadline.
+
+use std::time::Duration;
+
+use leasehold_types::Moment;
+
+use super::{Drain, Holder};
+use crate::effect::{Effect, Notice, WakeReason, Wakeup};
+use crate::journal::{Journal, Record};
+
+/// The drain's deadline where neither the agent's flags nor a coordinator has given one.
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
+/// How long an agent that is done tries to say so to a coordinator that it does not reach.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+impl<J: Journal> Holder<J> {
+    /// Begins a drain; twice is once.
+    pub fn drain(&mut self, now: Moment) {
+        if self.draining() {
+            return;
+        }
+        self.write_if_possible(&Record::Draining);
+        self.drain = Drain::Draining { since: now };
+        self.notice(Notice::DrainStarted);
+        let deadline = now + self.drain_deadline();
+        let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
+        let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
+        for (stream, token) in unshown {
+            // One that cannot be written stays until the worker or the deadline ends it.
+            let _ = self.give_back(&stream, token);
+        }
+        for held in self.streams.values_mut() {
+            held.revoked.get_or_insert(deadline);
+        }
+        self.changed();
+        self.beat(now);
+        self.check_drain(now);
+    }
+
+    pub(super) fn drain_wakeup(&self) -> Option<Wakeup> {
+        let at = match self.drain {
+            Drain::Working | Drain::Left => return None,
+            Drain::Draining { since } => since + self.drain_deadline(),
+            Drain::Leaving { give_up } => give_up,
+        };
+        Some(Wakeup { at, reason: WakeReason::DrainDeadline })
+    }
+
+    /// Ends the drain where nothing is left, or its time is over.
+    pub(super) fn check_drain(&mut self, now: Moment) {
+        match self.drain {
+            Drain::Working | Drain::Left => {}
+            Drain::Draining { since } => {
+                let empty = self.jobs_known && self.running() == 0 && self.streams.is_empty();
+                if empty || since + self.drain_deadline() <= now {
+                    self.drain = Drain::Leaving { give_up: now + LEAVE_MAX };
+                    self.say_goodbye(now);
+                }
+            }
+            Drain::Leaving { give_up } if give_up <= now => self.leave(),
+            Drain::Leaving { .. } => {}
+        }
+    }
+
+    /// The drain is over, and has been told as far as that can be.
+    pub(super) fn leave(&mut self) {
+        self.drain = Drain::Left;
+        let jobs_left = self.running();
+        self.effects.push_back(Effect::DrainEnded { jobs_left });
+        self.stop_link();
+    }
+
+    fn say_goodbye(&mut self, now: Moment) {
+        if self.link.is_live() {
+            self.beat(now);
+            self.leave();
+        }
+    }
+
+    fn drain_deadline(&self) -> Duration {
+        let told = self.terms.map(|terms| terms.drain_deadline);
+        self.config.drain_deadline.or(told).unwrap_or(DEADLINE_DEFAULT)
+    }
+}

@@ -1,0 +1,269 @@
+//! What grants do to what is held, and what time does.
+
+use leasehold_types::message::{Grant, PoolGrant, Release, StreamGrant, StreamState};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Moment, StreamKey, Token};
+
+use super::{Held, Holder, Pool};
+use crate::effect::{Effect, Notice, Target};
+use crate::journal::{Journal, JournalError, Record};
+
+impl<J: Journal> Holder<J> {
+    pub(super) fn grant(&mut self, grant: &Grant, now: Moment) {
+        if self.epoch != Some(grant.epoch) && !mutation::on(Mutation::ObeyLowerEpoch) {
+            self.offence("a grant of another epoch", now);
+            return;
+        }
+        if !self.link.has_reported() {
+            self.offence("a grant before the report", now);
+            return;
+        }
+        let repeated = grant.number <= self.link.applied;
+        if repeated && !mutation::on(Mutation::ObeyLowerNumber) {
+            return;
+        }
+        let follows = self.link.is_live() && grant.number == self.link.applied.next();
+        if !(grant.snapshot || follows || repeated) {
+            if !self.link.gap {
+                self.link.gap = true;
+                self.beat(now);
+            }
+            return;
+        }
+        match self.apply(grant, now) {
+            Ok(changed) => self.applied(grant, changed, now),
+            // Nothing of it is in force: the coordinator learns that from the next report.
+            Err(_) => self.redial(Target::Next, now),
+        }
+    }
+
+    /// Ends what has no time left.
+    pub(super) fn expire(&mut self, now: Moment) {
+        if mutation::on(Mutation::KeepAfterExpiry) {
+            return;
+        }
+        let renewed_until = self.renewed_until;
+        let ended = self.streams.iter().filter(|(_, held)| held.has_ended(renewed_until, now));
+        let ended: Vec<_> = ended.map(|(stream, held)| (stream.clone(), held.token)).collect();
+        let pool = self.pool_end().is_some_and(|end| end <= now);
+        if ended.is_empty() && !pool {
+            return;
+        }
+        for (stream, token) in ended {
+            self.notice(Notice::StreamExpired(stream.clone(), token));
+            self.streams.remove(&stream);
+            if self.write(&stream_ended(&stream, token)).is_ok() {
+                self.released.push(Release { stream, token });
+            }
+        }
+        if pool {
+            let floor = self.pool.map_or(0, |pool| pool.floor);
+            self.notice(Notice::PoolExpired(floor));
+            self.pool_expired = true;
+        }
+        self.changed();
+        self.beat(now);
+        self.check_drain(now);
+    }
+
+    /// When the next lease ends, unless it is renewed.
+    pub(super) fn next_end(&self) -> Option<Moment> {
+        let streams = self.streams.values().filter_map(|held| held.until(self.renewed_until));
+        streams.chain(self.pool_end()).min()
+    }
+
+    /// Gives a stream back: written first, then told.
+    pub(super) fn give_back(
+        &mut self,
+        stream: &StreamKey,
+        token: Token,
+    ) -> Result<(), JournalError> {
+        self.write(&stream_ended(stream, token))?;
+        self.streams.remove(stream);
+        self.notice(Notice::StreamReleased(stream.clone(), token));
+        self.released.push(Release { stream: stream.clone(), token });
+        Ok(())
+    }
+
+    /// When the pool falls to its floor; none where it has fallen, or never will.
+    fn pool_end(&self) -> Option<Moment> {
+        let falls = self.pool.is_some_and(|pool| pool.size > pool.floor) && !self.pool_expired;
+        falls.then_some(self.renewed_until)
+    }
+
+    /// Whether anything but the end of the leases has changed.
+    fn apply(&mut self, grant: &Grant, now: Moment) -> Result<bool, JournalError> {
+        let before = self.token_max;
+        let until = self.renewal(grant, now);
+        let mut changed = false;
+        if grant.fresh && !self.jobs_known {
+            self.write(&Record::Fresh)?;
+            (self.jobs_known, self.complete) = (true, true);
+        }
+        if let Some(pool) = grant.pool {
+            changed |= self.apply_pool(pool)?;
+        }
+        for stream in &grant.streams {
+            changed |= self.apply_stream(stream, before, until, now)?;
+        }
+        if grant.snapshot {
+            changed |= self.apply_absence(grant, until, now)?;
+        }
+        if until > self.renewed_until {
+            self.write_if_possible(&Record::Renewed { until });
+            self.effects.push_back(Effect::LeaseRenewed);
+            changed |= self.pool_expired;
+            (self.renewed_until, self.pool_expired) = (until, false);
+        }
+        Ok(changed)
+    }
+
+    /// The end of all leases once this grant is applied: counted from when the beat that it
+    /// echoes was sent, however long the grant was on its way.
+    fn renewal(&self, grant: &Grant, now: Moment) -> Moment {
+        let sent = match mutation::on(Mutation::CountFromReceive) {
+            true => Some(now),
+            false => self.link.sent_at(grant.nonce),
+        };
+        sent.map_or(self.renewed_until, |sent| self.renewed_until.max(sent + grant.terms.ttl))
+    }
+
+    fn apply_pool(&mut self, pool: PoolGrant) -> Result<bool, JournalError> {
+        let PoolGrant { token, size, floor } = pool;
+        if self.pool.is_some_and(|held| held.token >= token) {
+            return Ok(false);
+        }
+        self.write(&Record::Pool { token, size, floor })?;
+        self.pool = Some(Pool { token, size, floor });
+        self.token_max = self.token_max.max(token);
+        self.notice(Notice::PoolGranted(token, size));
+        Ok(true)
+    }
+
+    fn apply_stream(
+        &mut self,
+        grant: &StreamGrant,
+        token_before: Token,
+        until: Moment,
+        now: Moment,
+    ) -> Result<bool, JournalError> {
+        let StreamGrant { stream, token, state } = grant;
+        let held = self.streams.get(stream).map(|held| held.token);
+        match *state {
+            StreamState::Held { .. } if held == Some(*token) => Ok(false),
+            StreamState::Held { pinned } => {
+                // A token that is not above all that came before was given back, or has ended:
+                // it is listed only because the coordinator does not know that yet.
+                let stale = *token <= token_before && !mutation::on(Mutation::ObeyLowerNumber);
+                if stale || (!pinned && until <= now) {
+                    self.released.push(Release { stream: stream.clone(), token: *token });
+                    return Ok(true);
+                }
+                self.take_stream(stream, *token, pinned)?;
+                Ok(true)
+            }
+            StreamState::Revoked { deadline, renewed } if held == Some(*token) => {
+                self.revoke(stream, now + deadline, (!renewed).then_some(until))?;
+                Ok(true)
+            }
+            StreamState::Revoked { .. } => {
+                self.released.push(Release { stream: stream.clone(), token: *token });
+                Ok(true)
+            }
+        }
+    }
+
+    fn take_stream(
+        &mut self,
+        stream: &StreamKey,
+        token: Token,
+        pinned: bool,
+    ) -> Result<(), JournalError> {
+        let record = Record::Stream { stream: stream.clone(), token, pinned };
+        if !mutation::on(Mutation::UseUnwritten) {
+            self.write(&record)?;
+        }
+        // While it drains, a worker is to take nothing new: it is asked back at once.
+        let revoked = self.draining().then_some(Moment(0));
+        let held = Held { token, pinned, lapses: None, revoked, shown: false };
+        self.streams.insert(stream.clone(), held);
+        self.token_max = self.token_max.max(token);
+        self.notice(Notice::StreamGranted(stream.clone(), token));
+        if self.draining() {
+            self.give_back(stream, token)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the worker for a stream; with an `end`, renewals no longer cover it.
+    fn revoke(
+        &mut self,
+        stream: &StreamKey,
+        deadline: Moment,
+        end: Option<Moment>,
+    ) -> Result<(), JournalError> {
+        let Some(held) = self.streams.get_mut(stream) else { return Ok(()) };
+        let token = held.token;
+        if !held.shown {
+            return self.give_back(stream, token);
+        }
+        let first = held.revoked.is_none();
+        held.revoked.get_or_insert(deadline);
+        let lapses = held.lapses.into_iter().chain(end).min();
+        let lapsing = lapses != held.lapses;
+        held.lapses = lapses;
+        if first {
+            self.notice(Notice::StreamRevoked(stream.clone(), token));
+        }
+        if let (true, Some(until)) = (lapsing, lapses) {
+            self.write_if_possible(&Record::Lapsing { stream: stream.clone(), until });
+        }
+        Ok(())
+    }
+
+    /// What a snapshot does not list is to be given back.
+    fn apply_absence(
+        &mut self,
+        grant: &Grant,
+        until: Moment,
+        now: Moment,
+    ) -> Result<bool, JournalError> {
+        let listed: std::collections::BTreeSet<_> =
+            grant.streams.iter().map(|it| (&it.stream, it.token)).collect();
+        let absent = self.streams.iter().filter(|(stream, held)| {
+            !listed.contains(&(*stream, held.token)) && held.lapses.is_none()
+        });
+        let absent: Vec<_> = absent.map(|(stream, _)| stream.clone()).collect();
+        for stream in &absent {
+            self.revoke(stream, now, Some(until))?;
+        }
+        Ok(!absent.is_empty())
+    }
+
+    fn applied(&mut self, grant: &Grant, changed: bool, now: Moment) {
+        let joined = grant.snapshot && !self.link.is_live();
+        self.link.applied = self.link.applied.max(grant.number);
+        if grant.snapshot {
+            self.link.now_live();
+            self.reset_attempts();
+        }
+        self.terms = Some(grant.terms);
+        if grant.drain {
+            self.drain(now);
+        }
+        if joined {
+            self.first_beat_at(now + grant.terms.beat);
+        }
+        if changed || joined {
+            self.changed();
+        }
+        if changed {
+            self.beat(now);
+        }
+        self.check_drain(now);
+    }
+}
+
+fn stream_ended(stream: &StreamKey, token: Token) -> Record {
+    Record::StreamEnded { stream: stream.clone(), token }
+}

@@ -1,0 +1,345 @@
+//! The one link to the coordinator: dialling, the handshake, beats, and its end.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_types::limits::PROTOCOL_VERSION;
+use leasehold_types::message::{
+    AgentMessage, Beat, CoordinatorMessage, HeldStream, Hello, Jobs, Refusal, RefusalReason,
+    Report, Terms, Welcome,
+};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce};
+
+use super::{Drain, Holder};
+use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
+use crate::journal::{Journal, Record};
+
+/// How long a dial and the handshake may take.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// The least time between two beats that nobody waits for.
+const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
+/// Beats that are remembered: an echo of an older one renews nothing.
+const SENT_MAX: usize = 256;
+/// A link is dead when this many beats' time has passed without a word.
+const SILENT_BEATS_MAX: u32 = 3;
+
+/// The newest link.
+#[derive(Debug)]
+pub(super) struct Link {
+    number: LinkNumber,
+    stage: Stage,
+    /// When a word of the coordinator was last heard, or the stage began.
+    heard: Moment,
+    /// Attempts that have failed in a row.
+    attempt: u32,
+    /// The nonce that the next report or beat has.
+    nonce: Nonce,
+    /// Reports and beats sent on any link, with the time of each.
+    sent: VecDeque<(Nonce, Moment)>,
+    beat_at: Moment,
+    /// Whether some coordinator has welcomed this process.
+    welcomed: bool,
+    /// The newest grant that was applied in this epoch.
+    pub(super) applied: GrantNumber,
+    /// A gap was seen, and a snapshot asked for.
+    pub(super) gap: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Dialling,
+    Greeting,
+    /// Reported, and waiting for the snapshot.
+    Reported,
+    Live,
+    /// Never again.
+    Stopped,
+}
+
+impl Link {
+    pub(super) fn first(now: Moment) -> Self {
+        Self {
+            number: LinkNumber(0),
+            stage: Stage::Dialling,
+            heard: now,
+            attempt: 0,
+            nonce: Nonce(1),
+            sent: VecDeque::new(),
+            beat_at: Moment::NEVER,
+            welcomed: false,
+            applied: GrantNumber(0),
+            gap: false,
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.stage == Stage::Live
+    }
+
+    /// Whether grants may come: a leader grants nothing before the report.
+    pub(super) fn has_reported(&self) -> bool {
+        matches!(self.stage, Stage::Reported | Stage::Live) || mutation::on(Mutation::ListenOldLink)
+    }
+
+    pub(super) fn now_live(&mut self) {
+        self.stage = Stage::Live;
+        self.gap = false;
+    }
+
+    /// When the report or beat with this nonce was sent, if that is remembered.
+    pub(super) fn sent_at(&self, nonce: Nonce) -> Option<Moment> {
+        self.sent.iter().rev().find(|sent| sent.0 == nonce).map(|sent| sent.1)
+    }
+
+    pub(super) fn wakeup(&self, terms: Option<&Terms>) -> Option<Wakeup> {
+        let dead = Wakeup { at: self.dead_at(terms)?, reason: WakeReason::LinkDead };
+        let beat = Wakeup { at: self.beat_at, reason: WakeReason::Beat };
+        Some(match self.is_live() {
+            true => dead.min(beat),
+            false => dead,
+        })
+    }
+
+    fn dead_at(&self, terms: Option<&Terms>) -> Option<Moment> {
+        match (self.stage, terms) {
+            (Stage::Stopped, _) => None,
+            // The shell's back-off comes before the dial: it tells when that failed.
+            (Stage::Dialling, _) => None,
+            (Stage::Live, Some(terms)) => Some(self.heard + terms.beat * SILENT_BEATS_MAX),
+            (Stage::Greeting | Stage::Reported | Stage::Live, _) => {
+                Some(self.heard + HANDSHAKE_MAX)
+            }
+        }
+    }
+
+    fn next_nonce(&mut self, now: Moment) -> Nonce {
+        let nonce = self.nonce;
+        self.nonce = nonce.next();
+        self.sent.push_back((nonce, now));
+        if self.sent.len() > SENT_MAX {
+            self.sent.pop_front();
+        }
+        nonce
+    }
+}
+
+impl<J: Journal> Holder<J> {
+    /// The link is open: the hello follows.
+    pub fn handle_open(&mut self, link: LinkNumber, now: Moment) {
+        if link != self.link.number || self.link.stage != Stage::Dialling {
+            return;
+        }
+        self.link.stage = Stage::Greeting;
+        self.link.heard = now;
+        let hello = Hello {
+            protocol: PROTOCOL_VERSION,
+            cluster: self.config.cluster.clone(),
+            worker: self.config.worker.clone(),
+            incarnation: self.config.incarnation,
+            link,
+            epoch_seen: self.epoch,
+            stops_worker: self.config.stops_worker,
+            generation: self.config.generation,
+        };
+        self.effects.push_back(Effect::Send(link, AgentMessage::Hello(hello)));
+    }
+
+    /// The link could not be opened, or has ended, and why.
+    pub fn handle_closed(&mut self, link: LinkNumber, why: &str, now: Moment) {
+        if link != self.link.number || self.link.stage == Stage::Stopped {
+            return;
+        }
+        self.notice(Notice::Unlinked(why.into()));
+        self.redial(Target::Next, now);
+    }
+
+    /// A message came on the link.
+    pub fn handle_message(&mut self, link: LinkNumber, message: CoordinatorMessage, now: Moment) {
+        let old = link != self.link.number && !mutation::on(Mutation::ListenOldLink);
+        if old || self.link.stage == Stage::Stopped {
+            return;
+        }
+        self.expire(now);
+        self.link.heard = now;
+        match (message, self.link.stage) {
+            (CoordinatorMessage::Welcome(welcome), Stage::Greeting) => self.welcome(welcome, now),
+            (CoordinatorMessage::Refusal(refusal), _) => self.refused(refusal, now),
+            (CoordinatorMessage::Grant(grant), _) => self.grant(&grant, now),
+            (CoordinatorMessage::Welcome(_), _) => {
+                self.offence("a welcome that no hello asked for", now);
+            }
+        }
+    }
+
+    pub(super) fn dial_first(&mut self) {
+        self.link.number = self.link.number.next();
+        let (link, target, attempt) = (self.link.number, Target::Next, 0);
+        self.effects.push_back(Effect::Dial { link, target, attempt });
+    }
+
+    /// Ends the link and opens the next; every attempt since the last welcome makes the wait
+    /// before it longer.
+    pub(super) fn redial(&mut self, target: Target, now: Moment) {
+        let was_live = self.link.is_live();
+        self.effects.push_back(Effect::Hangup(self.link.number));
+        self.link.number = self.link.number.next();
+        self.link.stage = Stage::Dialling;
+        self.link.heard = now;
+        self.link.beat_at = Moment::NEVER;
+        let (link, attempt) = (self.link.number, self.link.attempt);
+        self.effects.push_back(Effect::Dial { link, target, attempt });
+        self.link.attempt = attempt.saturating_add(1);
+        if was_live {
+            self.changed();
+        }
+    }
+
+    /// The coordinator broke the rules: this link is not to be trusted.
+    pub(super) fn offence(&mut self, rule: &'static str, now: Moment) {
+        self.notice(Notice::Offence(rule));
+        self.redial(Target::Next, now);
+    }
+
+    /// Sends a beat at once, where the link is live.
+    pub(super) fn beat(&mut self, now: Moment) {
+        if !self.link.is_live() {
+            return;
+        }
+        let beat = Beat {
+            epoch: self.epoch.unwrap_or_default(),
+            nonce: self.link.next_nonce(now),
+            applied: self.link.applied,
+            pool: self.held_pool(),
+            jobs: self.jobs_told(),
+            drain: self.drain_phase(),
+            released: std::mem::take(&mut self.released),
+            wants_snapshot: self.link.gap,
+        };
+        let interval = self.terms.map_or(HANDSHAKE_MAX, |terms| terms.beat);
+        self.link.beat_at = now + interval;
+        self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Beat(beat)));
+    }
+
+    /// Sends a beat soon: nobody waits for it, but people like to see it.
+    pub(super) fn beat_soon(&mut self, now: Moment) {
+        let last = self.link.sent.back().map_or(Moment(0), |sent| sent.1);
+        let soon = now.max(last + BEAT_GAP_MIN);
+        self.link.beat_at = self.link.beat_at.min(soon);
+    }
+
+    pub(super) fn check_link(&mut self, now: Moment) {
+        let dead = self.link.dead_at(self.terms.as_ref()).is_some_and(|at| at <= now);
+        if dead {
+            self.notice(Notice::Unlinked("the coordinator is silent".into()));
+            self.redial(Target::Next, now);
+        } else if self.link.is_live() && self.link.beat_at <= now {
+            self.beat(now);
+        }
+    }
+
+    pub(super) fn stop_link(&mut self) {
+        self.effects.push_back(Effect::Hangup(self.link.number));
+        self.link.stage = Stage::Stopped;
+    }
+
+    fn jobs_told(&self) -> Jobs {
+        match self.jobs_known {
+            true => Jobs::Running(self.running()),
+            false => Jobs::Unknown,
+        }
+    }
+
+    fn welcome(&mut self, welcome: Welcome, now: Moment) {
+        let lower = self.epoch.is_some_and(|epoch| welcome.epoch < epoch);
+        if lower && !mutation::on(Mutation::ObeyLowerEpoch) {
+            self.notice(Notice::Unlinked("the coordinator's epoch is over".into()));
+            self.redial(Target::Next, now);
+            return;
+        }
+        if self.epoch != Some(welcome.epoch) {
+            if self.write(&Record::Epoch { epoch: welcome.epoch }).is_err() {
+                self.redial(Target::Next, now);
+                return;
+            }
+            self.epoch = Some(welcome.epoch);
+            self.link.applied = GrantNumber(0);
+        }
+        self.terms = Some(welcome.terms);
+        self.link.welcomed = true;
+        self.link.stage = Stage::Reported;
+        self.notice(Notice::Welcomed(welcome.epoch));
+        self.report(welcome.terms, now);
+    }
+
+    fn report(&mut self, terms: Terms, now: Moment) {
+        // A report says everything that is held: what was given back is not in it.
+        self.released.clear();
+        let streams = self.streams.iter().map(|(stream, held)| HeldStream {
+            stream: stream.clone(),
+            token: held.token,
+            pinned: held.pinned,
+        });
+        let report = Report {
+            epoch: self.epoch.unwrap_or_default(),
+            nonce: self.link.next_nonce(now),
+            speaks_for: self.speaks_for(terms, now),
+            pool: self.held_pool(),
+            streams: streams.collect(),
+            jobs: self.jobs_told(),
+            drain: self.drain_phase(),
+        };
+        self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
+        if matches!(self.drain, Drain::Leaving { .. }) {
+            self.leave();
+        }
+    }
+
+    /// The newest earlier incarnation of which the journal tells everything: one that is younger
+    /// than a lease may have been begun while an earlier one's leases lasted.
+    fn speaks_for(&self, terms: Terms, now: Moment) -> Option<Incarnation> {
+        let old = now.since(self.begun) > terms.reserve;
+        let memory = self.complete || old || mutation::on(Mutation::YoungJournalSpeaks);
+        memory.then_some(self.predecessor.unwrap_or(self.config.incarnation))
+    }
+
+    fn refused(&mut self, refusal: Refusal, now: Moment) {
+        let Refusal { reason, message } = refusal;
+        self.notice(Notice::Refused(reason.clone(), message));
+        match reason {
+            RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
+            RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
+            RefusalReason::NewerIncarnation(newer) => {
+                self.config.incarnation = newer.max(self.config.incarnation).next();
+                self.notice(Notice::IncarnationRaised(self.config.incarnation));
+                self.write_begun();
+                self.redial(Target::Next, now);
+            }
+            RefusalReason::NotLeader(None)
+            | RefusalReason::UnknownCluster
+            | RefusalReason::NewerLink
+            | RefusalReason::Protocol
+            | RefusalReason::Limit
+            | RefusalReason::Invalid
+            | RefusalReason::Unauthorized
+            | RefusalReason::GoAway => self.redial(Target::Next, now),
+        }
+    }
+
+    /// Another agent speaks for the worker now: everything stops here.
+    fn superseded(&mut self) {
+        self.stop_link();
+        self.pool = None;
+        self.streams.clear();
+        self.changed();
+        self.effects.push_back(Effect::Superseded);
+    }
+
+    pub(super) fn reset_attempts(&mut self) {
+        self.link.attempt = 0;
+    }
+
+    pub(super) fn first_beat_at(&mut self, at: Moment) {
+        self.link.beat_at = at;
+    }
+}

@@ -1,0 +1,162 @@
+//! What the worker asks and tells. The gate sits here: no job starts without a live lease.
+
+use leasehold_types::limits::JOBS_PER_WORKER_MAX;
+use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
+
+use super::{Count, Holder};
+use crate::effect::Notice;
+use crate::journal::{Journal, JournalError, Record};
+use crate::lease::Refused;
+
+impl<J: Journal> Holder<J> {
+    /// The worker's process says that it starts, and how many jobs already run in it. A new
+    /// start id ends the jobs of the process before, and gives its streams back.
+    ///
+    /// # Errors
+    /// [`Refused::Limit`] or [`Refused::Journal`].
+    pub fn start_worker(
+        &mut self,
+        start: StartId,
+        running: u32,
+        now: Moment,
+    ) -> Result<(), Refused> {
+        if self.start.as_ref() == Some(&start) {
+            return Ok(());
+        }
+        at_most(running)?;
+        self.write(&Record::WorkerStarted { start: start.clone() })?;
+        let count = (running > 0).then_some(Count { running, obeyed: 0 });
+        if let Some(Count { running, obeyed }) = count {
+            self.write(&Record::Count { running, obeyed })?;
+        }
+        self.start = Some(start);
+        self.jobs.clear();
+        self.count = count;
+        self.jobs_known = true;
+        let shown = self.streams.iter().filter(|(_, held)| held.shown);
+        let shown: Vec<_> = shown.map(|(stream, held)| (stream.clone(), held.token)).collect();
+        for (stream, token) in shown {
+            self.give_back(&stream, token)?;
+        }
+        self.changed();
+        self.beat(now);
+        self.check_drain(now);
+        Ok(())
+    }
+
+    /// The worker wants to start a job; twice for one id is once.
+    ///
+    /// # Errors
+    /// Every reason but [`Refused::NotHeld`].
+    pub fn begin_job(&mut self, job: JobId, now: Moment) -> Result<Token, Refused> {
+        self.expire(now);
+        let token = self.pool.map_or(Token::default(), |pool| pool.token);
+        if self.jobs.contains(&job) {
+            return Ok(token);
+        }
+        let (size, running) = (self.size(now), self.running());
+        if self.draining() && size == 0 {
+            return Err(Refused::Draining);
+        }
+        if self.pool.is_none() || (size == 0 && now >= self.renewed_until) {
+            return Err(Refused::NoLease);
+        }
+        if running >= size {
+            return Err(Refused::NoSlot { size, running });
+        }
+        at_most(running + 1)?;
+        self.write(&Record::JobBegan { job: job.clone() })?;
+        self.notice(Notice::JobBegan(job.clone()));
+        self.jobs.insert(job);
+        self.changed();
+        self.beat_soon(now);
+        Ok(token)
+    }
+
+    /// A job has ended; for an id that does not run it does nothing.
+    ///
+    /// # Errors
+    /// None at present: a record of the end that cannot be written leaves a successor with a job
+    /// too many, which the worker's next start or count corrects.
+    pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), Refused> {
+        self.expire(now);
+        let over = self.running() > self.size_in_effect();
+        if !self.jobs.remove(job) {
+            return Ok(());
+        }
+        self.write_if_possible(&Record::JobEnded { job: job.clone() });
+        self.notice(Notice::JobEnded(job.clone()));
+        self.changed();
+        match over {
+            // Somebody waits for the slot.
+            true => self.beat(now),
+            false => self.beat_soon(now),
+        }
+        self.check_drain(now);
+        Ok(())
+    }
+
+    /// A worker that asks for no single job tells how many run, and the pool size that it keeps
+    /// to from now on. A smaller pool is in effect only when it is told here.
+    ///
+    /// # Errors
+    /// [`Refused::Limit`] or [`Refused::Journal`].
+    pub fn report_count(&mut self, running: u32, obeyed: u32, now: Moment) -> Result<(), Refused> {
+        at_most(running)?;
+        at_most(obeyed)?;
+        self.expire(now);
+        let count = Count { running, obeyed };
+        if self.count == Some(count) {
+            return Ok(());
+        }
+        let before = (self.size_in_effect(), self.running());
+        self.write(&Record::Count { running, obeyed })?;
+        self.count = Some(count);
+        let first = !std::mem::replace(&mut self.jobs_known, true);
+        self.changed();
+        let after = (self.size_in_effect(), self.running());
+        match first || after.0.max(after.1) < before.0.max(before.1) {
+            true => self.beat(now),
+            false => self.beat_soon(now),
+        }
+        self.check_drain(now);
+        Ok(())
+    }
+
+    /// The worker has let a stream go, revoked or of its own will.
+    ///
+    /// # Errors
+    /// [`Refused::NotHeld`] or [`Refused::Journal`].
+    pub fn release_stream(
+        &mut self,
+        stream: &StreamKey,
+        token: Token,
+        now: Moment,
+    ) -> Result<(), Refused> {
+        self.expire(now);
+        let held = self.streams.get(stream).map(|held| held.token);
+        if held != Some(token) {
+            return Err(Refused::NotHeld { held });
+        }
+        self.give_back(stream, token)?;
+        self.changed();
+        self.beat(now);
+        self.check_drain(now);
+        Ok(())
+    }
+}
+
+impl From<JournalError> for Refused {
+    fn from(JournalError(why): JournalError) -> Self {
+        Self::Journal(why)
+    }
+}
+
+fn at_most(jobs: u32) -> Result<(), Refused> {
+    match jobs <= JOBS_PER_WORKER_MAX {
+        true => Ok(()),
+        false => {
+            Err(Refused::Limit { what: "jobs of a worker", max: u64::from(JOBS_PER_WORKER_MAX) })
+        }
+    }
+}

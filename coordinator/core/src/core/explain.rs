@@ -1,0 +1,157 @@
+//! Why a worker has what it has, and why a stream is where it is: the facts in the order in which
+//! they decide.
+
+use leasehold_types::message::DrainPhase;
+use leasehold_types::{Moment, StreamKey, WorkerKey};
+
+use super::Core;
+use super::views::reason;
+use crate::view::{ClaimPhase, Explanation, Presence, StreamView, WorkerView};
+
+impl Core {
+    /// Why a worker has what it has; none where it is not known.
+    #[must_use]
+    pub fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
+        let view = self.worker(key, now)?;
+        let cluster = self.clusters.get(&key.cluster)?;
+        let ledger = self.ledger()?;
+        let committed = ledger.committed(&key.cluster);
+        let spec = &cluster.spec;
+        let mut facts = vec![
+            format!("{}", presence(&view)),
+            format!(
+                "the plan wants a pool of {}, {} is granted, {} is in effect, {} may be in use",
+                view.wanted, view.granted, view.in_effect, view.committed
+            ),
+            format!(
+                "the cluster's budget is {} jobs, at most {} a worker; {committed} may be in use",
+                spec.jobs_max, spec.jobs_per_worker_max
+            ),
+        ];
+        if let Some((until, worker)) = ledger.held_by(&key.cluster, now) {
+            let left = until.since(now).as_secs_f64();
+            facts.push(format!(
+                "nothing grows in the cluster before {worker} reports, for at most {left:.1} s"
+            ));
+        }
+        let account = ledger.account(key)?;
+        if let Some(unknown) = account.unknown {
+            facts.push(format!(
+                "{} slots count as used, since nobody can tell what its earlier agent left",
+                unknown.slots
+            ));
+        }
+        if self.observed(key).is_some_and(|worker| worker.registering) {
+            facts.push("what it may hold is being written down; grants wait for that".into());
+        }
+        facts.push(format!("it owns {} streams", view.streams));
+        Some(Explanation { summary: self.worker_summary(&view, committed), facts })
+    }
+
+    /// Why a stream is where it is; none where no manifest lists it.
+    #[must_use]
+    pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
+        let view = self.stream(key)?;
+        let (_, planned) = self.planned(key)?;
+        let mut facts = Vec::new();
+        match (&view.planned, planned.unplaced) {
+            (Some(worker), _) => facts.push(format!("the plan wants it on {worker}")),
+            (None, Some(why)) => facts.push(format!("no worker may have it: {}", reason(why))),
+            (None, None) => facts.push("it is not planned yet".into()),
+        }
+        for claim in &view.claims {
+            let ends = match claim.timeless {
+                true => "never ends by time",
+                false => "ends by time unless renewed",
+            };
+            let (worker, token) = (&claim.worker, claim.token);
+            let phase = phase(claim.phase);
+            facts.push(format!("{worker} may hold it under token {token}: {phase}; {ends}"));
+            if let Some(worker) = self.worker(&claim.worker, now) {
+                facts.push(presence(&worker));
+            }
+        }
+        let ledger = self.ledger()?;
+        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, now) {
+            let timeless = unheard.exposure.sets.get(&key.set).copied().unwrap_or(false);
+            let ends = match timeless {
+                true => "until it reports or is declared gone".into(),
+                false => {
+                    format!("for at most {:.1} s more", unheard.until.since(now).as_secs_f64())
+                }
+            };
+            facts.push(format!("{worker} may hold it unheard of, {ends}"));
+        }
+        if let Some((until, worker)) = ledger.held_by(&view.cluster, now) {
+            let left = until.since(now).as_secs_f64();
+            facts.push(format!(
+                "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"
+            ));
+        }
+        Some(Explanation { summary: stream_summary(&view, planned.unplaced.map(reason)), facts })
+    }
+
+    fn worker_summary(&self, view: &WorkerView, committed: u32) -> String {
+        let key = &view.key;
+        if view.drain_ordered || view.drain != DrainPhase::Working {
+            return format!("{key} drains: it takes no job and gives its streams back");
+        }
+        match view.presence {
+            Presence::Unreported => {
+                format!("{key} has not reported to this leader: it counts with all it may hold")
+            }
+            Presence::Lost => {
+                format!("{key} is silent: its slots count until it reports or is declared gone")
+            }
+            Presence::Silent => format!("{key} is not connected: it keeps what it has"),
+            Presence::Connected if view.granted < view.wanted => format!(
+                "{key} has {} of the {} slots planned for it: {committed} are in use by others \
+                 until their jobs end",
+                view.granted, view.wanted
+            ),
+            Presence::Connected if view.granted > view.wanted => {
+                format!("{key} is shrinking from {} slots to {}", view.granted, view.wanted)
+            }
+            Presence::Connected => {
+                format!("{key} has its share: {} slots and {} streams", view.granted, view.streams)
+            }
+        }
+    }
+}
+
+fn stream_summary(view: &StreamView, unplaced: Option<&'static str>) -> String {
+    let key = &view.key;
+    let owner = view.claims.iter().find(|claim| {
+        claim.phase == ClaimPhase::Held && Some(&claim.worker.worker) == view.planned.as_ref()
+    });
+    match (owner, &view.planned, unplaced, view.claims.as_slice()) {
+        (Some(owner), ..) => format!("{key} is on {}, as planned", owner.worker.worker),
+        (None, Some(to), _, [from, ..]) => {
+            format!("{key} goes to {to} once {} has let go of it", from.worker.worker)
+        }
+        (None, Some(to), _, []) => format!("{key} waits for {to} to take it"),
+        (None, None, Some(why), _) => format!("{key} has no worker: {why}"),
+        (None, None, None, _) => format!("{key} is not planned yet"),
+    }
+}
+
+fn presence(view: &WorkerView) -> String {
+    let key = &view.key;
+    let silent = view.silent_for.map_or(0.0, |silent| silent.as_secs_f64());
+    match view.presence {
+        Presence::Connected => format!("{key} is connected, heard {silent:.1} s ago"),
+        Presence::Silent => format!("{key} is not connected, heard {silent:.1} s ago"),
+        Presence::Lost => {
+            format!("{key} is lost: heard {silent:.1} s ago, longer than its leases last")
+        }
+        Presence::Unreported => format!("{key} has not reported to this leader"),
+    }
+}
+
+fn phase(phase: ClaimPhase) -> &'static str {
+    match phase {
+        ClaimPhase::Held => "owned",
+        ClaimPhase::Revoking => "asked back",
+        ClaimPhase::Lapsing => "asked back, and no longer renewed",
+    }
+}

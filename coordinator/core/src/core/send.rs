@@ -1,0 +1,278 @@
+//! Grants: for each agent the newest wanted state, composed when its connection takes a message.
+//! A lease counts as granted from here on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
+use leasehold_types::message::{
+    CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
+};
+use leasehold_types::{ClusterName, GrantNumber, Moment, StreamKey, WorkerKey};
+
+use super::{Core, Role, Timer};
+use crate::desired::Mode;
+use crate::effect::{Effect, Notice};
+use crate::event::Exposure;
+use crate::ledger::{Claim, Phase};
+
+/// How long a worker may take to let go of a stream whose set is desired no more.
+const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
+
+impl Core {
+    /// Sends every agent whose connection takes a message what is new for it.
+    pub(super) fn flush(&mut self, now: Moment) {
+        if std::mem::take(&mut self.wants_woken) {
+            self.dirty.extend(self.conns.values().cloned());
+        }
+        let mut keys: Vec<_> = std::mem::take(&mut self.dirty).into_iter().collect();
+        // Free slots go to the newest generation first.
+        keys.sort_by_key(|key| {
+            std::cmp::Reverse(self.observed(key).map_or(0, |worker| worker.generation))
+        });
+        let mut free = BTreeMap::new();
+        for key in keys {
+            self.send_to(&key, &mut free, now);
+        }
+    }
+
+    fn send_to(&mut self, key: &WorkerKey, free: &mut BTreeMap<ClusterName, u32>, now: Moment) {
+        let Some(worker) = self.observed(key) else { return };
+        let Some(session) = worker.session.as_ref() else { return };
+        let ready = session.reported && session.writable && self.is_confirmed(session);
+        let Some(terms) = self.terms_for(key).filter(|_| ready) else { return };
+        let (Some(ledger), Some(cluster)) = (self.ledger(), self.clusters.get(&key.cluster)) else {
+            return;
+        };
+        let Some(account) = ledger.account(key) else { return };
+        let held = ledger.held_by(&key.cluster, now).is_some();
+        let free = free.entry(key.cluster.clone()).or_insert_with(|| {
+            cluster.spec.jobs_max.saturating_sub(ledger.committed(&key.cluster))
+        });
+        let number = account.number.next();
+        let (conn, nonce) = (session.conn, session.nonce);
+        let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
+        let drain = worker.drain_ordered && !session.drain_sent;
+        let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
+        let epoch = ledger.epoch();
+
+        let mut pool = if held { None } else { self.pool_change(key, number, free) };
+        let mut streams = self.stream_news(key, now);
+        if !held {
+            streams.extend(self.stream_grants(key, now));
+        }
+        if snapshot {
+            pool = pool.or(self.pool_again(key, number));
+            streams = self.all_streams(key, now);
+        }
+        if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
+            return;
+        }
+        let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
+        let message = CoordinatorMessage::Grant(grant);
+        self.effects.push_back(Effect::Send { conn, message });
+        self.note_sent(key, number, terms.ttl);
+    }
+
+    fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber, ttl: Duration) {
+        if let Role::Leads(term) = &mut self.role
+            && let Some(account) = term.ledger.account_mut(key)
+        {
+            account.number = number;
+            account.ttl = account.ttl.max(ttl);
+        }
+        let Some(worker) = self.worker_mut(key) else { return };
+        let drain_ordered = worker.drain_ordered;
+        let Some(session) = worker.session.as_mut() else { return };
+        session.echoed = session.nonce;
+        session.writable = false;
+        session.snapshot_due = false;
+        session.drain_sent = drain_ordered;
+    }
+
+    /// The times that hold for one agent; none before what it may hold is written down.
+    fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let exposed = self.ledger()?.account(key)?.exposure.ttl;
+        let ttl = cluster.spec.ttl.min(exposed);
+        (!ttl.is_zero()).then(|| {
+            let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
+            Terms { reserve: self.config.bounds.outlast(exposed), ..self.terms(&spec) }
+        })
+    }
+
+    /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one
+    /// as far as slots are free.
+    fn pool_change(
+        &mut self,
+        key: &WorkerKey,
+        number: GrantNumber,
+        free: &mut u32,
+    ) -> Option<PoolGrant> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let target = cluster.workers.get(&key.worker)?.target;
+        let floor_wanted = cluster.spec.floor;
+        let Role::Leads(term) = &mut self.role else { return None };
+        let account = term.ledger.account(key)?;
+        let (size, committed) = (account.size(), account.committed());
+        let known = account.unknown.is_none() && account.exposure.jobs_max >= target;
+        let most = if known { committed.saturating_add(*free) } else { size };
+        let wanted = target.min(most.max(size));
+        let floor = floor_wanted.min(wanted);
+        let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
+        if same {
+            return None;
+        }
+        *free -= wanted.saturating_sub(committed).min(*free);
+        let token = term.ledger.next_token();
+        let pool = PoolGrant { token, size: wanted, floor };
+        term.ledger.account_mut(key)?.granted(number, pool);
+        let worker = key.clone();
+        let notice = Notice::PoolGranted { worker, size: wanted, token };
+        self.effects.push_back(Effect::Notice(notice));
+        Some(pool)
+    }
+
+    /// The pool lease as it is, for a snapshot.
+    fn pool_again(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
+        let Role::Leads(term) = &mut self.role else { return None };
+        let account = term.ledger.account_mut(key)?;
+        let pool = account.pool?;
+        account.granted(number, pool);
+        Some(pool)
+    }
+
+    /// Streams that are asked back, and those that renewals leave out from now on.
+    fn stream_news(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+        let Some(worker) = self.worker_mut(key) else { return Vec::new() };
+        let news = std::mem::take(&mut worker.news);
+        news.into_iter().filter_map(|stream| self.stream_end(key, &stream, now)).collect()
+    }
+
+    fn stream_end(
+        &mut self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+        now: Moment,
+    ) -> Option<StreamGrant> {
+        let planned = self.planned(stream);
+        let wanted = planned.is_some_and(|(set, planned)| {
+            set.spec.cluster == key.cluster && planned.on.as_ref() == Some(&key.worker)
+        });
+        let handover = planned.map_or(HANDOVER_DEFAULT, |(set, _)| set.spec.handover_deadline);
+        let Role::Leads(term) = &mut self.role else { return None };
+        let free_at = term.ledger.free_at(key);
+        let claim = term.ledger.claim_mut(stream, key)?;
+        let token = claim.token;
+        let (phase, at, state) = match claim.phase {
+            Phase::Held if !wanted => {
+                let deadline = now + handover;
+                let state = StreamState::Revoked { deadline: handover, renewed: true };
+                (Phase::Revoking { deadline }, deadline, state)
+            }
+            Phase::Revoking { deadline } if deadline <= now => {
+                let state = StreamState::Revoked { deadline: Duration::ZERO, renewed: false };
+                (Phase::Lapsing { free_at }, free_at, state)
+            }
+            Phase::Held | Phase::Revoking { .. } => return None,
+            Phase::Lapsing { .. } | Phase::Orphaned { .. } => return None,
+        };
+        let first = claim.phase == Phase::Held;
+        claim.phase = phase;
+        self.timers.insert((at, Timer::Claim(stream.clone())));
+        if first {
+            let (worker, stream) = (key.clone(), stream.clone());
+            let notice = Notice::StreamRevoked { worker, stream, token };
+            self.effects.push_back(Effect::Notice(notice));
+        }
+        Some(StreamGrant { stream: stream.clone(), token, state })
+    }
+
+    /// Streams that the worker is to have, and that nobody else can have.
+    fn stream_grants(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+        let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
+            return Vec::new();
+        };
+        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
+        let mut grants = Vec::new();
+        for stream in worker.wants.clone() {
+            let timeless = self.planned(&stream).and_then(|(set, planned)| {
+                let here =
+                    set.spec.cluster == key.cluster && planned.on.as_ref() == Some(&key.worker);
+                here.then_some(set.spec.mode == Mode::Pinned || !stops_worker)
+            });
+            let Some(timeless) = timeless else {
+                self.forget_want(key, &stream);
+                continue;
+            };
+            if !self.may_have(key, &stream, timeless, now) {
+                continue;
+            }
+            let Role::Leads(term) = &mut self.role else { return grants };
+            let token = term.ledger.grant_stream(&stream, key, incarnation, timeless);
+            self.forget_want(key, &stream);
+            self.note_moved(&stream, key, now);
+            let notice =
+                Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
+            self.effects.push_back(Effect::Notice(notice));
+            grants.push(StreamGrant {
+                stream,
+                token,
+                state: StreamState::Held { pinned: timeless },
+            });
+        }
+        grants
+    }
+
+    fn may_have(&self, key: &WorkerKey, stream: &StreamKey, timeless: bool, now: Moment) -> bool {
+        let Some(ledger) = self.ledger() else { return false };
+        let Some(account) = ledger.account(key) else { return false };
+        let sets = [(stream.set.clone(), timeless)].into();
+        let needed = Exposure { ttl: Duration::ZERO, jobs_max: 0, sets };
+        account.exposure.covers(&needed)
+            && account.streams.len() < STREAMS_PER_WORKER_MAX
+            && ledger.is_free(stream, now)
+    }
+
+    fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
+        if let Some(worker) = self.worker_mut(key) {
+            worker.wants.remove(stream);
+        }
+    }
+
+    /// A move has ended: where moves are limited, the next may begin.
+    fn note_moved(&mut self, stream: &StreamKey, key: &WorkerKey, now: Moment) {
+        if self.sets.get(&stream.set).is_some_and(|set| set.limited) {
+            self.plan_at(&key.cluster, now, now);
+        }
+    }
+
+    /// Everything that the agent has, for a snapshot.
+    fn all_streams(&self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+        let Some(ledger) = self.ledger() else { return Vec::new() };
+        let Some(account) = ledger.account(key) else { return Vec::new() };
+        let streams = account.streams.iter().filter_map(|stream| {
+            let claim = ledger.claim(stream, key)?;
+            Some(StreamGrant {
+                stream: stream.clone(),
+                token: claim.token,
+                state: state(claim, now)?,
+            })
+        });
+        streams.collect()
+    }
+}
+
+/// What to tell of a claim; nothing of one that the present agent does not have.
+fn state(claim: &Claim, now: Moment) -> Option<StreamState> {
+    match claim.phase {
+        Phase::Held => Some(StreamState::Held { pinned: claim.timeless }),
+        Phase::Revoking { deadline } => {
+            Some(StreamState::Revoked { deadline: deadline.since(now), renewed: true })
+        }
+        Phase::Lapsing { .. } => {
+            Some(StreamState::Revoked { deadline: Duration::ZERO, renewed: false })
+        }
+        Phase::Orphaned { .. } => None,
+    }
+}

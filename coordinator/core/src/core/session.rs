@@ -1,0 +1,359 @@
+//! Agents' connections: the handshake, beats and their end. A coordinator adopts from the report,
+//! never from the hello.
+
+use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
+use leasehold_types::message::{
+    Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Welcome,
+};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Incarnation, Moment, WorkerKey};
+
+use super::{Core, Role, Timer};
+use crate::desired::Mode;
+use crate::effect::{Effect, Freed, Notice};
+use crate::event::{ConnId, Exposure};
+use crate::ledger::Unknown;
+use crate::observed::{Session, Worker};
+
+type Refused = (RefusalReason, String);
+
+impl Core {
+    pub(super) fn hello(&mut self, conn: ConnId, hello: Hello, now: Moment) {
+        if let Err((reason, message)) = self.greet(conn, &hello, now) {
+            self.refuse(conn, reason, message);
+        }
+    }
+
+    /// Replaces the agent's older connection by this one, and welcomes it.
+    fn greet(&mut self, conn: ConnId, hello: &Hello, now: Moment) -> Result<(), Refused> {
+        let Role::Leads(term) = &self.role else {
+            let Role::StandsBy { leader } = &self.role else { return Ok(()) };
+            let reason = RefusalReason::NotLeader(leader.clone());
+            return Err((reason, "this replica does not lead".into()));
+        };
+        let epoch = term.ledger.epoch();
+        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        let spec = self.admit(hello, &key)?;
+        if hello.epoch_seen.is_some_and(|seen| seen > epoch) {
+            self.effects.push_back(Effect::StepDown { above: hello.epoch_seen });
+            self.deposed(None);
+            let message = format!("a leader later than epoch {epoch} is known to {key}");
+            return Err((RefusalReason::NotLeader(None), message));
+        }
+        let terms = self.terms(&spec);
+        self.replace_session(conn, hello, &key, now);
+        let welcome = CoordinatorMessage::Welcome(Welcome { epoch, terms });
+        self.effects.push_back(Effect::Send { conn, message: welcome });
+        if let Some(session) = self.worker_mut(&key).and_then(|it| it.session.as_mut()) {
+            session.writable = false;
+        }
+        if mutation::on(Mutation::AdoptAtHello) {
+            let Role::Leads(term) = &mut self.role else { return Ok(()) };
+            term.ledger.heard_all(&key);
+            term.ledger.open(&key, now).unknown = None;
+        }
+        Ok(())
+    }
+
+    /// Whether the agent may connect at all; the cluster that it belongs to.
+    fn admit(
+        &self,
+        hello: &Hello,
+        key: &WorkerKey,
+    ) -> Result<std::sync::Arc<crate::desired::Cluster>, Refused> {
+        if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
+            let message = format!(
+                "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
+                 {PROTOCOL_VERSION}: bring both to releases that share one",
+                hello.protocol
+            );
+            return Err((RefusalReason::Protocol, message));
+        }
+        let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.defined);
+        let Some(cluster) = cluster else {
+            let message = format!("no manifest defines cluster {}", hello.cluster);
+            return Err((RefusalReason::UnknownCluster, message));
+        };
+        let Some(worker) = cluster.workers.get(&hello.worker) else {
+            let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
+            if workers >= WORKERS_MAX {
+                let message = format!("the limit of {WORKERS_MAX} workers is reached");
+                return Err((RefusalReason::Limit, message));
+            }
+            return Ok(cluster.spec.clone());
+        };
+        let newest = worker.incarnation;
+        if hello.incarnation < newest {
+            let message = format!("incarnation {newest} of {key} is newer");
+            return Err((RefusalReason::NewerIncarnation(newest), message));
+        }
+        let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
+        if session.is_some_and(|session| hello.link <= session.link) {
+            return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
+        }
+        Ok(cluster.spec.clone())
+    }
+
+    fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {
+        let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
+        let worker = cluster
+            .workers
+            .entry(key.worker.clone())
+            .or_insert_with(|| Worker::new(hello.incarnation));
+        let newer = hello.incarnation > worker.incarnation;
+        worker.incarnation = hello.incarnation;
+        worker.generation = hello.generation;
+        worker.stops_worker = hello.stops_worker;
+        let session = Session::new(conn, hello.link, hello.epoch_seen, now);
+        let old = worker.session.replace(session);
+        self.conns.insert(conn, key.clone());
+        let Some(old) = old else { return };
+        self.conns.remove(&old.conn);
+        let incarnation = hello.incarnation;
+        let (reason, message) = match newer {
+            true => (
+                RefusalReason::NewerIncarnation(incarnation),
+                format!("incarnation {incarnation} of {key} is newer"),
+            ),
+            false => (RefusalReason::NewerLink, "a newer connection exists".into()),
+        };
+        self.refuse(old.conn, reason, message);
+    }
+
+    pub(super) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
+        let Some(key) = self.conns.get(&conn).cloned() else { return };
+        let Role::Leads(term) = &mut self.role else { return };
+        let epoch = term.ledger.epoch();
+        let cluster = self.clusters.get_mut(&key.cluster);
+        let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
+        let Some(worker) = worker else { return };
+        let Some(session) = worker.session.as_mut() else { return };
+        if session.reported || report.epoch != epoch {
+            let rule = match session.reported {
+                true => "a second report on one connection",
+                false => "a report of another epoch",
+            };
+            return self.offend(conn, &key, rule);
+        }
+        session.reported = true;
+        session.nonce = report.nonce;
+        worker.reported = true;
+        worker.lost = false;
+        worker.drain = report.drain;
+        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
+        self.adopt(&key, incarnation, stops_worker, &report, now);
+        self.effects.push_back(Effect::Notice(Notice::Joined(key.clone())));
+        self.register_if_needed(&key);
+        self.watch_silence(&key);
+        self.dirty.insert(key.clone());
+        self.pools_dirty(&key.cluster);
+        self.plan_soon(&key.cluster, now);
+        self.check_left(conn, &key, now);
+    }
+
+    /// Takes what an agent reports as what it holds, and ends what the report speaks for and
+    /// does not list.
+    fn adopt(
+        &mut self,
+        key: &WorkerKey,
+        incarnation: Incarnation,
+        stops_worker: bool,
+        report: &Report,
+        now: Moment,
+    ) {
+        let Role::Leads(term) = &mut self.role else { return };
+        let ledger = &mut term.ledger;
+        let new = ledger.account(key).is_none();
+        let old_end = ledger.free_at(key);
+        let account = ledger.open(key, now);
+        let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
+        if new {
+            account.fresh_since = Some(incarnation);
+        }
+        let spoken = report.speaks_for.is_some_and(|spoken| earlier.is_none_or(|it| it <= spoken));
+        let reports_anew = account.incarnation != Some(incarnation);
+        let committed = account.committed();
+        let ended = ledger.adopt_streams(
+            key,
+            incarnation,
+            report.speaks_for,
+            &report.streams,
+            stops_worker,
+        );
+        let remembers = report.speaks_for.is_some();
+        let mut memory_end = None;
+        if remembers {
+            ledger.heard_all(key);
+        } else if reports_anew {
+            memory_end = ledger.heard_nothing(key, now);
+        }
+        let account = ledger.open(key, now);
+        account.incarnation = Some(incarnation);
+        account.heard = now;
+        account.reported(report.pool, report.jobs);
+        if reports_anew && !new {
+            let known = spoken && report.jobs != Jobs::Unknown;
+            let until = memory_end.unwrap_or(old_end);
+            let unknown = Unknown { slots: committed, until };
+            account.unknown = (!known && committed > 0).then_some(unknown);
+        }
+        // A worker of which nothing was outstanding runs no job that began without a lease.
+        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
+            account.jobs = Jobs::Running(0);
+        }
+        let unknown_until = account.unknown.map(|unknown| unknown.until);
+        for at in memory_end.into_iter().chain(unknown_until) {
+            self.timers.insert((at, Timer::Unheard(key.clone())));
+        }
+        self.ended(ended, Freed::Released, now);
+        for held in &report.streams {
+            self.adopt_plan(&held.stream, key);
+            self.touch(&held.stream, now);
+        }
+        self.touch_worker(key, now);
+        self.touch_blocked(&key.cluster, now);
+    }
+
+    pub(super) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
+        let Some(key) = self.conns.get(&conn).cloned() else { return };
+        let Role::Leads(term) = &mut self.role else { return };
+        let cluster = self.clusters.get_mut(&key.cluster);
+        let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
+        let Some(worker) = worker else { return };
+        let Some(session) = worker.session.as_mut() else { return };
+        if session.reported && beat.nonce <= session.nonce {
+            return;
+        }
+        let rule = match () {
+            () if !session.reported => Some("a beat before the report"),
+            () if beat.epoch != term.ledger.epoch() => Some("a beat of another epoch"),
+            () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
+            () => None,
+        };
+        if let Some(rule) = rule {
+            return self.offend(conn, &key, rule);
+        }
+        session.nonce = beat.nonce;
+        session.snapshot_due |= beat.wants_snapshot;
+        let was = worker.drain;
+        worker.drain = was.max(beat.drain);
+        let found = std::mem::replace(&mut worker.lost, false);
+        let drains = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
+        let account = term.ledger.open(&key, now);
+        let before = (account.committed(), account.jobs == Jobs::Unknown);
+        account.heard = now;
+        let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
+        let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
+        account.applied(beat.applied, beat.pool, jobs);
+        account.settle_unknown(now);
+        let after = (account.committed(), account.jobs == Jobs::Unknown);
+        for release in beat.released {
+            let Role::Leads(term) = &mut self.role else { return };
+            let ended = term.ledger.release(&key, &release.stream, release.token);
+            self.ended(ended, Freed::Released, now);
+        }
+        self.dirty.insert(key.clone());
+        if drains {
+            self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
+            self.touch_worker(&key, now);
+        }
+        if before != after || drains || found {
+            self.pools_dirty(&key.cluster);
+        }
+        if drains || found {
+            self.plan_soon(&key.cluster, now);
+        }
+        if found {
+            self.watch_silence(&key);
+        }
+        self.check_left(conn, &key, now);
+    }
+
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        let Some(key) = self.conns.remove(&conn) else { return };
+        let Some(worker) = self.worker_mut(&key) else { return };
+        let reported = worker.is_connected();
+        worker.session = None;
+        if reported {
+            self.effects.push_back(Effect::Notice(Notice::Disconnected(key.clone())));
+            self.pools_dirty(&key.cluster);
+        }
+    }
+
+    pub(super) fn sent(&mut self, conn: ConnId) {
+        let Some(key) = self.conns.get(&conn).cloned() else { return };
+        let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
+        if let Some(session) = session.filter(|session| session.conn == conn) {
+            session.writable = true;
+            self.dirty.insert(key);
+        }
+    }
+
+    /// What the platform has written down may be granted now.
+    pub(super) fn registered(&mut self, workers: Vec<(WorkerKey, Exposure)>) {
+        for (key, exposure) in workers {
+            let Role::Leads(term) = &mut self.role else { return };
+            let Some(account) = term.ledger.account_mut(&key) else { continue };
+            account.exposure = account.exposure.join(&exposure);
+            if let Some(worker) = self.worker_mut(&key) {
+                worker.registering = false;
+            }
+            self.register_if_needed(&key);
+            self.pools_dirty(&key.cluster);
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Has what the worker may come to hold written down, where it is not yet.
+    pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
+        let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
+        let wanted = self.exposure(key, worker.stops_worker);
+        let Some(account) = self.ledger().and_then(|ledger| ledger.account(key)) else { return };
+        if worker.registering || account.exposure.covers(&wanted) {
+            return;
+        }
+        let exposure = account.exposure.join(&wanted);
+        if let Some(worker) = self.worker_mut(key) {
+            worker.registering = true;
+        }
+        self.effects.push_back(Effect::Register(vec![(key.clone(), exposure)]));
+    }
+
+    /// The most that the worker may come to hold under what is desired.
+    fn exposure(&self, key: &WorkerKey, stops_worker: bool) -> Exposure {
+        let Some(cluster) = self.clusters.get(&key.cluster) else { return Exposure::default() };
+        let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == key.cluster);
+        let timeless = |set: &super::SetState| set.spec.mode == Mode::Pinned || !stops_worker;
+        Exposure {
+            ttl: cluster.spec.ttl,
+            jobs_max: cluster.spec.jobs_per_worker_max,
+            sets: sets.map(|(name, set)| (name.clone(), timeless(set))).collect(),
+        }
+    }
+
+    /// Forgets a worker that has left with nothing in its hands.
+    fn check_left(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
+        let left = self.observed(key).is_some_and(|worker| worker.drain == DrainPhase::Leaving);
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let empty = account.is_some_and(|account| {
+            account.jobs == Jobs::Running(0)
+                && account.in_effect == 0
+                && account.unknown.is_none()
+                && account.streams.is_empty()
+        });
+        if left && empty {
+            self.conns.remove(&conn);
+            if let Some(worker) = self.worker_mut(key) {
+                worker.session = None;
+            }
+            self.effects.push_back(Effect::Close(conn));
+            self.gone(key, now);
+        }
+    }
+
+    fn offend(&mut self, conn: ConnId, key: &WorkerKey, rule: &'static str) {
+        self.effects.push_back(Effect::Notice(Notice::Offence { worker: key.clone(), rule }));
+        self.closed(conn);
+        self.refuse(conn, RefusalReason::Invalid, rule.into());
+    }
+}

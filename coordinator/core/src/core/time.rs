@@ -1,0 +1,178 @@
+//! What happens by time. A timer is only a reminder: what it finds is judged anew.
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
+
+use super::{Core, Role};
+use crate::effect::{Effect, Freed, Notice, WakeReason};
+use crate::ledger::Phase;
+
+/// A reminder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// Leadership ends.
+    Term,
+    /// What a worker may hold unheard of has ended.
+    Unheard(WorkerKey),
+    /// A worker may have been silent for too long.
+    Silence(WorkerKey),
+    /// A claim's handover or time may be over.
+    Claim(StreamKey),
+    /// Streams are to be planned, or planned again.
+    Plan(ClusterName),
+}
+
+impl Timer {
+    pub(super) fn reason(&self) -> WakeReason {
+        match self {
+            Self::Term => WakeReason::TermEnd,
+            Self::Unheard(_) => WakeReason::HoldEnd,
+            Self::Silence(_) => WakeReason::Silence,
+            Self::Claim(_) => WakeReason::LeaseEnd,
+            Self::Plan(_) => WakeReason::Settle,
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn run_timers(&mut self, now: Moment) {
+        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((at, timer)) = self.timers.pop_first() else { return };
+            match timer {
+                // Looked at in every settle.
+                Timer::Term => {
+                    if mutation::on(Mutation::GrantAfterTerm) {
+                        continue;
+                    }
+                    self.timers.insert((at, Timer::Term));
+                    return;
+                }
+                Timer::Unheard(key) => self.unheard_due(&key, now),
+                Timer::Silence(key) => self.silence_due(&key, now),
+                Timer::Claim(stream) => self.claim_due(&stream, now),
+                Timer::Plan(cluster) => self.plan_due(&cluster, now),
+            }
+        }
+    }
+
+    /// Asks for a renewal of leadership, where something waits for one.
+    pub(super) fn ask_confirmation(&mut self) {
+        let hello = self.conns.values().filter_map(|key| self.observed(key)).any(|worker| {
+            worker.session.as_ref().is_some_and(|session| {
+                session.reported && session.snapshot_due && !self.is_confirmed(session)
+            })
+        });
+        if (hello || !self.unconfirmed.is_empty()) && !self.confirming {
+            self.confirming = true;
+            self.effects.push_back(Effect::Confirm);
+        }
+    }
+
+    /// Whether no older leader can have granted, or grant, this agent anything.
+    pub(super) fn is_confirmed(&self, session: &crate::observed::Session) -> bool {
+        let confirmed = |ledger: &crate::ledger::Ledger| ledger.confirmed_since(session.hello_at);
+        session.epoch_seen.is_some()
+            || self.ledger().is_some_and(confirmed)
+            || mutation::on(Mutation::SkipConfirm)
+    }
+
+    /// Reminds of the moment at which a worker counts as lost.
+    pub(super) fn watch_silence(&mut self, key: &WorkerKey) {
+        let Some(ledger) = self.ledger() else { return };
+        let at = ledger.free_at(key);
+        self.timers.insert((at, Timer::Silence(key.clone())));
+    }
+
+    fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(ledger) = self.ledger() else { return };
+        let at = ledger.free_at(key).max(self.listens_until);
+        let Some(worker) = self.observed(key) else { return };
+        if now < at {
+            self.timers.insert((at, Timer::Silence(key.clone())));
+            return;
+        }
+        if !worker.lost {
+            if let Some(worker) = self.worker_mut(key) {
+                worker.lost = true;
+            }
+            self.effects.push_back(Effect::Notice(Notice::Lost(key.clone())));
+            self.pools_dirty(&key.cluster);
+            self.plan_at(&key.cluster, now, now);
+        }
+        let Some(account) = self.ledger().and_then(|ledger| ledger.account(key)) else { return };
+        for stream in account.streams.clone() {
+            self.claim_due(&stream, now);
+        }
+    }
+
+    /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
+    fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
+        let Some(ledger) = self.ledger() else { return };
+        let mut reminders = Vec::new();
+        let mut lapsing = Vec::new();
+        let mut over = false;
+        let mut unconfirmed = false;
+        for claim in ledger.claims(stream) {
+            if let Phase::Revoking { deadline } = claim.phase {
+                match deadline <= now {
+                    true => lapsing.push(claim.worker.clone()),
+                    false => reminders.push(deadline),
+                }
+            }
+            let held = ledger.held_by(&claim.worker.cluster, now).is_some();
+            match ledger.claim_free_at(claim) {
+                Some(at) if at <= now && (held || !ledger.confirmed_since(at)) => {
+                    unconfirmed |= !held;
+                }
+                Some(at) if at <= now => over = true,
+                Some(at) if claim.phase != Phase::Held => reminders.push(at),
+                Some(_) | None => {}
+            }
+        }
+        for key in lapsing {
+            self.lapse(stream, &key);
+        }
+        if over {
+            let Role::Leads(term) = &mut self.role else { return };
+            let ended = term.ledger.free_by_time(stream, now);
+            self.ended(ended, Freed::Expired, now);
+        }
+        if unconfirmed {
+            self.unconfirmed.insert(Timer::Claim(stream.clone()));
+        }
+        for at in reminders {
+            self.timers.insert((at, Timer::Claim(stream.clone())));
+        }
+    }
+
+    /// A handover took too long: the next grant says that renewals leave the stream out.
+    fn lapse(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        if let Some(worker) = self.worker_mut(key) {
+            worker.news.insert(stream.clone());
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
+        let Role::Leads(term) = &mut self.role else { return };
+        let ledger = &mut term.ledger;
+        ledger.settle_unheard(key, now);
+        if let Some(account) = ledger.account_mut(key)
+            && account.settle_unknown(now)
+        {
+            self.pools_dirty(&key.cluster);
+        }
+        let Some(ledger) = self.ledger() else { return };
+        let waiting = ledger.unheard().find(|(it, _)| *it == key);
+        if let Some((_, unheard)) = waiting {
+            let (until, confirmed) = (unheard.until, ledger.confirmed_since(unheard.until));
+            if until > now {
+                self.timers.insert((until, Timer::Unheard(key.clone())));
+            } else if !confirmed {
+                self.unconfirmed.insert(Timer::Unheard(key.clone()));
+            }
+        }
+        self.dirty.extend(self.conns.values().cloned());
+        self.touch_blocked(&key.cluster, now);
+    }
+}

@@ -1,0 +1,212 @@
+//! What people see of the core: copied out, page by page where that is asked for.
+
+use leasehold_types::message::{DrainPhase, Jobs};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
+
+use super::plan::ask;
+use super::{ClusterState, Core, SetState};
+use crate::ledger::{Account, Claim, Phase};
+use crate::planner::streams::{Placement, Unplaced};
+use crate::view::{
+    ClaimPhase, ClaimView, ClusterView, PlanView, PlannedMove, Presence, StreamView, WhatIf,
+    WorkerView,
+};
+
+impl Core {
+    /// All clusters that a manifest defines, by name.
+    #[must_use]
+    pub fn clusters(&self, now: Moment) -> Vec<ClusterView> {
+        let defined = self.clusters.iter().filter(|(_, cluster)| cluster.defined);
+        defined.map(|(name, cluster)| self.cluster_view(name, cluster, now)).collect()
+    }
+
+    /// The workers of a cluster, by name; none where no manifest defines it.
+    #[must_use]
+    pub fn workers(&self, cluster: &ClusterName, now: Moment) -> Option<Vec<WorkerView>> {
+        self.clusters.get(cluster).filter(|cluster| cluster.defined)?;
+        let Some(ledger) = self.ledger() else { return Some(Vec::new()) };
+        let accounts = ledger.accounts_of(cluster);
+        Some(accounts.map(|(key, account)| self.worker_view(key, account, now)).collect())
+    }
+
+    /// One worker.
+    #[must_use]
+    pub fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
+        let account = self.ledger()?.account(key)?;
+        Some(self.worker_view(key, account, now))
+    }
+
+    /// The streams of a set, in the manifest's order; none where no manifest defines it.
+    #[must_use]
+    pub fn streams(&self, set: &SetName) -> Option<Vec<StreamView>> {
+        let state = self.sets.get(set)?;
+        Some((0..state.streams.len()).map(|at| self.stream_view(set, state, at)).collect())
+    }
+
+    /// One stream.
+    #[must_use]
+    pub fn stream(&self, key: &StreamKey) -> Option<StreamView> {
+        let state = self.sets.get(&key.set)?;
+        let at = *state.index.get(&key.stream)? as usize;
+        Some(self.stream_view(&key.set, state, at))
+    }
+
+    /// What would be planned for a cluster under other circumstances; changes nothing. None
+    /// where no manifest defines the cluster.
+    #[must_use]
+    pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
+        self.clusters.get(name).filter(|cluster| cluster.defined)?;
+        let pools = self.pool_shares(name, Some(what_if)).into_iter();
+        let mut pools: Vec<_> = pools.collect();
+        pools.sort();
+        let mut owners = self.stream_owners(name);
+        owners.retain(|worker| !what_if.remove.contains(worker));
+        owners.extend(what_if.add.iter().cloned());
+        owners.sort();
+        owners.dedup();
+        let names: Vec<&str> = owners.iter().map(WorkerName::as_str).collect();
+        let questions = self.stream_questions(name, &names, now);
+        let placements = ask(&names, &questions, &self.sets);
+        let mut view = PlanView { pools, ..PlanView::default() };
+        for (question, placements) in questions.iter().zip(placements) {
+            let Some(set) = self.sets.get(&question.name) else { continue };
+            for (at, placement) in question.which.iter().zip(placements) {
+                let stream = set.spec.streams[*at as usize].name.clone();
+                let from = set.streams[*at as usize].on.clone();
+                let to = match placement {
+                    Placement::On(worker) => Some(owners[worker as usize].clone()),
+                    Placement::Unplaced(why) => {
+                        let key = StreamKey { set: question.name.clone(), stream: stream.clone() };
+                        view.unplaced.push((key, reason(why).into()));
+                        None
+                    }
+                };
+                if from != to {
+                    view.moves.push(PlannedMove { set: question.name.clone(), stream, from, to });
+                }
+            }
+        }
+        Some(view)
+    }
+
+    fn cluster_view(&self, name: &ClusterName, cluster: &ClusterState, now: Moment) -> ClusterView {
+        let mut view = ClusterView {
+            name: name.clone(),
+            jobs_max: cluster.spec.jobs_max,
+            jobs_per_worker_max: cluster.spec.jobs_per_worker_max,
+            committed: 0,
+            running: 0,
+            granted: 0,
+            workers: 0,
+            connected: 0,
+            draining: 0,
+            lost: 0,
+            unreported: 0,
+            streams: 0,
+            streams_owned: 0,
+            held: None,
+        };
+        for (set_name, set) in &self.sets {
+            if set.spec.cluster == *name {
+                view.streams += set.streams.len();
+                view.streams_owned += self.owned(set_name, set);
+            }
+        }
+        let Some(ledger) = self.ledger() else { return view };
+        view.held = ledger.held_by(name, now).map(|(until, worker)| {
+            let left = until.since(now).as_secs_f64();
+            format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
+        });
+        for (key, account) in ledger.accounts_of(name) {
+            let worker = self.worker_view(key, account, now);
+            view.committed = view.committed.saturating_add(worker.committed);
+            view.running = view.running.saturating_add(worker.running.unwrap_or(0));
+            view.workers += 1;
+            view.connected += usize::from(worker.presence == Presence::Connected);
+            view.lost += usize::from(worker.presence == Presence::Lost);
+            view.unreported += usize::from(worker.presence == Presence::Unreported);
+            let working = worker.drain == DrainPhase::Working && !worker.drain_ordered;
+            view.draining += usize::from(!working);
+            if working && worker.presence == Presence::Connected {
+                view.granted = view.granted.saturating_add(worker.granted);
+            }
+        }
+        view
+    }
+
+    /// How many of a set's streams have an owner.
+    fn owned(&self, name: &SetName, set: &SetState) -> usize {
+        let Some(ledger) = self.ledger() else { return 0 };
+        let first = StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
+        let claimed = ledger.claimed_from(&first).take_while(|key| key.set == *name);
+        claimed.filter(|key| set.index.contains_key(&key.stream)).count()
+    }
+
+    fn worker_view(&self, key: &WorkerKey, account: &Account, now: Moment) -> WorkerView {
+        let worker = self.observed(key);
+        let presence = match worker {
+            Some(worker) if worker.lost => Presence::Lost,
+            Some(worker) if worker.is_connected() => Presence::Connected,
+            Some(worker) if worker.reported => Presence::Silent,
+            Some(_) | None => Presence::Unreported,
+        };
+        let reported = presence != Presence::Unreported;
+        WorkerView {
+            key: key.clone(),
+            presence,
+            drain: worker.map_or(DrainPhase::Working, |worker| worker.drain),
+            drain_ordered: worker.is_some_and(|worker| worker.drain_ordered),
+            incarnation: account.incarnation,
+            generation: worker.map_or(0, |worker| worker.generation),
+            silent_for: reported.then(|| now.since(account.heard)),
+            granted: account.size(),
+            in_effect: account.in_effect,
+            running: match account.jobs {
+                Jobs::Unknown => None,
+                Jobs::Running(running) => Some(running),
+            },
+            committed: account.committed(),
+            wanted: worker.map_or(0, |worker| worker.target),
+            pool_token: account.pool_token(),
+            streams: account.streams.len(),
+        }
+    }
+
+    fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
+        let stream = &set.spec.streams[at];
+        let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
+        let claims = self.ledger().map(|ledger| ledger.claims(&key)).unwrap_or_default();
+        StreamView {
+            cluster: set.spec.cluster.clone(),
+            weight: stream.weight,
+            dedicated: stream.dedicated,
+            planned: set.streams[at].on.clone(),
+            claims: claims.iter().map(claim_view).collect(),
+            key,
+        }
+    }
+}
+
+/// The rule that keeps a stream from every worker, for people.
+pub(super) fn reason(why: Unplaced) -> &'static str {
+    match why {
+        Unplaced::NoWorker => "no worker of the cluster can own streams now",
+        Unplaced::NoWorkerOfItsOwn => {
+            "it is dedicated, and no worker is left to be its own: add workers"
+        }
+        Unplaced::WorkersFull => "every worker owns as many streams as one may: add workers",
+    }
+}
+
+fn claim_view(claim: &Claim) -> ClaimView {
+    ClaimView {
+        worker: claim.worker.clone(),
+        token: claim.token,
+        phase: match claim.phase {
+            Phase::Held => ClaimPhase::Held,
+            Phase::Revoking { .. } => ClaimPhase::Revoking,
+            Phase::Lapsing { .. } | Phase::Orphaned { .. } => ClaimPhase::Lapsing,
+        },
+        timeless: claim.timeless,
+    }
+}

@@ -1,0 +1,125 @@
+//! The ledger: who may hold what, as far as anyone can know. Only it grants and frees. It never
+//! sees desired state, and its view is never below the truth: slots and streams come back on a
+//! report, on the platform's word or, for leases that end by time, after a confirmed leadership.
+
+mod account;
+mod claims;
+mod unheard;
+
+use std::collections::BTreeMap;
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{
+    ClusterName, Epoch, Moment, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
+};
+
+use crate::event::Exposure;
+pub(crate) use account::{Account, Unknown};
+pub(crate) use claims::{Claim, Phase};
+pub(crate) use unheard::Unheard;
+
+/// A stream lease that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) stream: StreamKey,
+    pub(crate) worker: WorkerKey,
+    pub(crate) token: Token,
+}
+
+/// All leases of one term.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    epoch: Epoch,
+    seq: u64,
+    pub(crate) bounds: TimeBounds,
+    /// Until when a predecessor may have granted by itself.
+    predecessor_end: Moment,
+    /// When the newest renewal of leadership that succeeded was sent.
+    confirmed_at: Moment,
+    accounts: BTreeMap<WorkerKey, Account>,
+    claims: BTreeMap<StreamKey, Vec<Claim>>,
+    unheard: BTreeMap<WorkerKey, Unheard>,
+}
+
+impl Ledger {
+    /// The ledger of a new term: whoever may hold something counts with the most that it may.
+    pub(crate) fn new(
+        epoch: Epoch,
+        bounds: TimeBounds,
+        predecessor_end: Moment,
+        exposed: &BTreeMap<WorkerKey, Exposure>,
+    ) -> Self {
+        let mut ledger = Self {
+            epoch,
+            seq: 0,
+            bounds,
+            predecessor_end,
+            confirmed_at: Moment(0),
+            accounts: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            unheard: BTreeMap::new(),
+        };
+        for (key, exposure) in exposed {
+            ledger.expose(key, exposure);
+        }
+        ledger
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// A renewal of leadership that was sent then has succeeded.
+    pub(crate) fn confirm(&mut self, sent_at: Moment) {
+        self.confirmed_at = self.confirmed_at.max(sent_at);
+    }
+
+    /// Whether leadership was confirmed at `moment` or after it.
+    pub(crate) fn confirmed_since(&self, moment: Moment) -> bool {
+        self.confirmed_at >= moment || mutation::on(Mutation::FreeUnconfirmed)
+    }
+
+    pub(crate) fn next_token(&mut self) -> Token {
+        self.seq += 1;
+        match mutation::on(Mutation::TokenWithoutEpoch) {
+            true => Token { epoch: Epoch(1), seq: self.seq },
+            false => Token { epoch: self.epoch, seq: self.seq },
+        }
+    }
+
+    pub(crate) fn account(&self, key: &WorkerKey) -> Option<&Account> {
+        self.accounts.get(key)
+    }
+
+    pub(crate) fn account_mut(&mut self, key: &WorkerKey) -> Option<&mut Account> {
+        self.accounts.get_mut(key)
+    }
+
+    /// The account of a worker that has one or gets one now.
+    pub(crate) fn open(&mut self, key: &WorkerKey, now: Moment) -> &mut Account {
+        self.accounts.entry(key.clone()).or_insert_with(|| Account::new(now))
+    }
+
+    /// The accounts of one cluster.
+    pub(crate) fn accounts_of<'a>(
+        &'a self,
+        cluster: &'a ClusterName,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
+        let first = WorkerKey { cluster: cluster.clone(), worker: WorkerName::first() };
+        self.accounts.range(first..).take_while(move |(key, _)| key.cluster == *cluster)
+    }
+
+    /// Slots of a cluster that may be in use, as far as anyone can know.
+    pub(crate) fn committed(&self, cluster: &ClusterName) -> u32 {
+        let slots = self.accounts_of(cluster).map(|(_, account)| account.committed());
+        slots.fold(0, u32::saturating_add)
+    }
+
+    /// The platform's word that nothing of a worker runs any more.
+    pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<Ended> {
+        self.unheard.remove(key);
+        let Some(account) = self.accounts.remove(key) else { return Vec::new() };
+        let streams = account.streams.into_iter();
+        streams.flat_map(|stream| self.remove_claims(&stream, key, |_| true)).collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! One worker's account: the slots that it may be using, and the streams that it may own.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold_types::message::{HeldPool, Jobs, PoolGrant};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{GrantNumber, Incarnation, Moment, StreamKey, Token};
+
+use crate::event::Exposure;
+
+/// What is known of one worker.
+#[derive(Debug)]
+pub(crate) struct Account {
+    /// The agent that speaks for it; none before the first report of this term.
+    pub(crate) incarnation: Option<Incarnation>,
+    /// Nothing was outstanding for it before this incarnation.
+    pub(crate) fresh_since: Option<Incarnation>,
+    /// When its newest report or beat came.
+    pub(crate) heard: Moment,
+    /// The most that it may hold, as written down.
+    pub(crate) exposure: Exposure,
+    /// The longest lease that it may have been granted.
+    pub(crate) ttl: Duration,
+    /// The newest grant's number.
+    pub(crate) number: GrantNumber,
+    /// The pool lease last granted or reported.
+    pub(crate) pool: Option<PoolGrant>,
+    /// Sizes that were sent and are not yet known to be applied.
+    in_flight: Vec<(GrantNumber, u32)>,
+    /// The pool size in effect, as reported.
+    pub(crate) in_effect: u32,
+    /// The jobs, as reported.
+    pub(crate) jobs: Jobs,
+    /// Slots of a predecessor of its agent that nobody can tell of.
+    pub(crate) unknown: Option<Unknown>,
+    /// The streams that it has a claim on.
+    pub(crate) streams: BTreeSet<StreamKey>,
+}
+
+/// Slots that an agent cannot tell of, since it lost its memory or has not reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    /// So many at the most.
+    pub(crate) slots: u32,
+    /// Until then a pool lease of the predecessor may last.
+    pub(crate) until: Moment,
+}
+
+impl Account {
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            incarnation: None,
+            fresh_since: None,
+            heard: now,
+            exposure: Exposure::default(),
+            ttl: Duration::ZERO,
+            number: GrantNumber(0),
+            pool: None,
+            in_flight: Vec::new(),
+            in_effect: 0,
+            jobs: Jobs::Running(0),
+            unknown: None,
+            streams: BTreeSet::new(),
+        }
+    }
+
+    /// The most jobs that the worker may be running, as far as anyone can know.
+    pub(crate) fn committed(&self) -> u32 {
+        let in_flight = self.in_flight.iter().map(|sent| sent.1).max().unwrap_or(0);
+        let known = match mutation::on(Mutation::FreeOnSend) {
+            true => self.size(),
+            false => self.in_effect.max(in_flight).max(self.running()),
+        };
+        known.max(self.unknown.map_or(0, |unknown| unknown.slots))
+    }
+
+    /// The pool size last granted.
+    pub(crate) fn size(&self) -> u32 {
+        self.pool.map_or(0, |pool| pool.size)
+    }
+
+    pub(crate) fn running(&self) -> u32 {
+        match self.jobs {
+            Jobs::Unknown => 0,
+            Jobs::Running(running) => running,
+        }
+    }
+
+    /// A pool lease goes out under this number.
+    pub(crate) fn granted(&mut self, number: GrantNumber, pool: PoolGrant) {
+        self.in_flight.push((number, pool.size));
+        self.pool = Some(pool);
+    }
+
+    /// A beat speaks up to this grant.
+    pub(crate) fn applied(&mut self, applied: GrantNumber, pool: Option<HeldPool>, jobs: Jobs) {
+        match mutation::on(Mutation::BeatFreesLater) {
+            true => self.in_flight.clear(),
+            false => self.in_flight.retain(|sent| sent.0 > applied),
+        }
+        self.in_effect = pool.map_or(0, |pool| pool.size);
+        self.jobs = jobs;
+    }
+
+    /// A report speaks for everything: nothing sent on an older link can still arrive.
+    pub(crate) fn reported(&mut self, pool: Option<HeldPool>, jobs: Jobs) {
+        self.in_flight.clear();
+        self.in_effect = pool.map_or(0, |pool| pool.size);
+        self.jobs = jobs;
+        // A draining holder tells size 0 beside its token; the next grant is a new one anyway.
+        let keep = self.pool.filter(|mine| pool.is_some_and(|held| held.token == mine.token));
+        let adopted = |held: HeldPool| PoolGrant { token: held.token, size: held.size, floor: 0 };
+        self.pool = keep.or(pool.map(adopted));
+    }
+
+    /// Whether slots that nobody could tell of are told now.
+    pub(crate) fn settle_unknown(&mut self, now: Moment) -> bool {
+        let over = |unknown: Unknown| unknown.until <= now && self.jobs != Jobs::Unknown;
+        let settled = self.unknown.is_some_and(over);
+        if settled {
+            self.unknown = None;
+        }
+        settled
+    }
+
+    /// The highest token that the holder is known to have had.
+    pub(crate) fn pool_token(&self) -> Option<Token> {
+        self.pool.map(|pool| pool.token)
+    }
+}

@@ -1,0 +1,223 @@
+//! Claims: stream leases that may be in force. A stream is granted only while nobody has one.
+
+use std::collections::BTreeSet;
+
+use leasehold_types::message::HeldStream;
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Incarnation, Moment, StreamKey, Token, WorkerKey};
+
+use super::{Ended, Ledger};
+use crate::event::Exposure;
+
+/// A stream lease that may be in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) worker: WorkerKey,
+    /// The agent that holds it.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) token: Token,
+    /// It is never freed by time.
+    pub(crate) timeless: bool,
+    pub(crate) phase: Phase,
+}
+
+/// What becomes of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is owned; renewals cover it.
+    Held,
+    /// It was asked back; renewals cover it until the deadline.
+    Revoking { deadline: Moment },
+    /// It was asked back; nothing renews it.
+    Lapsing { free_at: Moment },
+    /// An earlier incarnation has it; nothing renews it, and nobody can ask for it.
+    Orphaned { free_at: Moment },
+}
+
+impl Ledger {
+    /// The claims on a stream.
+    pub(crate) fn claims(&self, stream: &StreamKey) -> &[Claim] {
+        self.claims.get(stream).map_or(&[], Vec::as_slice)
+    }
+
+    /// All streams with a claim, from this one on.
+    pub(crate) fn claimed_from(&self, first: &StreamKey) -> impl Iterator<Item = &StreamKey> {
+        self.claims.range(first.clone()..).map(|(stream, _)| stream)
+    }
+
+    /// The claim that the worker's present agent has on a stream.
+    pub(crate) fn claim(&self, stream: &StreamKey, key: &WorkerKey) -> Option<&Claim> {
+        self.claims(stream).iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
+    }
+
+    /// See [`Self::claim`].
+    pub(crate) fn claim_mut(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<&mut Claim> {
+        let claims = self.claims.get_mut(stream)?;
+        claims.iter_mut().find(|claim| claim.worker == *key && !claim.is_orphaned())
+    }
+
+    /// Whether nobody can have the stream.
+    pub(crate) fn is_free(&self, stream: &StreamKey, now: Moment) -> bool {
+        let unclaimed =
+            self.claims(stream).is_empty() || mutation::on(Mutation::GrantBeforeRelease);
+        unclaimed && self.unheard_of(&stream.set, now).is_none()
+    }
+
+    /// Grants a free stream.
+    pub(crate) fn grant_stream(
+        &mut self,
+        stream: &StreamKey,
+        key: &WorkerKey,
+        incarnation: Incarnation,
+        timeless: bool,
+    ) -> Token {
+        let token = self.next_token();
+        let (worker, phase) = (key.clone(), Phase::Held);
+        self.add_claim(stream, Claim { worker, incarnation, token, timeless, phase });
+        token
+    }
+
+    /// Takes over what an agent reports, and ends what its report speaks for and does not list.
+    pub(crate) fn adopt_streams(
+        &mut self,
+        key: &WorkerKey,
+        incarnation: Incarnation,
+        speaks_for: Option<Incarnation>,
+        held: &[HeldStream],
+        stops_worker: bool,
+    ) -> Vec<Ended> {
+        let orphans_end = self.free_at(key);
+        let listed: BTreeSet<_> = held.iter().map(|it| (it.stream.clone(), it.token)).collect();
+        let known: Vec<_> = self
+            .accounts
+            .get(key)
+            .map_or(Vec::new(), |account| account.streams.iter().cloned().collect());
+        let mut ended = Vec::new();
+        for stream in known {
+            let own = |claim: &Claim| {
+                claim.incarnation == incarnation
+                    || speaks_for.is_some_and(|spoken| claim.incarnation <= spoken)
+                    || mutation::on(Mutation::NewIncarnationFrees)
+            };
+            let absent = |claim: &Claim| !listed.contains(&(stream.clone(), claim.token));
+            ended.extend(self.remove_claims(&stream, key, |claim| own(claim) && absent(claim)));
+            for claim in self.claims.get_mut(&stream).into_iter().flatten() {
+                if claim.worker == *key && claim.incarnation != incarnation && absent(claim) {
+                    let free_at = claim.free_at().map_or(orphans_end, |at| at.min(orphans_end));
+                    claim.phase = Phase::Orphaned { free_at };
+                }
+            }
+        }
+        for HeldStream { stream, token, pinned } in held {
+            let timeless = *pinned || !stops_worker;
+            let claims = self.claims.entry(stream.clone()).or_default();
+            let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
+            match known {
+                Some(claim) => {
+                    claim.incarnation = incarnation;
+                    claim.timeless |= timeless;
+                    if claim.is_orphaned() {
+                        claim.phase = Phase::Held;
+                    }
+                }
+                None => {
+                    let (worker, token, phase) = (key.clone(), *token, Phase::Held);
+                    let claim = Claim { worker, incarnation, token, timeless, phase };
+                    self.add_claim(stream, claim);
+                }
+            }
+        }
+        ended
+    }
+
+    /// A stream was given back; it ends this token and no other.
+    pub(crate) fn release(
+        &mut self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+        token: Token,
+    ) -> Vec<Ended> {
+        let any = mutation::on(Mutation::AnyReleaseFrees);
+        self.remove_claims(stream, key, |claim| claim.token == token || any)
+    }
+
+    /// Ends the worker's claims on a stream whose time is surely over. Some where the claim ends
+    /// later, or leadership must be confirmed first.
+    pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<Ended> {
+        let claims = self.claims(stream).iter();
+        let over = claims.filter(|claim| {
+            let free_at = self.claim_free_at(claim);
+            free_at.is_some_and(|at| at <= now && self.confirmed_since(at))
+        });
+        let over: Vec<_> = over.map(|claim| (claim.worker.clone(), claim.token)).collect();
+        let ended = over.into_iter().flat_map(|(worker, token)| {
+            self.remove_claims(stream, &worker, |claim| claim.token == token)
+        });
+        ended.collect()
+    }
+
+    /// When a claim's time is surely over; none where it never is.
+    pub(crate) fn claim_free_at(&self, claim: &Claim) -> Option<Moment> {
+        let free_at = claim.free_at().unwrap_or_else(|| self.free_at(&claim.worker));
+        (!claim.timeless).then_some(free_at)
+    }
+
+    /// When everything that a worker holds by time is surely over, if nothing more is heard.
+    pub(crate) fn free_at(&self, key: &WorkerKey) -> Moment {
+        let Some(account) = self.accounts.get(key) else { return Moment(0) };
+        match mutation::on(Mutation::FreeWithoutMargin) {
+            true => account.heard + account.ttl / 2,
+            false => account.heard + self.bounds.outlast(account.ttl),
+        }
+    }
+
+    pub(super) fn remove_claims(
+        &mut self,
+        stream: &StreamKey,
+        key: &WorkerKey,
+        which: impl Fn(&Claim) -> bool,
+    ) -> Vec<Ended> {
+        let Some(claims) = self.claims.get_mut(stream) else { return Vec::new() };
+        let gone = |claim: &mut Claim| claim.worker == *key && which(claim);
+        let removed = claims.extract_if(.., gone).map(|claim| Ended {
+            stream: stream.clone(),
+            worker: claim.worker,
+            token: claim.token,
+        });
+        let removed: Vec<_> = removed.collect();
+        let left = claims.iter().any(|claim| claim.worker == *key);
+        if claims.is_empty() {
+            self.claims.remove(stream);
+        }
+        if let (false, Some(account)) = (left, self.accounts.get_mut(key)) {
+            account.streams.remove(stream);
+        }
+        removed
+    }
+
+    fn add_claim(&mut self, stream: &StreamKey, claim: Claim) {
+        if let Some(account) = self.accounts.get_mut(&claim.worker) {
+            account.streams.insert(stream.clone());
+            // What is held was once written down, by this leader or one before.
+            let sets = [(stream.set.clone(), claim.timeless)].into();
+            let held = Exposure { ttl: account.ttl, jobs_max: 0, sets };
+            if !account.exposure.covers(&held) {
+                account.exposure = account.exposure.join(&held);
+            }
+        }
+        self.claims.entry(stream.clone()).or_default().push(claim);
+    }
+}
+
+impl Claim {
+    pub(crate) fn is_orphaned(&self) -> bool {
+        matches!(self.phase, Phase::Orphaned { .. })
+    }
+
+    fn free_at(&self) -> Option<Moment> {
+        match self.phase {
+            Phase::Held | Phase::Revoking { .. } => None,
+            Phase::Lapsing { free_at } | Phase::Orphaned { free_at } => Some(free_at),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Workers that may hold leases nobody here has heard of: those of a predecessor's time that have
+//! not reported, and those whose agent has lost its memory.
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
+
+use super::{Account, Ledger, Unknown};
+use crate::event::Exposure;
+
+/// What a worker may hold unheard of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unheard {
+    pub(crate) exposure: Exposure,
+    /// Until then what ends by time may last.
+    pub(crate) until: Moment,
+    /// Its agent has reported, but without a memory.
+    pub(crate) amnesiac: bool,
+}
+
+impl Ledger {
+    /// A worker of a predecessor's time.
+    pub(super) fn expose(&mut self, key: &WorkerKey, exposure: &Exposure) {
+        let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
+        let mut account = Account::new(Moment(0));
+        account.exposure = exposure.clone();
+        account.ttl = exposure.ttl;
+        account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
+        account.jobs = leasehold_types::message::Jobs::Unknown;
+        self.accounts.insert(key.clone(), account);
+        let unheard = Unheard { exposure: exposure.clone(), until, amnesiac: false };
+        self.unheard.insert(key.clone(), unheard);
+    }
+
+    /// A report speaks for all that the worker may hold.
+    pub(crate) fn heard_all(&mut self, key: &WorkerKey) -> bool {
+        self.unheard.remove(key).is_some()
+    }
+
+    /// A report came without memory: what the worker holds otherwise lasts at most for one more
+    /// lease from now on.
+    pub(crate) fn heard_nothing(&mut self, key: &WorkerKey, now: Moment) -> Option<Moment> {
+        let until = now + self.bounds.outlast(self.unheard.get(key)?.exposure.ttl);
+        let unheard = self.unheard.get_mut(key)?;
+        if mutation::on(Mutation::NoMemoryFrees) {
+            self.unheard.remove(key);
+            return None;
+        }
+        if !unheard.amnesiac {
+            (unheard.amnesiac, unheard.until) = (true, until);
+        }
+        Some(unheard.until)
+    }
+
+    /// Forgets what an amnesiac may hold by time, where that time is over and confirmed.
+    pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) -> bool {
+        let Some(unheard) = self.unheard.get(key) else { return false };
+        let timeless = unheard.exposure.sets.values().any(|timeless| *timeless);
+        let over = unheard.amnesiac && unheard.until <= now && !timeless;
+        if over && self.confirmed_since(unheard.until) {
+            self.unheard.remove(key);
+            return true;
+        }
+        false
+    }
+
+    /// The worker that may have a stream of this set unheard of, if there is one.
+    pub(crate) fn unheard_of(&self, set: &SetName, now: Moment) -> Option<(&WorkerKey, &Unheard)> {
+        if mutation::on(Mutation::SkipHold) {
+            return None;
+        }
+        self.unheard.iter().find(|(_, unheard)| match unheard.exposure.sets.get(set) {
+            None => false,
+            Some(true) => true,
+            Some(false) => now < unheard.until || !self.confirmed_since(unheard.until),
+        })
+    }
+
+    /// Until when a cluster must neither free nor grow: somebody has not reported whose leases
+    /// may still last. The worker is one of those.
+    pub(crate) fn held_by(
+        &self,
+        cluster: &ClusterName,
+        now: Moment,
+    ) -> Option<(Moment, &WorkerKey)> {
+        if mutation::on(Mutation::SkipHold) {
+            return None;
+        }
+        let silent = self.unheard.iter().filter(|(key, unheard)| {
+            key.cluster == *cluster && !unheard.amnesiac && now < unheard.until
+        });
+        silent.map(|(key, unheard)| (unheard.until, key)).max()
+    }
+
+    /// All that may hold something unheard of.
+    pub(crate) fn unheard(&self) -> impl Iterator<Item = (&WorkerKey, &Unheard)> {
+        self.unheard.iter()
+    }
+}

@@ -1,0 +1,110 @@
+//! What is observed of workers: their agents' connections, drains and silence.
+
+use std::collections::BTreeSet;
+
+use leasehold_types::message::DrainPhase;
+use leasehold_types::{Epoch, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
+
+use crate::event::ConnId;
+
+/// A worker of a cluster, as observed in this term.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    /// The newest connection, from its hello to its end.
+    pub(crate) session: Option<Session>,
+    /// The highest incarnation that has said hello.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) generation: u64,
+    pub(crate) stops_worker: bool,
+    /// Whether any agent of it has reported in this term.
+    pub(crate) reported: bool,
+    pub(crate) drain: DrainPhase,
+    pub(crate) drain_ordered: bool,
+    /// Silent for longer than its leases last.
+    pub(crate) lost: bool,
+    /// The pool size that the plan wants.
+    pub(crate) target: u32,
+    /// Streams that the plan wants here, and that it may not have yet.
+    pub(crate) wants: BTreeSet<StreamKey>,
+    /// Streams that it has to be told of: asked back, or no longer renewed.
+    pub(crate) news: BTreeSet<StreamKey>,
+    /// What it may hold was asked to be written down, and is not yet.
+    pub(crate) registering: bool,
+}
+
+/// An agent's connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) conn: ConnId,
+    pub(crate) link: LinkNumber,
+    pub(crate) hello_at: Moment,
+    /// The agent remembers an epoch, so no older leader can grant it anything.
+    pub(crate) epoch_seen: Option<Epoch>,
+    pub(crate) reported: bool,
+    /// The newest report or beat.
+    pub(crate) nonce: Nonce,
+    /// The newest that a grant has echoed.
+    pub(crate) echoed: Nonce,
+    /// The connection takes a message now.
+    pub(crate) writable: bool,
+    /// The next grant is a snapshot.
+    pub(crate) snapshot_due: bool,
+    /// The drain order was sent.
+    pub(crate) drain_sent: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(incarnation: Incarnation) -> Self {
+        Self {
+            session: None,
+            incarnation,
+            generation: 0,
+            stops_worker: true,
+            reported: false,
+            drain: DrainPhase::Working,
+            drain_ordered: false,
+            lost: false,
+            target: 0,
+            wants: BTreeSet::new(),
+            news: BTreeSet::new(),
+            registering: false,
+        }
+    }
+
+    /// Whether its agent is connected and has reported.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.reported)
+    }
+
+    /// Whether it may take jobs and streams, as far as it can be told.
+    pub(crate) fn is_working(&self) -> bool {
+        self.reported && self.drain == DrainPhase::Working && !self.drain_ordered
+    }
+
+    /// Whether it may own streams: a short silence changes nothing.
+    pub(crate) fn owns_streams(&self) -> bool {
+        self.is_working() && !self.lost
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        conn: ConnId,
+        link: LinkNumber,
+        epoch_seen: Option<Epoch>,
+        now: Moment,
+    ) -> Self {
+        Self {
+            conn,
+            link,
+            hello_at: now,
+            epoch_seen,
+            reported: false,
+            nonce: Nonce(0),
+            echoed: Nonce(0),
+            writable: true,
+            snapshot_due: true,
+            drain_sent: false,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The workers as they fill up, set by set.
+//!
+//! Invariant: what costs a step for every worker is done once, not once per set, so that many
+//! small sets cost no more than a large one.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::{StreamSpec, WorkerIndex};
+
+/// Not among the workers that the set in hand touches.
+const UNTOUCHED: u32 = u32::MAX;
+
+/// Where a stream that is not dedicated stands before its set is planned.
+pub(super) enum Stand {
+    /// On a worker that may keep it.
+    Kept(WorkerIndex),
+    /// On a worker that is reserved now.
+    Evicted,
+    /// On no worker.
+    Fresh,
+}
+
+/// The workers' loads.
+pub(super) struct Room {
+    per_worker_max: u32,
+    reserved: Vec<bool>,
+    /// How many workers are not reserved.
+    open: usize,
+    /// Load and number of streams per worker, of the sets that are settled.
+    total: Vec<u64>,
+    count: Vec<u32>,
+    /// Workers that the settled sets have filled up, and the streams on all of them.
+    full: usize,
+    placed: usize,
+    /// Open workers by load of the settled sets. An entry whose load is not the worker's any more
+    /// is passed over.
+    idle: BinaryHeap<Reverse<(u64, WorkerIndex)>>,
+    /// Load and number of streams per worker, of the set in hand.
+    load: Vec<u64>,
+    owned: Vec<u32>,
+    /// The workers that the set in hand has to do with, and the place of each in that list.
+    touched: Vec<WorkerIndex>,
+    slot: Vec<u32>,
+}
+
+impl Room {
+    /// Empty workers.
+    pub(super) fn new(per_worker_max: usize, reserved: Vec<bool>) -> Self {
+        let workers = reserved.len();
+        let idle: Vec<_> = (0..).zip(&reserved).filter(|(_, reserved)| !**reserved).collect();
+        Self {
+            per_worker_max: u32::try_from(per_worker_max).unwrap_or(u32::MAX),
+            open: idle.len(),
+            idle: idle.into_iter().map(|(worker, _)| Reverse((0, worker))).collect(),
+            reserved,
+            total: vec![0; workers],
+            count: vec![0; workers],
+            full: 0,
+            placed: 0,
+            load: vec![0; workers],
+            owned: vec![0; workers],
+            touched: Vec::new(),
+            slot: vec![UNTOUCHED; workers],
+        }
+    }
+
+    /// Whether the worker is there and takes streams that are not dedicated.
+    pub(super) fn is_open(&self, worker: WorkerIndex) -> bool {
+        self.reserved.get(worker as usize).is_some_and(|reserved| !reserved)
+    }
+
+    /// Where a stream stands.
+    pub(super) fn stand(&self, stream: &StreamSpec) -> Stand {
+        match stream.present {
+            Some(worker) if self.is_open(worker) => Stand::Kept(worker),
+            Some(worker) if (worker as usize) < self.reserved.len() => Stand::Evicted,
+            _ => Stand::Fresh,
+        }
+    }
+
+    /// The most streams of the set in hand that the worker may own.
+    pub(super) fn cap(&self, worker: WorkerIndex) -> u32 {
+        self.per_worker_max - self.count[worker as usize]
+    }
+
+    /// Whether the worker may own one more.
+    pub(super) fn has_room(&self, worker: WorkerIndex) -> bool {
+        self.owned[worker as usize] < self.cap(worker)
+    }
+
+    /// How many streams beside the settled ones the open workers may own.
+    pub(super) fn free(&self) -> usize {
+        (self.open.saturating_mul(self.per_worker_max as usize)).saturating_sub(self.placed)
+    }
+
+    /// How many workers the settled sets have filled up.
+    pub(super) fn full(&self) -> usize {
+        self.full
+    }
+
+    /// The worker's load in the set in hand.
+    pub(super) fn load(&self, worker: WorkerIndex) -> u64 {
+        self.load[worker as usize]
+    }
+
+    /// The worker's load in the sets that are settled.
+    pub(super) fn total(&self, worker: WorkerIndex) -> u64 {
+        self.total[worker as usize]
+    }
+
+    /// How many streams of the set in hand the worker owns.
+    pub(super) fn owned(&self, worker: WorkerIndex) -> u32 {
+        self.owned[worker as usize]
+    }
+
+    /// The workers that the set in hand has to do with.
+    pub(super) fn touched(&self) -> &[WorkerIndex] {
+        &self.touched
+    }
+
+    /// The worker's place among [`Room::touched`], which it must be among.
+    pub(super) fn slot(&self, worker: WorkerIndex) -> usize {
+        self.slot[worker as usize] as usize
+    }
+
+    /// Counts the worker among those that the set in hand has to do with.
+    pub(super) fn touch(&mut self, worker: WorkerIndex) {
+        let slot = &mut self.slot[worker as usize];
+        if *slot == UNTOUCHED {
+            *slot = u32::try_from(self.touched.len()).expect("workers are counted in u32");
+            self.touched.push(worker);
+        }
+    }
+
+    /// Gives the worker a stream of the set in hand.
+    pub(super) fn add(&mut self, worker: WorkerIndex, weight: u32) {
+        self.touch(worker);
+        self.load[worker as usize] += u64::from(weight);
+        self.owned[worker as usize] += 1;
+    }
+
+    /// Takes a stream of the set in hand from the worker.
+    pub(super) fn take(&mut self, worker: WorkerIndex, weight: u32) {
+        self.load[worker as usize] -= u64::from(weight);
+        self.owned[worker as usize] -= 1;
+    }
+
+    /// Of the workers that are open, have room and nothing to do with the set in hand, the one
+    /// with the least load in the settled sets, and that load.
+    pub(super) fn least_untouched(&mut self) -> Option<(u64, WorkerIndex)> {
+        if self.touched.len() == self.open {
+            return None;
+        }
+        while let Some(&Reverse((total, worker))) = self.idle.peek() {
+            let at = worker as usize;
+            let stale = self.total[at] != total || self.slot[at] != UNTOUCHED;
+            if !stale && self.cap(worker) > 0 {
+                return Some((total, worker));
+            }
+            self.idle.pop();
+        }
+        None
+    }
+
+    /// Ends the set in hand: what it has placed counts as an earlier set's from here on.
+    pub(super) fn settle(&mut self) {
+        for worker in self.touched.drain(..) {
+            let at = worker as usize;
+            self.total[at] += std::mem::take(&mut self.load[at]);
+            self.placed += self.owned[at] as usize;
+            let had_room = self.count[at] < self.per_worker_max;
+            self.count[at] += std::mem::take(&mut self.owned[at]);
+            self.slot[at] = UNTOUCHED;
+            if self.count[at] < self.per_worker_max {
+                self.idle.push(Reverse((self.total[at], worker)));
+            } else if had_room {
+                self.full += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Properties of the pool sizes, and the figures of the operator that they replace.
+
+use leasehold_coordinator_core::planner::pools::{PoolInput, PoolWorker, plan};
+use leasehold_types::WorkerName;
+use proptest::prelude::*;
+
+fn worker(name: &str, generation: u64, present: u32) -> PoolWorker {
+    PoolWorker { name: WorkerName::new(name).expect("a valid name"), generation, present }
+}
+
+/// Shares of `budget` over workers `a`, `b`, ... with these generations and sizes.
+#[track_caller]
+fn check(budget: u32, per_worker_max: u32, workers: &[(u64, u32)], expected: &[u32]) {
+    let workers: Vec<_> = ('a'..='z')
+        .zip(workers)
+        .map(|(name, &(generation, present))| worker(&name.to_string(), generation, present))
+        .collect();
+    assert_eq!(plan(&PoolInput { budget, per_worker_max, workers: &workers }), expected);
+}
+
+#[test]
+fn budget_is_shared_equally_within_one() {
+    let three = [(0, 0); 3];
+    check(8, 3, &three, &[3, 3, 2]);
+    check(5, 3, &three, &[2, 2, 1]);
+    check(0, 3, &three, &[0, 0, 0]);
+    check(1620, 50, &[(0, 0); 33][..24], &[50; 24]);
+    check(700, 50, &[(0, 0); 14], &[50; 14]);
+}
+
+#[test]
+fn a_share_never_exceeds_the_most_per_worker() {
+    check(100, 3, &[(0, 0); 3], &[3, 3, 3]);
+    check(u32::MAX, u32::MAX, &[(0, 0); 2], &[u32::MAX / 2 + 1, u32::MAX / 2]);
+    check(7, 0, &[(0, 0); 2], &[0, 0]);
+    check(7, 3, &[], &[]);
+}
+
+#[test]
+fn a_worker_beyond_the_replica_count_gets_its_share() {
+    check(8, 3, &[(0, 0); 4], &[2, 2, 2, 2]);
+}
+
+#[test]
+fn the_newest_generation_is_served_first() {
+    check(8, 3, &[(1, 3), (1, 3), (2, 0), (1, 2)], &[2, 2, 3, 1]);
+    check(8, 3, &[(1, 0), (2, 0), (2, 0), (2, 0)], &[0, 3, 3, 2]);
+    check(4, 3, &[(1, 3), (3, 0), (2, 0)], &[0, 3, 1]);
+}
+
+#[test]
+fn who_has_more_keeps_the_odd_slot() {
+    check(8, 3, &[(0, 2), (0, 3), (0, 3)], &[2, 3, 3]);
+    check(4, 3, &[(0, 0), (0, 0), (0, 1)], &[1, 1, 2]);
+}
+
+fn pools() -> impl Strategy<Value = (u32, u32, Vec<PoolWorker>)> {
+    let workers = prop::collection::btree_map("[a-z]{1,3}", (0..4_u64, 0..8_u32), 0..12);
+    (0..60_u32, 1..8_u32, workers).prop_map(|(budget, most, workers)| {
+        let one = |(name, (generation, present)): (String, _)| worker(&name, generation, present);
+        (budget, most, workers.into_iter().map(one).collect())
+    })
+}
+
+proptest! {
+    #[test]
+    fn shares_obey_the_rules((budget, per_worker_max, workers) in pools()) {
+        let shares = plan(&PoolInput { budget, per_worker_max, workers: &workers });
+        let all = per_worker_max * workers.len() as u32;
+        prop_assert_eq!(shares.iter().sum::<u32>(), budget.min(all));
+        prop_assert!(shares.iter().all(|share| *share <= per_worker_max));
+        for (a, share_a) in workers.iter().zip(&shares) {
+            for (b, share_b) in workers.iter().zip(&shares) {
+                if a.generation == b.generation {
+                    prop_assert!(share_a.abs_diff(*share_b) <= 1);
+                    prop_assert!(a.present <= b.present || share_a >= share_b);
+                }
+                if a.generation > b.generation && *share_b > 0 {
+                    prop_assert_eq!(*share_a, per_worker_max);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_do_not_depend_on_the_order(
+        ((budget, per_worker_max, workers), shuffled) in pools()
+            .prop_flat_map(|pools| (Just(pools.clone()), Just(pools.2).prop_shuffle()))
+    ) {
+        let by_name = |workers: &[PoolWorker]| {
+            let shares = plan(&PoolInput { budget, per_worker_max, workers });
+            let names = workers.iter().map(|worker| worker.name.clone());
+            names.zip(shares).collect::<std::collections::BTreeMap<_, _>>()
+        };
+        prop_assert_eq!(by_name(&workers), by_name(&shuffled));
+    }
+
+    #[test]
+    fn shares_are_a_fixed_point((budget, per_worker_max, mut workers) in pools()) {
+        let shares = plan(&PoolInput { budget, per_worker_max, workers: &workers });
+        for (worker, share) in workers.iter_mut().zip(&shares) {
+            worker.present = *share;
+        }
+        prop_assert_eq!(plan(&PoolInput { budget, per_worker_max, workers: &workers }), shares);
+    }
+}

@@ -1,0 +1,99 @@
+//! Deliberate faults for the simulator's own tests: each switches off one rule of the protocol,
+//! and the simulator must notice. Without the feature `mutations` every one is off, at compile
+//! time; no shipped binary has the feature.
+
+macro_rules! mutations {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One rule that is switched off.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mutation {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Mutation {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+mutations! {
+    /// Coordinator: a shrunk pool's slots are free when the grant is sent.
+    FreeOnSend,
+    /// Coordinator: the slots of draining workers do not count.
+    GrowOverBudget,
+    /// Coordinator: a silent worker's slots are freed by time.
+    FreeSilentSlots,
+    /// Coordinator: a stream is granted while another worker still has it.
+    GrantBeforeRelease,
+    /// Coordinator: a lease is freed after its bare time, without drift and margin.
+    FreeWithoutMargin,
+    /// Coordinator: leases are freed by time without a confirmed leadership.
+    FreeUnconfirmed,
+    /// Coordinator: a new leader does not wait for workers that have not reported.
+    SkipHold,
+    /// Coordinator: tokens do not grow across terms.
+    TokenWithoutEpoch,
+    /// Coordinator: an agent is taken as reported at its hello.
+    AdoptAtHello,
+    /// Coordinator: a newer incarnation frees what the older one held.
+    NewIncarnationFrees,
+    /// Coordinator: a report without memory frees its predecessors' leases.
+    NoMemoryFrees,
+    /// Coordinator: an agent without an epoch is granted to before leadership is confirmed.
+    SkipConfirm,
+    /// Coordinator: a release frees whatever token the stream has.
+    AnyReleaseFrees,
+    /// Coordinator: a beat frees grants that it does not know of yet.
+    BeatFreesLater,
+    /// Coordinator: grants go out after the leadership's end.
+    GrantAfterTerm,
+    /// Agent: a lease counts from when the grant came, not from when the beat was sent.
+    CountFromReceive,
+    /// Agent: a lower epoch is obeyed.
+    ObeyLowerEpoch,
+    /// Agent: a lower or repeated number is obeyed.
+    ObeyLowerNumber,
+    /// Agent: a grant is used without having been written down.
+    UseUnwritten,
+    /// Agent: a young journal counts as a memory.
+    YoungJournalSpeaks,
+    /// Agent: an ended lease stays in use.
+    KeepAfterExpiry,
+    /// Agent: an old link is still listened to.
+    ListenOldLink,
+    /// Agent: jobs start while it drains.
+    AdmitWhileDraining,
+}
+
+#[cfg(feature = "mutations")]
+mod active {
+    use std::cell::Cell;
+
+    use super::Mutation;
+
+    thread_local! {
+        static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
+    }
+
+    /// Switches one fault on in this thread, or all off.
+    pub fn set(mutation: Option<Mutation>) {
+        ACTIVE.set(mutation);
+    }
+
+    /// Whether this fault is on in this thread.
+    #[must_use]
+    pub fn on(mutation: Mutation) -> bool {
+        ACTIVE.get() == Some(mutation)
+    }
+}
+
+#[cfg(feature = "mutations")]
+pub use active::{on, set};
+
+/// Whether this fault is on: never, in this build.
+#[cfg(not(feature = "mutations"))]
+#[must_use]
+pub const fn on(_: Mutation) -> bool {
+    false
+}
