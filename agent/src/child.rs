@@ -53,6 +53,8 @@ pub(crate) struct Nursery {
     record: Option<PathBuf>,
     reaper: Reaper,
     pid: ChildPid,
+    /// The child reads the file of the adapter `file`.
+    reads_file: bool,
 }
 
 impl Nursery {
@@ -62,8 +64,14 @@ impl Nursery {
         record: Option<PathBuf>,
         reaper: Reaper,
         pid: ChildPid,
+        reads_file: bool,
     ) -> Self {
-        Self { spec, environment, record, reaper, pid }
+        Self { spec, environment, record, reaper, pid, reads_file }
+    }
+
+    /// Whether the child reads the file of the adapter `file`, which must be true by its start.
+    pub(crate) fn reads_file(&self) -> bool {
+        self.reads_file
     }
 
     /// What the child is.

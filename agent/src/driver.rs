@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use leasehold_agent_core::{Effect, Holder, Lease, Memory, PoolView};
+use leasehold_agent_core::{Effect, Holder, Memory};
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{Incarnation, Moment};
+use leasehold_types::{Incarnation, LinkNumber, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 pub(crate) use door::{Command, Door, Gone, Snapshot};
 
@@ -35,6 +36,8 @@ const DRAIN_WAITERS_MAX: usize = 64;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How often the log is told how far a drain has come.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// Links that may be on their way out at once.
+const FAREWELLS_MAX: usize = 8;
 /// How long the last message may take to reach the coordinator.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -56,6 +59,7 @@ pub(crate) struct Driver {
     holder: Holder<AgentJournal>,
     dialer: Dialer,
     link: Option<Link>,
+    farewells: JoinSet<()>,
     link_events: mpsc::Receiver<LinkEvent>,
     commands: mpsc::Receiver<Command>,
     changes: watch::Sender<u64>,
@@ -107,6 +111,7 @@ impl Driver {
             holder: Holder::new(who, memory, journal, now),
             dialer: Dialer::new(config.coordinators.clone(), config.tls.clone(), events),
             link: None,
+            farewells: JoinSet::new(),
             link_events,
             commands,
             changes,
@@ -143,8 +148,17 @@ impl Driver {
             self.carry_out(now);
             self.tell_progress(now);
         }
-        if let Some(link) = self.link.take() {
-            link.finish(FAREWELL).await;
+        self.part(None);
+        while self.farewells.join_next().await.is_some() {}
+    }
+
+    /// Ends the link, this one or any, after what was given to it.
+    fn part(&mut self, number: Option<LinkNumber>) {
+        while self.farewells.try_join_next().is_some() {}
+        let this = |link: &mut Link| number.is_none_or(|number| link.number == number);
+        let Some(link) = self.link.take_if(this).filter(|link| link.opened) else { return };
+        if self.farewells.len() < FAREWELLS_MAX {
+            self.farewells.spawn(link.finish(FAREWELL));
         }
     }
 
@@ -170,7 +184,10 @@ impl Driver {
         let now = clock::now();
         self.wake(now);
         match what {
-            LinkChange::Opened => self.holder.handle_open(link, now),
+            LinkChange::Opened => {
+                self.link.as_mut().expect("it was looked at above").opened = true;
+                self.holder.handle_open(link, now);
+            }
             LinkChange::Closed(why) => {
                 let closed = self.link.take();
                 let address = closed.as_ref().map_or("", |link| link.address.as_str());
@@ -179,11 +196,7 @@ impl Driver {
             }
             LinkChange::Message(message) => {
                 self.note_terms(&message);
-                let renewal = matches!(*message, CoordinatorMessage::Grant(_));
                 self.holder.handle_message(link, *message, now);
-                if renewal {
-                    self.changes.send_modify(|count| *count += 1);
-                }
             }
         }
     }
@@ -208,7 +221,7 @@ impl Driver {
                 let _ = reply.send(Snapshot { lease, now });
             }
             Command::Peek { reply } => {
-                let _ = reply.send(self.peek(now));
+                let _ = reply.send(self.holder.peek(now));
             }
             Command::Start { start, running, reply } => {
                 let _ = reply.send(self.holder.start_worker(start, running, now));
@@ -268,13 +281,13 @@ impl Driver {
     fn apply(&mut self, effect: Effect, now: Moment) {
         match effect {
             Effect::Dial { link, target, attempt } => {
-                // The old one ends before the new one can say hello.
-                self.link = None;
+                // The old one is not listened to from here on: the new one may say hello.
+                self.part(None);
                 self.notices.dialled();
                 self.link = Some(self.dialer.dial(link, target, attempt));
             }
             Effect::Hangup(link) => {
-                self.link.take_if(|current| current.number == link);
+                self.part(Some(link));
                 self.metrics.connected.store(false, Relaxed);
             }
             Effect::Send(number, message) => {
@@ -292,9 +305,8 @@ impl Driver {
                 self.changes.send_modify(|count| *count += 1);
                 self.waiting.look_again();
             }
-            Effect::DrainEnded { jobs_left } => {
-                self.end_drain(jobs_left, now);
-            }
+            Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
+            Effect::DrainEnded { jobs_left } => self.end_drain(jobs_left, now),
             Effect::Superseded => {
                 tracing::error!("a newer agent speaks for this worker: this one stops, for good");
                 self.drain_waiters.clear();
@@ -333,19 +345,10 @@ impl Driver {
             return;
         }
         self.drain.told = now;
-        let lease = self.peek(now);
+        let lease = self.holder.peek(now);
         let left = self.drain.limit.map(|limit| (since + limit).since(now));
         let left = left.map_or("no deadline known".into(), |left| show_span(left) + " left");
         let (jobs, streams) = (lease.pool.running, lease.streams.len());
         tracing::info!(jobs, streams, "draining: {jobs} jobs run, {streams} streams held, {left}");
     }
-
-    fn peek(&mut self, now: Moment) -> Lease {
-        self.holder.lease(now)
-    }
-}
-
-/// The pool lease as it is.
-fn pool(holder: &mut Holder<AgentJournal>, now: Moment) -> PoolView {
-    holder.lease(now).pool
 }

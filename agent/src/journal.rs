@@ -190,6 +190,8 @@ fn after_boot(memory: Memory) -> Memory {
         incarnation: memory.incarnation,
         epoch: memory.epoch,
         begun: memory.begun.map(|_| Moment(0)),
+        complete: true,
+        jobs_known: true,
         ..Memory::default()
     }
 }
@@ -356,6 +358,8 @@ mod tests {
         let wanted = Memory {
             incarnation: Some(Incarnation(7)),
             begun: Some(Moment(0)),
+            complete: true,
+            jobs_known: true,
             epoch: Some(Epoch(3)),
             ..Memory::default()
         };

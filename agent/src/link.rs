@@ -60,6 +60,8 @@ pub(crate) enum LinkChange {
 pub(crate) struct Link {
     pub(crate) number: LinkNumber,
     pub(crate) address: String,
+    /// The connection is there.
+    pub(crate) opened: bool,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     task: JoinHandle<()>,
 }
@@ -128,7 +130,7 @@ impl Dialer {
             };
             dial.say(LinkChange::Closed(why)).await;
         });
-        Link { number, address, outbox: Some(outbox), task }
+        Link { number, address, opened: false, outbox: Some(outbox), task }
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Metrics {
     pub(crate) draining: AtomicBool,
     pub(crate) reconnects: AtomicU64,
     pub(crate) file_failures: AtomicU64,
+    /// The version of the lease that the worker's file shows.
+    pub(crate) file_shows: AtomicU64,
     /// Why the worker's file is not as it should be.
     file_problem: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,

@@ -58,6 +58,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
+    let forgot = memory.incarnation.is_none();
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -68,15 +69,16 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     if let Adapter::File(adapter) = &config.adapter {
         let name = who.worker.to_string();
         let (door, adapter) = (door.clone(), adapter.clone());
-        let worker = FileWorker::new(name, adapter, door, reaper.clone(), child_pid.clone());
-        tokio::spawn(worker.run());
+        let (reaper, child) = (reaper.clone(), child_pid.clone());
+        tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
     }
     let code = match config.child.clone() {
         None => alone::run(&door, signals).await,
         Some(spec) => {
             let environment = environment(&config, &who, address);
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
-            let nursery = Nursery::new(spec, environment, record, reaper, child_pid);
+            let reads_file = matches!(config.adapter, Adapter::File(_));
+            let nursery = Nursery::new(spec, environment, record, reaper, child_pid, reads_file);
             Supervised::new(door.clone(), nursery, signals).run().await
         }
     };

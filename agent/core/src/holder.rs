@@ -166,26 +166,30 @@ impl<J: Journal> Holder<J> {
     /// streams in it as shown, and one that was never shown is released without asking.
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.expire(now);
-        let renewed_until = self.renewed_until;
-        let streams = self.streams.iter_mut().map(|(stream, held)| {
+        for held in self.streams.values_mut() {
             held.shown = true;
-            StreamLease {
-                stream: stream.clone(),
-                token: held.token,
-                until: held.until(renewed_until),
-                revoked: held.revoked,
-            }
+        }
+        self.peek(now)
+    }
+
+    /// The same for other eyes than the worker's: marks nothing, ends nothing.
+    #[must_use]
+    pub fn peek(&self, now: Moment) -> Lease {
+        let streams = self.streams.iter().map(|(stream, held)| StreamLease {
+            stream: stream.clone(),
+            token: held.token,
+            until: held.until(self.renewed_until),
+            revoked: held.revoked,
         });
-        let streams = streams.collect();
         Lease {
             version: self.version,
             pool: PoolView {
                 size: self.size(now),
                 token: self.pool.map(|pool| pool.token),
                 running: self.running(),
-                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| renewed_until),
+                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| self.renewed_until),
             },
-            streams,
+            streams: streams.collect(),
             draining: self.draining(),
             connected: self.link.is_live(),
         }

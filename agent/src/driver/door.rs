@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// The worker starts.
     Start { start: StartId, running: u32, reply: Reply<()> },
     /// A job wants to begin, and waits for a slot so long.
-    Begin { job: JobId, wait: Duration, reply: Reply<Option<Token>> },
+    Begin { job: JobId, wait: Duration, reply: Reply<Token> },
     /// A job has ended.
     End { job: JobId, reply: Reply<()> },
     /// The worker tells its own count and the pool size that it obeys.

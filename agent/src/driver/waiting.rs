@@ -19,7 +19,7 @@ const WAITERS_MAX: usize = 1024;
 pub(super) struct Waiter {
     pub(super) job: JobId,
     pub(super) until: Moment,
-    pub(super) reply: Reply<Option<Token>>,
+    pub(super) reply: Reply<Token>,
 }
 
 /// Jobs that wait.
@@ -94,6 +94,6 @@ fn attempt(
         }
         metrics.count_refused(reason(refused));
     }
-    let _ = waiter.reply.send(answer.map(|()| super::pool(holder, now).token));
+    let _ = waiter.reply.send(answer);
     None
 }

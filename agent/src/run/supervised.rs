@@ -3,6 +3,7 @@
 //! Invariant: an end of the child is told to the holder before another child is started, so that
 //! no job of the one before counts as running and none that runs goes uncounted.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use leasehold_types::StartId;
@@ -23,6 +24,8 @@ const RESTART_MIN: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(30);
 /// A child that ran so long was well: the wait begins anew.
 const RAN_WELL: Duration = Duration::from_secs(60);
+/// How often it is looked whether the file that the child reads is true.
+const FILE_LOOK: Duration = Duration::from_millis(20);
 /// How often the log is told that a child does not end.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -85,7 +88,10 @@ impl Supervised {
             Some(process) => {
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
-            None => self.start().await?,
+            None => {
+                self.tell_start().await;
+                self.start().await?;
+            }
         }
         loop {
             let code = match self.next().await {
@@ -113,12 +119,26 @@ impl Supervised {
         }
     }
 
-    /// Starts the child: what ran before it is over.
+    /// Starts the child, once what it will read is true: what ran before it is over.
     async fn start(&mut self) -> anyhow::Result<()> {
-        self.tell_start().await;
+        if !self.file_is_true().await {
+            self.due = Some((Instant::now() + FILE_LOOK, Due::Restart));
+            return Ok(());
+        }
         let process = self.nursery.spawn()?;
         self.child = Some(Running { exit: process.exit, since: Instant::now() });
         Ok(())
+    }
+
+    /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
+    /// streams that went back would make a second owner of it.
+    async fn file_is_true(&self) -> bool {
+        if !self.nursery.reads_file() {
+            return true;
+        }
+        let lease = self.door.ask(|reply| Command::Peek { reply }).await;
+        let shown = self.door.metrics().file_shows.load(Relaxed);
+        lease.is_ok_and(|lease| shown >= lease.version)
     }
 
     /// Tells the holder that the jobs of every process before are over.

@@ -123,7 +123,7 @@ impl WorkerApi {
         let wait = wait(wait_ms)?;
         let job: JobId = map::job_id(job)?;
         let token = self.door.ask(|reply| Command::Begin { job, wait, reply }).await??;
-        Ok(token.map(|token| token.to_string()).unwrap_or_default())
+        Ok(token.to_string())
     }
 
     /// The job has ended.

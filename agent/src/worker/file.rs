@@ -38,6 +38,8 @@ pub(crate) struct FileWorker {
     door: Door,
     reaper: Reaper,
     child: ChildPid,
+    /// This agent remembers nothing of its worker.
+    forgot: bool,
     /// The streams in the file on disk, as far as this agent has written it.
     written: Option<BTreeSet<StreamName>>,
     version: u64,
@@ -58,6 +60,7 @@ impl FileWorker {
         door: Door,
         reaper: Reaper,
         child: ChildPid,
+        forgot: bool,
     ) -> Self {
         Self {
             worker,
@@ -65,6 +68,7 @@ impl FileWorker {
             door,
             reaper,
             child,
+            forgot,
             written: None,
             version: 0,
             untold: false,
@@ -77,6 +81,13 @@ impl FileWorker {
     /// Runs until the driver ends.
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
+        if self.forgot {
+            // A worker that only reads a file runs no jobs: somebody has to say so.
+            let count = |reply| Command::Count { running: 0, obeyed: 0, reply };
+            if !matches!(self.door.ask(count).await, Ok(Ok(()))) {
+                tracing::warn!("that no jobs run could not be noted");
+            }
+        }
         let mut changes = self.door.changes();
         changes.mark_changed();
         loop {
@@ -110,6 +121,7 @@ impl FileWorker {
             self.written = Some(wanted);
             self.untold = true;
         }
+        self.door.metrics().file_shows.store(lease.version, Relaxed);
         self.note_gone(lease);
         if self.untold {
             self.tell_worker().await?;
