@@ -166,10 +166,12 @@ impl<J: Journal> Holder<J> {
     /// streams in it as shown, and one that was never shown is released without asking.
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.expire(now);
+        let size = self.size_to_show(now);
         for held in self.streams.values_mut() {
             held.shown = true;
         }
-        self.peek(now)
+        let lease = self.peek(now);
+        Lease { pool: PoolView { size, ..lease.pool }, ..lease }
     }
 
     /// The same for other eyes than the worker's: marks nothing, ends nothing.
@@ -208,6 +210,20 @@ impl<J: Journal> Holder<J> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The size to show to the worker. One that counts for itself may use a larger size from the
+    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
+    fn size_to_show(&mut self, now: Moment) -> u32 {
+        let size = self.size(now);
+        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
+            return size;
+        };
+        if self.write(&Record::Count { running, obeyed: size }).is_err() {
+            return obeyed;
+        }
+        self.count = Some(Count { running, obeyed: size });
+        size
     }
 
     /// How many jobs may run at once now.

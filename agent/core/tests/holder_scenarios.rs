@@ -99,11 +99,6 @@ impl Scenario {
         let pairs: Words = pairs.iter().filter_map(|pair| pair.split_once('=')).collect();
         let now = self.now;
         let done = match verb {
-            "open" => Ok(self.holder.handle_open(self.link, now)),
-            "closed" => Ok(self.holder.handle_closed(self.link, "cut", now)),
-            "welcome" => Ok(self.take(welcome(&plain))),
-            "refuse" => Ok(self.take(refusal(&plain))),
-            "grant" => Ok(self.take(grant(&plain, &pairs))),
             "begin" => self.holder.begin_job(job(plain[0]), now).map(drop),
             "end" => self.holder.end_job(&job(plain[0]), now),
             "count" => self.holder.report_count(number(plain[0]), number(plain[1]), now),
@@ -112,18 +107,34 @@ impl Scenario {
                 self.holder.start_worker(start, 0, now)
             }
             "release" => self.holder.release_stream(&stream(plain[0]), token(plain[1]), now),
-            "drain" => Ok(self.holder.drain(now)),
-            "full" => Ok(*self.journal.full.borrow_mut() = plain[0] == "yes"),
-            "restart" => Ok(self.restart(&plain)),
-            "after" => {
-                self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
-                Ok(self.holder.handle_wake(self.now))
+            _ => {
+                self.act(verb, &plain, &pairs, out);
+                Ok(())
             }
-            "lease" => Ok(self.show_lease(out)),
-            _ => panic!("no command {verb:?}"),
         };
         if let Err(refused) = done {
             let _ = writeln!(out, "refused {refused:?}");
+        }
+    }
+
+    /// What cannot be refused.
+    fn act(&mut self, verb: &str, plain: &[&str], pairs: &Words, out: &mut String) {
+        let now = self.now;
+        match verb {
+            "open" => self.holder.handle_open(self.link, now),
+            "closed" => self.holder.handle_closed(self.link, "cut", now),
+            "welcome" => self.take(welcome(plain)),
+            "refuse" => self.take(refusal(plain)),
+            "grant" => self.take(grant(plain, pairs)),
+            "drain" => self.holder.drain(now),
+            "full" => *self.journal.full.borrow_mut() = plain[0] == "yes",
+            "restart" => self.restart(plain),
+            "after" => {
+                self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
+                self.holder.handle_wake(self.now);
+            }
+            "lease" => self.show_lease(out),
+            _ => panic!("no command {verb:?}"),
         }
     }
 

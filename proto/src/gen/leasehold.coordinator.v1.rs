@@ -2,11 +2,13 @@
 /// What an agent sends.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenSessionRequest {
+    /// One of these, in this order on a link.
     #[prost(oneof = "open_session_request::Message", tags = "1, 2, 3")]
     pub message: ::core::option::Option<open_session_request::Message>,
 }
 /// Nested message and enum types in `OpenSessionRequest`.
 pub mod open_session_request {
+    /// One of these, in this order on a link.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
         /// First on a link.
@@ -23,11 +25,13 @@ pub mod open_session_request {
 /// What a coordinator sends.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenSessionResponse {
+    /// One of these; nothing follows a refusal.
     #[prost(oneof = "open_session_response::Message", tags = "1, 2, 3")]
     pub message: ::core::option::Option<open_session_response::Message>,
 }
 /// Nested message and enum types in `OpenSessionResponse`.
 pub mod open_session_response {
+    /// One of these; nothing follows a refusal.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
         /// The hello was good.

@@ -1,7 +1,7 @@
 //! From what is desired and observed to what the plan wants, cluster by cluster. During a hold
 //! nothing is planned, so a failover moves nothing.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::Jobs;
@@ -126,9 +126,9 @@ impl Core {
         &self,
         name: &ClusterName,
         what_if: Option<&crate::view::WhatIf>,
-    ) -> HashMap<WorkerName, u32> {
+    ) -> BTreeMap<WorkerName, u32> {
         let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
-            return HashMap::new();
+            return BTreeMap::new();
         };
         let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
         let mut workers = Vec::new();
@@ -192,8 +192,8 @@ impl Core {
         owners: &[&str],
         now: Moment,
     ) -> Vec<SetQuestion> {
-        // Looked up, never walked: its order does not matter.
-        let index: HashMap<&str, u32> =
+        #[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
+        let index: std::collections::HashMap<&str, u32> =
             owners.iter().enumerate().map(|(at, worker)| (*worker, at as u32)).collect();
         let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == *name);
         sets.map(|(set_name, set)| {

@@ -1,0 +1,119 @@
+//! Runs the simulator over many seeds, or one seed with its trace.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use tests::sim::{Mutant, Outcome, run_seed, run_seeds};
+
+/// Lines of a failing seed's trace that are shown.
+const LINES_SHOWN: usize = 40;
+
+/// Runs both protocol cores in a simulated world with faults, and checks the protocol's
+/// properties after every step.
+#[derive(Parser, Debug)]
+#[command(
+    name = "simulate",
+    after_help = "Examples:\n  simulate --seeds 100000\n  simulate --seed 4711 --trace\n  \
+                  simulate --seeds 500 --mutation FreeOnSend"
+)]
+struct Options {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Run this seed alone.
+    #[arg(long, conflicts_with_all = ["seeds", "first_seed"])]
+    seed: Option<u64>,
+    /// With --seed: print every step.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Break a core on purpose; a wrong name lists them all.
+    #[arg(long, value_parser = mutant)]
+    mutation: Option<Mutant>,
+    /// Threads; each seed runs on one.
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Stop after so many failing seeds.
+    #[arg(long, default_value_t = 1)]
+    failures: usize,
+}
+
+fn mutant(name: &str) -> Result<Mutant, String> {
+    Mutant::named(name).ok_or_else(|| {
+        let all: Vec<_> = Mutant::all().map(Mutant::name).collect();
+        format!("is none; there are: {}", all.join(", "))
+    })
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match options.seed {
+        Some(seed) => one(seed, &options),
+        None => many(&options),
+    }
+}
+
+fn one(seed: u64, options: &Options) -> ExitCode {
+    let outcome = run_seed(seed, options.mutation, true);
+    if options.trace {
+        outcome.lines.iter().for_each(|line| println!("{line}"));
+    }
+    println!("seed {seed}: {} steps, digest {:016x}", outcome.steps, outcome.digest);
+    match outcome.failure {
+        None => ExitCode::SUCCESS,
+        Some(_) => {
+            report(&outcome, options);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn many(options: &Options) -> ExitCode {
+    let begun = Instant::now();
+    let terminal = std::io::stderr().is_terminal();
+    let progress = |done: u64| {
+        if done.is_multiple_of(100) && terminal {
+            let rate = done as f64 / begun.elapsed().as_secs_f64();
+            eprint!("\r{done} of {} seeds, {rate:.0} a second ", options.seeds);
+            let _ = std::io::stderr().flush();
+        }
+    };
+    let (first, mutant) = (options.first_seed, options.mutation);
+    let summary =
+        run_seeds(first, options.seeds, options.jobs, mutant, options.failures, &progress);
+    if terminal {
+        eprintln!();
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{}", summary.coverage);
+    println!(
+        "{} seeds, {} steps, {seconds:.1} s, {:.0} seeds a second, {} failed",
+        summary.seeds,
+        summary.steps,
+        summary.seeds as f64 / seconds,
+        summary.failures.len(),
+    );
+    for failure in &summary.failures {
+        report(&run_seed(failure.seed, mutant, true), options);
+    }
+    if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn report(outcome: &Outcome, options: &Options) {
+    let Some(failure) = &outcome.failure else { return };
+    println!("\nseed {}: {} does not hold: {}", outcome.seed, failure.property, failure.detail);
+    let skip = outcome.lines.len().saturating_sub(LINES_SHOWN);
+    outcome.lines[skip..].iter().for_each(|line| println!("{line}"));
+    let mutation = match options.mutation {
+        Some(mutant) => format!(" --mutation {}", mutant.name()),
+        None => String::new(),
+    };
+    println!(
+        "replay: cargo run -p tests --bin simulate -- --seed {} --trace{mutation}",
+        outcome.seed
+    );
+}

@@ -1,0 +1,242 @@
+//! What goes wrong: each fault picks its victim and its time from the seed.
+
+use leasehold_coordinator_core::event::Event;
+
+use super::clock::MS;
+use super::faults::Fault;
+use super::network::Cut;
+use super::queue::Happening;
+use super::world::World;
+
+impl World {
+    /// The next fault, if faults are still on.
+    pub(super) fn fault(&mut self) {
+        if self.t >= self.profile.safety {
+            return;
+        }
+        let every = self.profile.fault_every;
+        let next = self.rng.u64(0..=2 * every);
+        self.after(next, Happening::Fault);
+        if let Some(fault) = self.profile.draw(&mut self.rng) {
+            self.trace.say(self.t, || format!("        fault {fault:?}"));
+            self.commit(fault);
+        }
+    }
+
+    fn commit(&mut self, fault: Fault) {
+        let replica = self.rng.usize(0..self.replicas.len());
+        let Some(pod) = self.some_pod() else {
+            self.new_pod(None, 0);
+            return;
+        };
+        let ttl = self.profile.ttl_real();
+        // Mostly shorter than a lease, sometimes longer.
+        let most = if self.rng.u8(0..3) == 0 { ttl * 3 } else { ttl / 2 };
+        let time = self.rng.u64(MS..=most);
+        match fault {
+            Fault::BreakLink
+            | Fault::CutPod
+            | Fault::CutPodWhole
+            | Fault::CutStore
+            | Fault::CutReplica => self.commit_network(fault, pod, replica, time),
+            Fault::PauseReplica | Fault::CrashReplica | Fault::TakeOver | Fault::OrderDrain => {
+                self.commit_replica(fault, pod, replica, time);
+            }
+            Fault::KillPod | Fault::DrainPod | Fault::NewPod | Fault::TwinPod | Fault::Rollout => {
+                self.commit_lifecycle(fault, pod);
+            }
+            Fault::Edit => self.edit(),
+            Fault::CrashAgent
+            | Fault::LoseJournal
+            | Fault::CrashAtWrite
+            | Fault::FailJournal
+            | Fault::CrashWorker
+            | Fault::PauseAgent
+            | Fault::LetGo => {
+                self.commit_pod(fault, pod, time);
+            }
+        }
+    }
+
+    fn some_pod(&mut self) -> Option<usize> {
+        let living = self.living();
+        (!living.is_empty()).then(|| living[self.rng.usize(0..living.len())])
+    }
+
+    fn commit_network(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
+        match fault {
+            Fault::BreakLink => {
+                if let Some(link) = self.pods[pod].agent.as_ref().and_then(|agent| agent.link) {
+                    self.cover.hit("fault: link broken");
+                    self.break_link(link);
+                }
+            }
+            Fault::CutPod => {
+                self.cover.hit("fault: one-way cut");
+                let up = self.rng.bool();
+                self.cut(if up { Cut::Up(pod, replica) } else { Cut::Down(pod, replica) }, time);
+            }
+            Fault::CutPodWhole => {
+                self.cover.hit("fault: pod cut off");
+                for replica in 0..self.replicas.len() {
+                    self.cut(Cut::Up(pod, replica), time);
+                    self.cut(Cut::Down(pod, replica), time);
+                }
+            }
+            Fault::CutReplica => {
+                self.cover.hit("fault: replica cut off");
+                for pod in self.living() {
+                    self.cut(Cut::Up(pod, replica), time);
+                    self.cut(Cut::Down(pod, replica), time);
+                }
+            }
+            _ => {
+                self.cover.hit("fault: store cut off");
+                self.cut(Cut::Store(replica), time * 2);
+            }
+        }
+    }
+
+    fn commit_replica(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
+        match fault {
+            Fault::PauseReplica => {
+                self.cover.hit("fault: replica stopped");
+                let node = &mut self.replicas[replica];
+                node.paused_until = node.paused_until.max(self.t + time);
+            }
+            Fault::CrashReplica => {
+                self.crash_replica(replica);
+                self.after(time, Happening::BootReplica { replica });
+            }
+            Fault::TakeOver => {
+                if self.replicas.iter().any(|other| other.leads().is_some()) {
+                    self.cover.hit("fault: leadership taken while the leader lives");
+                }
+                self.take(replica);
+            }
+            _ => {
+                self.cover.hit("fault: drain ordered");
+                let key = self.pods[pod].key.clone();
+                self.pods[pod].leaving = true;
+                self.after(time, Happening::OrderDrain { replica, key });
+            }
+        }
+    }
+
+    /// An order reaches a replica.
+    pub(super) fn order_drain(&mut self, replica: usize, key: leasehold_types::WorkerKey) {
+        self.core_event(replica, Event::Drain(key));
+    }
+
+    fn commit_lifecycle(&mut self, fault: Fault, pod: usize) {
+        let room = self.living().len() < self.profile.pods_max && self.pods.len() < 24;
+        let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
+        match fault {
+            Fault::KillPod => {
+                self.cover.hit("fault: pod killed");
+                self.end_pod(pod);
+            }
+            Fault::DrainPod => self.drain_pod(pod),
+            Fault::NewPod if room => {
+                self.cover.hit("fault: pod appeared");
+                self.new_pod(None, newest);
+            }
+            Fault::TwinPod if room && !self.pods[pod].replaced => {
+                self.cover.hit("fault: twin appeared");
+                self.new_pod(Some(pod), newest);
+                let later = self.rng.u64(MS..self.profile.ttl_real() * 6);
+                self.after(later, Happening::EndPod { pod });
+            }
+            Fault::Rollout if self.pods.len() < 20 => {
+                self.cover.hit("fault: rollout");
+                let ttl = self.profile.ttl_real();
+                for old in self.living().into_iter().take(3) {
+                    self.new_pod(None, newest + 1);
+                    let later = self.rng.u64(0..ttl * 2);
+                    self.after(later, Happening::DrainPod { pod: old });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {
+        match fault {
+            Fault::CrashAgent => {
+                self.cover.hit("fault: agent crashed");
+                self.crash_agent(pod, true, Some(time));
+            }
+            Fault::LoseJournal => {
+                self.cover.hit("fault: journal lost");
+                self.crash_agent(pod, false, Some(time));
+                if self.rng.bool() {
+                    // Two restarts in a row must not look like a memory.
+                    let again = time + self.rng.u64(0..self.profile.ttl_real());
+                    self.after(again, Happening::CrashAgain { pod });
+                }
+            }
+            Fault::CrashAtWrite => {
+                let writes = self.rng.u32(0..6);
+                self.pods[pod].disk.borrow_mut().crash_after = Some(writes);
+            }
+            Fault::FailJournal => {
+                self.cover.hit("fault: journal fails");
+                self.pods[pod].disk.borrow_mut().failing = true;
+                self.after(time, Happening::MendJournal { pod });
+            }
+            Fault::CrashWorker => {
+                self.cover.hit("fault: worker crashed");
+                self.crash_worker(pod, Some(time));
+                if self.rng.u8(0..3) == 0 {
+                    self.cover.hit("fault: worker and agent crashed");
+                    self.crash_agent(pod, true, Some(time));
+                }
+            }
+            Fault::PauseAgent => {
+                self.cover.hit("fault: agent stopped");
+                let node = &mut self.pods[pod];
+                node.paused_until = node.paused_until.max(self.t + time);
+            }
+            _ => {
+                let worker = &self.pods[pod].worker;
+                let first = worker.streams.iter().next();
+                if let Some((stream, used)) = first.map(|(key, used)| (key.clone(), used.token)) {
+                    self.cover.hit("fault: worker let a stream go unasked");
+                    self.let_go(pod, stream, used);
+                }
+            }
+        }
+    }
+
+    /// Faults end: everything works, and what had died comes back.
+    pub(super) fn calm(&mut self) {
+        self.profile.calm();
+        self.calm_since = Some(self.t);
+        for cut in self.network.cuts.clone() {
+            self.heal(cut);
+        }
+        for replica in 0..self.replicas.len() {
+            self.replicas[replica].paused_until = self.t;
+            self.boot_replica(replica);
+        }
+        for pod in self.living() {
+            let node = &mut self.pods[pod];
+            node.paused_until = self.t;
+            let mut disk = node.disk.borrow_mut();
+            disk.failing = false;
+            disk.crash_after = None;
+            drop(disk);
+            for used in node.worker.streams.values_mut() {
+                // A worker that ignored a revoke does so no more.
+                used.decided = false;
+            }
+            if node.leaving && !node.left && node.agent.is_some() {
+                // What was asked of a stopped or dead process is asked again.
+                self.agent_call(pod, leasehold_agent_core::Holder::drain);
+            }
+        }
+        for _ in self.living().len()..2 {
+            self.new_pod(None, 0);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Real time and the clocks of hosts, which drift from it.
+//!
+//! Invariant: no two clocks' rates are further apart than the protocol's bound on drift.
+
+use fastrand::Rng;
+use leasehold_types::Moment;
+
+/// Nanoseconds of the simulation's own time, which no node sees.
+pub(super) type Real = u64;
+
+/// A millisecond of [`Real`].
+pub(super) const MS: Real = 1_000_000;
+
+/// One host's monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    offset: u64,
+    ppm: i64,
+}
+
+impl Clock {
+    /// A clock somewhere within the bound, most often at one of its ends.
+    pub(super) fn new(rng: &mut Rng, drift_ppm: u32) -> Self {
+        // Slightly less than half, so that the fastest over the slowest stays within the bound.
+        let most = i64::from(drift_ppm) * 48 / 100;
+        let ppm = match rng.u8(0..4) {
+            0 => most,
+            1 => -most,
+            _ => rng.i64(-most..=most),
+        };
+        Self { offset: rng.u64(1..1_000_000) * MS, ppm }
+    }
+
+    /// What it shows at `t`.
+    pub(super) fn local(self, t: Real) -> Moment {
+        let run = i128::from(t) + i128::from(t) * i128::from(self.ppm) / 1_000_000;
+        Moment(self.offset + u64::try_from(run).expect("rates are positive"))
+    }
+
+    /// The first moment of real time at which it shows `at` or more.
+    pub(super) fn real(self, at: Moment) -> Real {
+        if at == Moment::NEVER {
+            return Real::MAX;
+        }
+        let run = i128::from(at.0.saturating_sub(self.offset));
+        let t = run * 1_000_000 / (1_000_000 + i128::from(self.ppm));
+        let mut t = u64::try_from(t).unwrap_or(u64::MAX);
+        while self.local(t) < at {
+            t += 1;
+        }
+        t
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_shows_a_moment_no_earlier_than_it_says() {
+        let mut rng = Rng::with_seed(1);
+        for _ in 0..1_000 {
+            let clock = Clock::new(&mut rng, 50_000);
+            let at = clock.local(rng.u64(0..1_000_000_000_000));
+            let t = clock.real(at);
+            assert!(clock.local(t) >= at);
+            assert!(t == 0 || clock.local(t - 1) < at);
+        }
+    }
+}

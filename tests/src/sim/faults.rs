@@ -1,0 +1,206 @@
+//! How hard one seed's world is: sizes, times, and how often what goes wrong.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use leasehold_types::TimeBounds;
+
+use super::clock::{MS, Real};
+
+/// Something that goes wrong, or merely happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A link breaks.
+    BreakLink,
+    /// A direction between a pod and a replica is cut for a while.
+    CutPod,
+    /// All that a pod sends or all that it receives is cut for a while.
+    CutPodWhole,
+    /// A replica and the store lose each other for a while.
+    CutStore,
+    /// A replica and all pods lose each other for a while.
+    CutReplica,
+    /// An agent's process dies and comes back, its journal kept.
+    CrashAgent,
+    /// The same, its journal lost.
+    LoseJournal,
+    /// An agent's process dies right after one of its next writes.
+    CrashAtWrite,
+    /// A journal cannot be written for a while.
+    FailJournal,
+    /// A worker's process dies and comes back.
+    CrashWorker,
+    /// A pod dies whole.
+    KillPod,
+    /// A pod is asked to leave.
+    DrainPod,
+    /// A worker is drained through the admin API.
+    OrderDrain,
+    /// A pod appears.
+    NewPod,
+    /// A pod appears under the name of one that lives, unreachable to whoever replaced it.
+    TwinPod,
+    /// All pods get successors of the next generation.
+    Rollout,
+    /// An agent's process is stopped for a while.
+    PauseAgent,
+    /// A replica's process is stopped for a while.
+    PauseReplica,
+    /// A replica's process dies and comes back.
+    CrashReplica,
+    /// A replica takes leadership while the leader lives.
+    TakeOver,
+    /// The desired state changes.
+    Edit,
+    /// A worker gives a stream back of its own will.
+    LetGo,
+}
+
+/// All faults, in the order of a profile's weights.
+const FAULTS: [(Fault, u32); 22] = [
+    (Fault::BreakLink, 8),
+    (Fault::CutPod, 5),
+    (Fault::CutPodWhole, 4),
+    (Fault::CutStore, 4),
+    (Fault::CutReplica, 2),
+    (Fault::CrashAgent, 5),
+    (Fault::LoseJournal, 3),
+    (Fault::CrashAtWrite, 5),
+    (Fault::FailJournal, 2),
+    (Fault::CrashWorker, 4),
+    (Fault::KillPod, 3),
+    (Fault::DrainPod, 4),
+    (Fault::OrderDrain, 1),
+    (Fault::NewPod, 6),
+    (Fault::TwinPod, 1),
+    (Fault::Rollout, 1),
+    (Fault::PauseAgent, 4),
+    (Fault::PauseReplica, 3),
+    (Fault::CrashReplica, 2),
+    (Fault::TakeOver, 6),
+    (Fault::Edit, 6),
+    (Fault::LetGo, 3),
+];
+
+/// One seed's world.
+#[derive(Clone, Debug)]
+pub(super) struct Profile {
+    /// Replicas of the coordinator.
+    pub replicas: usize,
+    /// Pods at the start.
+    pub pods: usize,
+    /// The most pods alive at a time.
+    pub pods_max: usize,
+    /// How far clocks may be apart, as the cores are told.
+    pub bounds: TimeBounds,
+    /// The lease time that manifests begin with.
+    pub ttl: Duration,
+    /// How long leadership lasts without renewal.
+    pub leadership: Duration,
+    /// A standby takes over when it has seen no renewal for so long.
+    pub takeover_after: Duration,
+    /// The usual delay of a message.
+    pub delay: Real,
+    /// One message in so many is slow; 0 for none.
+    pub slow_one_in: u32,
+    /// The most that a slow one takes.
+    pub slow_max: Real,
+    /// One message in so many is dropped, doubled or overtaken within its link; 0 for none.
+    pub unruly_one_in: u32,
+    /// One hello in so many is followed by a broken link; 0 for none.
+    pub fallback_one_in: u32,
+    /// The mean time between faults.
+    pub fault_every: Real,
+    /// The most that the platform's words lag.
+    pub platform_lag: Real,
+    /// One revoke in so many is ignored by the worker; 0 for none.
+    pub ignore_one_in: u32,
+    /// One worker in so many cannot be stopped by its agent; 0 for none.
+    pub unstoppable_one_in: u32,
+    /// One link's writer in so many is slow; 0 for none.
+    pub slow_writer_one_in: u32,
+    /// How long faults go on.
+    pub safety: Real,
+    weights: Vec<(Fault, u32)>,
+}
+
+impl Profile {
+    /// The profile of a seed.
+    pub(super) fn new(rng: &mut Rng) -> Self {
+        let ttl_ms = *pick(rng, &[1_000, 2_000, 4_000]);
+        let ttl = Duration::from_millis(ttl_ms);
+        let ttl_real = ttl_ms * MS;
+        let leadership = ttl * rng.u32(1..=6);
+        // Each seed leaves a third of the faults out, and makes some more frequent.
+        let weights = FAULTS
+            .iter()
+            .filter_map(|(fault, weight)| match rng.u8(0..6) {
+                0 | 1 => None,
+                2 => Some((*fault, weight * 4)),
+                _ => Some((*fault, *weight)),
+            })
+            .collect();
+        Self {
+            replicas: rng.usize(2..=3),
+            pods: rng.usize(2..=5),
+            pods_max: rng.usize(5..=8),
+            bounds: TimeBounds {
+                drift_ppm: *pick(rng, &[0, 10_000, 50_000, 100_000]),
+                margin: Duration::from_millis(*pick(rng, &[2, 50, 500])),
+            },
+            ttl,
+            leadership,
+            takeover_after: leadership / 2,
+            delay: rng.u64(1..=20) * MS,
+            slow_one_in: *pick(rng, &[0, 50, 10, 4]),
+            slow_max: ttl_real * *pick(rng, &[1, 1, 2, 4]) / 2,
+            unruly_one_in: *pick(rng, &[0, 0, 40, 10]),
+            fallback_one_in: *pick(rng, &[0, 10, 3]),
+            fault_every: ttl_real / *pick(rng, &[1, 2, 4]),
+            platform_lag: ttl_real * *pick(rng, &[0, 1, 4]) / 2 + 10 * MS,
+            ignore_one_in: *pick(rng, &[0, 6, 2]),
+            unstoppable_one_in: *pick(rng, &[0, 0, 6, 2]),
+            slow_writer_one_in: *pick(rng, &[0, 10]),
+            safety: ttl_real * 16,
+            weights,
+        }
+    }
+
+    /// The next fault.
+    pub(super) fn draw(&self, rng: &mut Rng) -> Option<Fault> {
+        let sum: u32 = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut at = rng.u32(0..sum.max(1));
+        for (fault, weight) in &self.weights {
+            if at < *weight {
+                return Some(*fault);
+            }
+            at -= weight;
+        }
+        None
+    }
+
+    /// A lease's time as real time.
+    pub(super) fn ttl_real(&self) -> Real {
+        u64::try_from(self.ttl.as_nanos()).expect("a few seconds")
+    }
+
+    /// No more faults: what is left is ordinary delay.
+    pub(super) fn calm(&mut self) {
+        self.slow_one_in = 0;
+        self.unruly_one_in = 0;
+        self.fallback_one_in = 0;
+        self.ignore_one_in = 0;
+        self.slow_writer_one_in = 0;
+        self.platform_lag = 10 * MS;
+    }
+}
+
+/// One of `from`.
+pub(super) fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
+    &from[rng.usize(0..from.len())]
+}
+
+/// Once in so many times; never for 0.
+pub(super) fn one_in(rng: &mut Rng, many: u32) -> bool {
+    many > 0 && rng.u32(0..many) == 0
+}

@@ -1,0 +1,63 @@
+//! An agent's journal in memory: it outlives the agent, and can fail, or end the agent right
+//! after a write.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use leasehold_agent_core::{Journal, JournalError, Memory, Record};
+
+/// The disk below one pod's journal.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    /// What the records add up to.
+    pub memory: Memory,
+    /// Every append fails for now.
+    pub failing: bool,
+    /// After so many more appends the agent's process dies.
+    pub crash_after: Option<u32>,
+    /// It has died.
+    pub crashed: bool,
+    /// Records that change what the agent holds or obeys.
+    pub lease_records: u64,
+    /// Records appended since they were last taken.
+    pub fresh: Vec<Record>,
+}
+
+/// The journal of one agent's process.
+#[derive(Clone, Debug)]
+pub(super) struct SimJournal(pub Rc<RefCell<Disk>>);
+
+impl Journal for SimJournal {
+    fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        let mut disk = self.0.borrow_mut();
+        if disk.crashed {
+            // The process is dead: what it still does until control returns reaches nobody.
+            return Err(JournalError("the process is dead".into()));
+        }
+        if disk.failing {
+            return Err(JournalError("no space left on device".into()));
+        }
+        // Through its text, as a file would have it.
+        if cfg!(debug_assertions) && disk.lease_records.is_multiple_of(16) {
+            let line = serde_json::to_string(record).expect("a record is JSON");
+            let back: Record = serde_json::from_str(&line).expect("its own JSON");
+            assert_eq!(&back, record, "a record reads back as it was written");
+        }
+        disk.memory.apply(record);
+        let lease = matches!(
+            record,
+            Record::Epoch { .. }
+                | Record::Pool { .. }
+                | Record::Stream { .. }
+                | Record::StreamEnded { .. }
+                | Record::Lapsing { .. }
+        );
+        disk.lease_records += u64::from(lease);
+        disk.fresh.push(record.clone());
+        if let Some(left) = disk.crash_after {
+            disk.crashed = left == 0;
+            disk.crash_after = left.checked_sub(1);
+        }
+        Ok(())
+    }
+}

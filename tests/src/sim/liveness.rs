@@ -1,0 +1,265 @@
+//! After the faults: the system converges, then stays still, and answers one change with the
+//! fewest moves.
+//!
+//! Invariant: what it demands is promised by L1 to L7 of the protocol's page.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::desired::Policy;
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::{ClusterName, StreamKey};
+
+use super::clock::Real;
+use super::queue::Happening;
+use super::world::World;
+
+/// How far the liveness phase has come.
+#[derive(Debug, Default)]
+pub(super) enum Stage {
+    /// It converges.
+    #[default]
+    Converging,
+    /// It had converged, and one thing changed.
+    Changed(Change),
+    /// All is done.
+    Done,
+}
+
+/// The one change, and how things were before it.
+#[derive(Debug)]
+pub(super) struct Change {
+    what: What,
+    owners: BTreeMap<StreamKey, usize>,
+    stream_changes: u64,
+}
+
+#[derive(Debug)]
+enum What {
+    Failover,
+    Join(usize),
+    Leave(usize),
+}
+
+impl World {
+    /// Looks whether it has converged, and goes on from there.
+    pub(super) fn look(&mut self) {
+        let ttl = self.profile.ttl_real();
+        self.after(ttl / 2, Happening::Look);
+        let waited = self.t - self.calm_since.unwrap_or(self.t);
+        if let Err(why) = self.converged() {
+            self.trace.say(self.t, || format!("        not converged: {why:?}"));
+            if waited > self.patience() {
+                let property = why.0;
+                self.fail(property, || format!("not converged: {}", why.1));
+            }
+            return;
+        }
+        // Still for longer than any cooldown and settling that a manifest may ask for.
+        if self.t - self.observer.last_change < ttl * 5 / 2 {
+            if waited > self.patience() {
+                self.fail("L4", || "it moves again and again".into());
+            }
+            return;
+        }
+        self.cover.hit("converged and still");
+        match std::mem::take(&mut self.stage) {
+            Stage::Converging => self.change_one_thing(),
+            Stage::Changed(change) => {
+                self.check_change(&change);
+                self.stage = Stage::Done;
+            }
+            Stage::Done => self.stage = Stage::Done,
+        }
+    }
+
+    fn patience(&self) -> Real {
+        let leadership = self.profile.leadership.as_nanos() as Real;
+        self.profile.ttl_real() * 60 + leadership * 4
+    }
+
+    fn converged(&self) -> Result<(), (&'static str, String)> {
+        let Some((leader, _)) = self.true_leader() else {
+            return Err(("L1", "nobody leads".into()));
+        };
+        let core = self.replicas[leader].core.as_ref().ok_or(("L1", "no core".to_owned()))?;
+        let now = self.local_of_replica(leader);
+        for view in core.clusters(now) {
+            if let Some(held) = view.held {
+                return Err(("L1", format!("{} is held: {held}", view.name)));
+            }
+            if view.unreported + view.lost > 0 {
+                return Err(("L1", format!("{}: unreported or lost workers", view.name)));
+            }
+        }
+        for pod in self.living() {
+            let node = &self.pods[pod];
+            if node.leaving || node.replaced {
+                return Err(("L7", format!("p{pod} has not left yet")));
+            }
+            if !node.worker.alive || node.agent.is_none() {
+                return Err(("L1", format!("p{pod} has not come back yet")));
+            }
+            let presence = core.worker(&node.key, now).map(|view| view.presence);
+            if presence != Some(Presence::Connected) {
+                return Err(("L1", format!("p{pod} is {presence:?} to c{leader}")));
+            }
+        }
+        let clusters: Vec<ClusterName> =
+            self.manifests.desired().clusters.keys().cloned().collect();
+        for cluster in clusters {
+            self.pools_converged(&cluster)?;
+            self.streams_converged(&cluster)?;
+        }
+        Ok(())
+    }
+
+    fn workers_of(&self, cluster: &ClusterName) -> Vec<usize> {
+        let mut living = self.living();
+        living.retain(|pod| self.pods[*pod].key.cluster == *cluster);
+        living
+    }
+
+    /// L3: the whole budget is granted, as far as workers can use it.
+    fn pools_converged(&self, cluster: &ClusterName) -> Result<(), (&'static str, String)> {
+        let desired = self.manifests.desired();
+        let wanted = &desired.clusters[cluster];
+        let workers = self.workers_of(cluster);
+        let most = wanted.jobs_per_worker_max.saturating_mul(workers.len() as u32);
+        let size = |pod: &usize| self.pods[*pod].size_in_effect(self.local_of_pod(*pod));
+        let granted: u32 = workers.iter().map(size).sum();
+        let due = wanted.jobs_max.min(most);
+        if granted != due {
+            return Err(("L3", format!("{cluster}: {granted} slots in effect, {due} are due")));
+        }
+        Ok(())
+    }
+
+    /// L2: every stream has an owner while there is room.
+    fn streams_converged(&self, cluster: &ClusterName) -> Result<(), (&'static str, String)> {
+        let desired = self.manifests.desired();
+        let owners = self.owners();
+        let workers = self.workers_of(cluster);
+        let sets = desired.sets.iter().filter(|(_, set)| set.cluster == *cluster);
+        let dedicated: usize = sets
+            .clone()
+            .map(|(_, set)| set.streams.iter().filter(|stream| stream.dedicated).count())
+            .sum();
+        let room = !workers.is_empty() && (dedicated == 0 || dedicated < workers.len());
+        for (name, set) in sets {
+            for stream in &set.streams {
+                let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
+                match owners.get(&key) {
+                    None if room => return Err(("L2", format!("{key} has no owner"))),
+                    Some(pod) if !workers.contains(pod) => {
+                        return Err(("L2", format!("{key} is owned by p{pod} of another cluster")));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Who really uses each stream.
+    fn owners(&self) -> BTreeMap<StreamKey, usize> {
+        let mut owners = BTreeMap::new();
+        for pod in self.living() {
+            let now = self.local_of_pod(pod);
+            owners.extend(self.uses_now(pod, now).map(|key| (key.clone(), pod)));
+        }
+        owners
+    }
+
+    fn change_one_thing(&mut self) {
+        let living = self.living();
+        let pod = living[self.rng.usize(0..living.len())];
+        let before = (self.owners(), self.observer.stream_changes);
+        let what = match self.rng.u8(0..4) {
+            0 | 1 => {
+                let (leader, _) = self.true_leader().expect("it has converged");
+                let standby = (leader + 1) % self.replicas.len();
+                match self.rng.bool() {
+                    true => {
+                        self.crash_replica(leader);
+                        self.after(
+                            super::clock::MS * 50,
+                            Happening::BootReplica { replica: leader },
+                        );
+                    }
+                    false => self.take(standby),
+                }
+                What::Failover
+            }
+            2 => {
+                let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
+                What::Join(self.new_pod(None, newest))
+            }
+            _ => {
+                self.drain_pod(pod);
+                What::Leave(pod)
+            }
+        };
+        self.trace.say(self.t, || format!("        one change: {what:?}"));
+        self.stage = Stage::Changed(Change { what, owners: before.0, stream_changes: before.1 });
+        self.calm_since = Some(self.t);
+        self.observer.last_change = self.t;
+    }
+
+    /// L4, L6: no move that the change did not ask for.
+    fn check_change(&mut self, change: &Change) {
+        let owners = self.owners();
+        let moved: Vec<_> =
+            change.owners.iter().filter(|(key, pod)| owners.get(*key) != Some(*pod)).collect();
+        match change.what {
+            What::Failover => {
+                self.cover.hit("checked: a failover moves nothing");
+                let changes = self.observer.stream_changes - change.stream_changes;
+                if !moved.is_empty() || changes > 0 {
+                    let detail = format!("a failover moved {moved:?}, {changes} grants or revokes");
+                    self.fail("L6", || detail);
+                }
+            }
+            What::Join(pod) => {
+                self.cover.hit("checked: a join moves the fewest");
+                let most = self.moves_at_join(pod);
+                let away =
+                    moved.iter().any(|(key, _)| owners.get(*key).is_some_and(|to| *to != pod));
+                if let Some(most) = most.filter(|most| away || moved.len() > *most) {
+                    let detail = format!("a join of p{pod} moved {moved:?}; at most {most} due");
+                    self.fail("L4", || detail);
+                }
+            }
+            What::Leave(pod) => {
+                self.cover.hit("checked: a leave moves only its own");
+                let others = moved.iter().any(|(_, from)| **from != pod);
+                if others && self.plain(&self.pods[pod].key.cluster.clone()) {
+                    let detail = format!("the end of p{pod} moved {moved:?}");
+                    self.fail("L4", || detail);
+                }
+            }
+        }
+    }
+
+    /// Whether the cluster's streams are all alike, so that the fewest moves are plain to see.
+    fn plain(&self, cluster: &ClusterName) -> bool {
+        let desired = self.manifests.desired();
+        let mut sets = desired.sets.values().filter(|set| set.cluster == *cluster);
+        sets.all(|set| {
+            let alike =
+                |s: &leasehold_coordinator_core::desired::Stream| s.weight == 1 && !s.dedicated;
+            set.policy == Policy::Sticky && set.streams.iter().all(alike)
+        })
+    }
+
+    fn moves_at_join(&self, pod: usize) -> Option<usize> {
+        let cluster = &self.pods[pod].key.cluster;
+        if !self.plain(cluster) {
+            return None;
+        }
+        let desired = self.manifests.desired();
+        let sets = desired.sets.values().filter(|set| set.cluster == *cluster);
+        // Each set may be balanced by itself.
+        let workers = self.workers_of(cluster).len();
+        Some(sets.map(|set| set.streams.len().div_ceil(workers)).sum())
+    }
+}

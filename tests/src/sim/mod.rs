@@ -1,0 +1,28 @@
+//! The simulator: the real cores and real messages in a simulated world, where one seed decides
+//! everything, and an observer checks the protocol's properties after every step.
+
+mod chaos;
+mod clock;
+mod coverage;
+mod election;
+mod faults;
+mod journal;
+mod liveness;
+mod mutant;
+mod network;
+mod observer;
+mod platform;
+mod pod;
+mod queue;
+mod replica;
+mod runner;
+mod store;
+mod trace;
+mod wire;
+mod worker;
+mod world;
+
+pub use coverage::Coverage;
+pub use mutant::Mutant;
+pub use observer::Failure;
+pub use runner::{Outcome, Summary, run_seed, run_seeds};

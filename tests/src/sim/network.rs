@@ -1,0 +1,361 @@
+//! Links between agents and replicas: messages in bytes, with delay, cuts, breaks, and what a
+//! link loses, doubles or reorders.
+//!
+//! Invariant: unless a seed wants unruly links, what goes into a link in one direction comes out
+//! in order or not at all.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use leasehold_agent_core::Target;
+use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_types::LinkNumber;
+use leasehold_types::message::AgentMessage;
+
+use super::clock::{MS, Real};
+use super::faults::one_in;
+use super::queue::Happening;
+use super::wire;
+use super::world::World;
+
+/// Index of a link; never used again.
+pub(super) type LinkId = usize;
+
+/// What travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Data {
+    /// A message in bytes.
+    Message(Vec<u8>),
+    /// The end of the link.
+    Close,
+}
+
+/// A direction that does not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cut {
+    /// From a pod to a replica.
+    Up(usize, usize),
+    /// From a replica to a pod.
+    Down(usize, usize),
+    /// Between a replica and the store.
+    Store(usize),
+}
+
+/// One link between an agent and a replica.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// The pod at its lower end.
+    pub pod: usize,
+    /// The agent's life that opened it.
+    pub pod_run: u64,
+    /// Its number there.
+    pub number: LinkNumber,
+    /// The replica at its upper end.
+    pub replica: usize,
+    /// The replica's life that took it.
+    pub replica_run: u64,
+    /// The agent has it open.
+    pub pod_open: bool,
+    /// The replica has it open.
+    pub replica_open: bool,
+    /// What is on its way is lost.
+    pub lost: bool,
+    /// The writer takes long.
+    pub slow_writer: bool,
+    clear_up: Real,
+    clear_down: Real,
+    held_up: VecDeque<Data>,
+    held_down: VecDeque<Data>,
+}
+
+/// The directions that are cut, and all links.
+#[derive(Debug, Default)]
+pub(super) struct Network {
+    /// All links that ever were.
+    pub links: Vec<Link>,
+    /// What is cut.
+    pub cuts: BTreeSet<Cut>,
+}
+
+impl World {
+    /// The delay of one message.
+    pub(super) fn delay(&mut self) -> Real {
+        let usual = self.profile.delay;
+        let quick = self.rng.u64(usual / 4..=usual);
+        match one_in(&mut self.rng, self.profile.slow_one_in) {
+            true => quick + self.rng.u64(0..=self.profile.slow_max),
+            false => quick,
+        }
+    }
+
+    /// An agent dials: the replica takes the link, or the agent learns that it cannot be had.
+    pub(super) fn dial(&mut self, pod: usize, number: LinkNumber, target: &Target) {
+        let replica = match target {
+            Target::Leader(address) => {
+                address[1..address.find(':').unwrap_or(address.len())].parse().unwrap_or(0)
+            }
+            Target::Next => {
+                let agent = self.pods[pod].agent.as_mut().expect("the dialler lives");
+                agent.next_address += 1;
+                agent.next_address % self.replicas.len()
+            }
+        };
+        let cut = self.network.cuts.contains(&Cut::Up(pod, replica))
+            || self.network.cuts.contains(&Cut::Down(pod, replica));
+        if cut || !self.replicas[replica].is_up() || self.paused_replica(replica) {
+            self.agent_call(pod, |holder, now| holder.handle_closed(number, "no answer", now));
+            return;
+        }
+        let link = Link {
+            pod,
+            pod_run: self.pods[pod].run,
+            number,
+            replica,
+            replica_run: self.replicas[replica].run,
+            pod_open: true,
+            replica_open: true,
+            lost: false,
+            slow_writer: one_in(&mut self.rng, self.profile.slow_writer_one_in),
+            clear_up: 0,
+            clear_down: 0,
+            held_up: VecDeque::new(),
+            held_down: VecDeque::new(),
+        };
+        self.network.links.push(link);
+        let id = self.network.links.len() - 1;
+        self.pods[pod].agent.as_mut().expect("the dialler lives").link = Some(id);
+        let delay = self.delay();
+        self.after(delay, Happening::Opened { link: id });
+    }
+
+    /// An agent sends on a link.
+    pub(super) fn send_up(&mut self, link: LinkId, message: &AgentMessage) {
+        let bytes = wire::encode_up(message);
+        self.trace.hash(&bytes);
+        self.put_up(link, Data::Message(bytes));
+        if matches!(message, AgentMessage::Hello(_))
+            && one_in(&mut self.rng, self.profile.fallback_one_in)
+        {
+            self.cover.hit("fault: link broken after hello");
+            self.break_link(link);
+        }
+    }
+
+    /// Puts data on its way to the replica.
+    pub(super) fn put_up(&mut self, link: LinkId, data: Data) {
+        let (delay, copies, ordered) = self.fate(&data);
+        let line = &mut self.network.links[link];
+        for _ in 0..copies {
+            let t = if ordered { (self.t + delay).max(line.clear_up) } else { self.t + delay };
+            line.clear_up = line.clear_up.max(t);
+            self.queue.push(t, Happening::ToReplica { link, data: data.clone() });
+        }
+    }
+
+    /// Puts data on its way to the agent.
+    pub(super) fn put_down(&mut self, link: LinkId, data: Data) {
+        let (delay, copies, ordered) = self.fate(&data);
+        let line = &mut self.network.links[link];
+        for _ in 0..copies {
+            let t = if ordered { (self.t + delay).max(line.clear_down) } else { self.t + delay };
+            line.clear_down = line.clear_down.max(t);
+            self.queue.push(t, Happening::ToPod { link, data: data.clone() });
+        }
+    }
+
+    /// How long something takes, how often it arrives, and whether it keeps its place.
+    fn fate(&mut self, data: &Data) -> (Real, u32, bool) {
+        let delay = self.delay();
+        if *data == Data::Close || !one_in(&mut self.rng, self.profile.unruly_one_in) {
+            return (delay, 1, true);
+        }
+        match self.rng.u8(0..3) {
+            0 => {
+                self.cover.hit("fault: message dropped");
+                (delay, 0, true)
+            }
+            1 => {
+                self.cover.hit("fault: message doubled");
+                (delay, 2, true)
+            }
+            _ => {
+                self.cover.hit("fault: message reordered");
+                (delay * 4, 1, false)
+            }
+        }
+    }
+
+    /// Data reaches a replica, unless the direction is cut.
+    pub(super) fn arrive_up(&mut self, link: LinkId, data: Data) {
+        let line = &mut self.network.links[link];
+        if self.network.cuts.contains(&Cut::Up(line.pod, line.replica)) || !line.held_up.is_empty()
+        {
+            line.held_up.push_back(data);
+            return;
+        }
+        let (replica, run) = (line.replica, line.replica_run);
+        if line.lost || self.replicas[replica].run != run || !self.replicas[replica].is_up() {
+            return;
+        }
+        let conn = ConnId(link as u64);
+        let open = line.replica_open;
+        let event = match data {
+            Data::Close if open => {
+                line.replica_open = false;
+                Event::Closed(conn)
+            }
+            Data::Close => return,
+            Data::Message(bytes) => {
+                // A replica that has closed may still find what had come before in its queue.
+                if !open && self.rng.bool() {
+                    return;
+                }
+                match wire::decode_up(&bytes) {
+                    AgentMessage::Hello(hello) => Event::Hello(conn, hello),
+                    AgentMessage::Report(report) => Event::Report(conn, report),
+                    AgentMessage::Beat(beat) => Event::Beat(conn, beat),
+                }
+            }
+        };
+        self.core_event(replica, event);
+    }
+
+    /// Data reaches a pod, unless the direction is cut.
+    pub(super) fn arrive_down(&mut self, link: LinkId, data: Data) {
+        let line = &mut self.network.links[link];
+        if self.network.cuts.contains(&Cut::Down(line.pod, line.replica))
+            || !line.held_down.is_empty()
+        {
+            line.held_down.push_back(data);
+            return;
+        }
+        let (pod, number) = (line.pod, line.number);
+        if line.lost || self.pods[pod].run != line.pod_run || self.pods[pod].agent.is_none() {
+            return;
+        }
+        match data {
+            Data::Close if line.pod_open => {
+                line.pod_open = false;
+                self.agent_call(pod, |holder, now| holder.handle_closed(number, "ended", now));
+            }
+            Data::Close => {}
+            Data::Message(bytes) => {
+                // A link that the agent left may still give what had come before.
+                if line.pod_open || self.rng.bool() {
+                    self.deliver(pod, link, wire::decode_down(&bytes));
+                }
+            }
+        }
+    }
+
+    /// The agent ends a link: what it had sent may still arrive, before the end or without one.
+    pub(super) fn hang_up(&mut self, link: LinkId) {
+        let line = &mut self.network.links[link];
+        if !line.pod_open {
+            return;
+        }
+        line.pod_open = false;
+        self.end_seen_by_replica(link);
+    }
+
+    /// The replica ends a link, after what it has sent.
+    pub(super) fn close_conn(&mut self, link: LinkId) {
+        let line = &mut self.network.links[link];
+        if line.replica_open {
+            line.replica_open = false;
+            self.put_down(link, Data::Close);
+        }
+    }
+
+    /// A link breaks: each end learns it some time, and what is on its way may arrive or not.
+    pub(super) fn break_link(&mut self, link: LinkId) {
+        self.put_down(link, Data::Close);
+        self.end_seen_by_replica(link);
+        if self.rng.u8(0..3) == 0 {
+            // What was on its way is lost; the ends find out from silence alone.
+            let line = &mut self.network.links[link];
+            line.lost = true;
+            let (pod, run, number) = (line.pod, line.pod_run, line.number);
+            let open = std::mem::take(&mut line.pod_open);
+            if open && self.pods[pod].run == run && self.pods[pod].agent.is_some() {
+                self.agent_call(pod, |holder, now| holder.handle_closed(number, "broken", now));
+            }
+        }
+    }
+
+    fn end_seen_by_replica(&mut self, link: LinkId) {
+        match self.rng.u8(0..4) {
+            // Half-open: the replica finds out much later.
+            0 => {
+                let t = self.t + self.rng.u64(0..self.profile.ttl_real() * 4);
+                self.queue.push(t, Happening::ToReplica { link, data: Data::Close });
+            }
+            _ => self.put_up(link, Data::Close),
+        }
+    }
+
+    /// A process at one end has died: the other end learns it soon, or not before its time.
+    pub(super) fn end_links(&mut self, concerns: impl Fn(&Link) -> bool, of_pod: bool) {
+        for link in 0..self.network.links.len() {
+            let line = &mut self.network.links[link];
+            if !concerns(line) {
+                continue;
+            }
+            match of_pod {
+                true => {
+                    let was = std::mem::take(&mut line.pod_open);
+                    if was {
+                        self.end_seen_by_replica(link);
+                    }
+                }
+                false => {
+                    let was = std::mem::take(&mut line.replica_open);
+                    if was && self.rng.u8(0..4) > 0 {
+                        self.put_down(link, Data::Close);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Cuts a direction for a while.
+    pub(super) fn cut(&mut self, cut: Cut, time: Real) {
+        if self.network.cuts.insert(cut) {
+            self.after(time, Happening::Heal(cut));
+        }
+    }
+
+    /// A direction works again: what waited goes on in order.
+    pub(super) fn heal(&mut self, cut: Cut) {
+        if !self.network.cuts.remove(&cut) {
+            return;
+        }
+        for link in 0..self.network.links.len() {
+            let line = &mut self.network.links[link];
+            let waited: Vec<Data> = match cut {
+                Cut::Up(pod, replica) if (pod, replica) == (line.pod, line.replica) => {
+                    line.clear_up = self.t;
+                    line.held_up.drain(..).collect()
+                }
+                Cut::Down(pod, replica) if (pod, replica) == (line.pod, line.replica) => {
+                    line.clear_down = self.t;
+                    line.held_down.drain(..).collect()
+                }
+                _ => continue,
+            };
+            for data in waited {
+                match cut {
+                    Cut::Up(..) => {
+                        let t = self.network.links[link].clear_up + MS / 10;
+                        self.network.links[link].clear_up = t;
+                        self.queue.push(t, Happening::ToReplica { link, data });
+                    }
+                    _ => {
+                        let t = self.network.links[link].clear_down + MS / 10;
+                        self.network.links[link].clear_down = t;
+                        self.queue.push(t, Happening::ToPod { link, data });
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Sees everything, and checks the safety properties of the protocol against the truth.
+//!
+//! Invariant: it changes nothing that a core could notice.
+
+use std::collections::BTreeMap;
+
+use leasehold_agent_core::{Lease, Record};
+use leasehold_coordinator_core::effect::{Freed, Notice};
+use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::{
+    ClusterName, Epoch, GrantNumber, JobId, Moment, StreamKey, Token, WorkerKey,
+};
+
+use super::network::LinkId;
+use super::world::World;
+
+/// A property that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its name in the protocol's page, or "panic".
+    pub property: &'static str,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// What the observer remembers.
+#[derive(Debug, Default)]
+pub(super) struct Observer {
+    /// The first property that did not hold.
+    pub failure: Option<Failure>,
+    /// When the last grant, revoke or end of a lease was noticed.
+    pub last_change: u64,
+    /// Streams granted or asked back so far.
+    pub stream_changes: u64,
+    ceilings: BTreeMap<ClusterName, u32>,
+    stream_tokens: BTreeMap<StreamKey, (Token, usize)>,
+    pool_tokens: BTreeMap<WorkerKey, Token>,
+}
+
+/// How things stood before a message came.
+#[derive(Debug)]
+pub(super) struct Before {
+    records: u64,
+    epoch: Epoch,
+    run: u64,
+    stale: Option<(&'static str, &'static str)>,
+    grant: Option<(Epoch, GrantNumber, bool)>,
+}
+
+impl World {
+    /// Notes the first failure.
+    pub(super) fn fail(&mut self, property: &'static str, detail: impl FnOnce() -> String) {
+        if self.observer.failure.is_none() {
+            let failure = Failure { property, detail: detail() };
+            self.trace.say(self.t, || format!("VIOLATION {property}: {}", failure.detail));
+            self.observer.failure = Some(failure);
+        }
+    }
+
+    /// The replica that really leads, if its core knows: the newest epoch is its own.
+    pub(super) fn true_leader(&self) -> Option<(usize, Epoch)> {
+        let owner = self.store.owner?;
+        let epoch = self.replicas[owner].leads()?;
+        (epoch == self.store.epoch).then_some((owner, epoch))
+    }
+
+    /// Checks what must hold at every moment.
+    pub(super) fn check(&mut self) {
+        let leader = self.true_leader();
+        self.check_jobs(leader.map(|(replica, _)| replica));
+        self.check_streams();
+    }
+
+    /// S1 and S2: jobs against the budget and against the leader's own view.
+    fn check_jobs(&mut self, leader: Option<usize>) {
+        let mut sums: BTreeMap<ClusterName, u32> = BTreeMap::new();
+        for pod in 0..self.pods.len() {
+            let node = &self.pods[pod];
+            // Of a pod whose name another has taken, nobody can know how many jobs it runs.
+            if node.dead || node.replaced {
+                continue;
+            }
+            let truth = node.jobs_truth(self.local_of_pod(pod));
+            if truth == 0 {
+                continue;
+            }
+            let Some(sum) = sums.get_mut(&node.key.cluster) else {
+                sums.insert(node.key.cluster.clone(), truth);
+                self.check_committed(leader, pod, truth);
+                continue;
+            };
+            *sum += truth;
+            self.check_committed(leader, pod, truth);
+        }
+        let desired = self.manifests.desired();
+        for (name, wanted) in &desired.clusters {
+            let in_force = self.delivered_jobs_max(name);
+            let sum = sums.get(name).copied().unwrap_or(0);
+            let known = self.committed_when_settled(leader, name);
+            let ceiling = self.observer.ceilings.entry(name.clone()).or_insert(wanted.jobs_max);
+            // A lowered cap is reached as what was committed falls, never above it again.
+            *ceiling = in_force.max(known.map_or(*ceiling, |known| known.min(*ceiling)));
+            let ceiling = *ceiling;
+            if sum > ceiling {
+                self.fail("S1", || format!("cluster {name}: {sum} jobs possible, cap {ceiling}"));
+            }
+        }
+    }
+
+    fn check_committed(&mut self, leader: Option<usize>, pod: usize, truth: u32) {
+        let Some(leader) = leader else { return };
+        let now = self.local_of_replica(leader);
+        let key = &self.pods[pod].key;
+        let Some(core) = self.replicas[leader].core.as_ref() else { return };
+        let committed = core.worker(key, now).map_or(0, |view| view.committed);
+        if committed < truth {
+            let key = key.clone();
+            self.fail("S2", || {
+                format!("c{leader} commits {committed} slots to {key}, which may run {truth} jobs")
+            });
+        }
+    }
+
+    /// The highest `maxJobs` that any living replica acts by.
+    fn delivered_jobs_max(&self, cluster: &ClusterName) -> u32 {
+        self.replicas
+            .iter()
+            .filter_map(|replica| replica.jobs_max.get(cluster))
+            .copied()
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn committed_when_settled(&self, leader: Option<usize>, cluster: &ClusterName) -> Option<u32> {
+        let core = self.replicas[leader?].core.as_ref()?;
+        let in_force = self.delivered_jobs_max(cluster);
+        if self.observer.ceilings.get(cluster).is_none_or(|ceiling| *ceiling <= in_force) {
+            return None;
+        }
+        let now = self.local_of_replica(leader?);
+        let view = core.clusters(now).into_iter().find(|view| view.name == *cluster)?;
+        view.held.is_none().then_some(view.committed)
+    }
+
+    /// S3: at most one pod may use a stream.
+    fn check_streams(&mut self) {
+        let mut uses: Vec<(&StreamKey, usize, Token)> = Vec::with_capacity(32);
+        for (index, pod) in self.pods.iter().enumerate().filter(|(_, pod)| !pod.dead) {
+            let now = pod.clock.local(self.t);
+            let used = pod.worker.streams.iter().filter(|(_, used)| pod.worker.uses(used, now));
+            uses.extend(used.map(|(key, used)| (key, index, used.token)));
+        }
+        let disks: Vec<_> = self.pods.iter().map(|pod| pod.disk.borrow()).collect();
+        for (index, pod) in self.pods.iter().enumerate() {
+            if pod.dead || pod.left {
+                continue;
+            }
+            let now = pod.clock.local(self.t);
+            let memory = &disks[index].memory;
+            for (key, held) in &memory.streams {
+                let end = held.lapses.unwrap_or(memory.renewed_until);
+                if held.pinned || now < end {
+                    uses.push((key, index, held.token));
+                }
+            }
+        }
+        uses.sort_unstable();
+        let twice = uses.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1);
+        let found = twice.map(|pair| {
+            format!("p{} {} and p{} {}: {}", pair[0].1, pair[0].2, pair[1].1, pair[1].2, pair[0].0)
+        });
+        drop(uses);
+        drop(disks);
+        if let Some(found) = found {
+            self.fail("S3", || format!("two owners: {found}"));
+        }
+    }
+
+    fn may_use(&self, pod: usize, stream: &StreamKey, token: Token) -> bool {
+        let node = &self.pods[pod];
+        let now = node.clock.local(self.t);
+        let worker = node
+            .worker
+            .streams
+            .get(stream)
+            .is_some_and(|used| used.token == token && node.worker.uses(used, now));
+        let disk = node.disk.borrow();
+        let agent = !node.left
+            && disk.memory.streams.get(stream).is_some_and(|held| {
+                held.token == token
+                    && (held.pinned || now < held.lapses.unwrap_or(disk.memory.renewed_until))
+            });
+        worker || agent
+    }
+
+    /// S4, S8, S9, S10: what a leader frees nobody uses any more.
+    pub(super) fn observe_notice(&mut self, replica: usize, notice: &Notice) {
+        let leads = self.true_leader().filter(|(leader, _)| *leader == replica);
+        match notice {
+            Notice::StreamGranted { .. } | Notice::StreamRevoked { .. } => {
+                self.observer.last_change = self.t;
+                self.observer.stream_changes += 1;
+            }
+            Notice::PoolGranted { .. } | Notice::StreamFreed { .. } => {
+                self.observer.last_change = self.t;
+            }
+            _ => {}
+        }
+        let Some((_, epoch)) = leads else { return };
+        match notice {
+            Notice::StreamFreed { worker, stream, token, how } => {
+                let user = (0..self.pods.len()).find(|pod| {
+                    let node = &self.pods[*pod];
+                    node.key == *worker && !node.dead && self.may_use(*pod, stream, *token)
+                });
+                let property = match how {
+                    Freed::Expired => "S4",
+                    Freed::Released => "S10",
+                    Freed::Gone => "S2",
+                };
+                if let Some(pod) = user {
+                    let (stream, token) = (stream.clone(), *token);
+                    self.fail(property, || {
+                        format!("c{replica} frees {stream} {token} ({how:?}), which p{pod} may use")
+                    });
+                }
+            }
+            Notice::HoldEnded(cluster) => self.check_hold_end(replica, epoch, cluster),
+            _ => {}
+        }
+    }
+
+    /// S8: a new leader plans only when nobody obeys a predecessor and holds something unknown.
+    fn check_hold_end(&mut self, replica: usize, epoch: Epoch, cluster: &ClusterName) {
+        let unknown = (0..self.pods.len()).find_map(|pod| {
+            let node = &self.pods[pod];
+            let disk = node.disk.borrow();
+            let memory = &disk.memory;
+            if node.dead || node.left || node.key.cluster != *cluster || node.replaced {
+                return None;
+            }
+            let now = node.clock.local(self.t);
+            let obeys_older = memory.epoch.is_some_and(|obeyed| obeyed < epoch);
+            let held = memory.streams.iter().find(|(_, held)| {
+                !held.pinned && now < held.lapses.unwrap_or(memory.renewed_until)
+            });
+            held.filter(|_| obeys_older && node.worker.stoppable).map(|(key, _)| (pod, key.clone()))
+        });
+        if let Some((pod, stream)) = unknown {
+            self.fail("S8", || {
+                format!("c{replica} plans {cluster} under {epoch}; p{pod} holds {stream} unheard")
+            });
+        }
+    }
+
+    /// How things stand before a message reaches an agent.
+    pub(super) fn before_message(
+        &mut self,
+        pod: usize,
+        link: LinkId,
+        message: &CoordinatorMessage,
+    ) -> Before {
+        let node = &self.pods[pod];
+        let disk = node.disk.borrow();
+        let agent = node.agent.as_ref().expect("a message comes to a living agent");
+        let epoch = disk.memory.epoch.unwrap_or_default();
+        let mut stale = None;
+        let mut grant = None;
+        match message {
+            CoordinatorMessage::Grant(message) => {
+                let number = (message.epoch, message.number);
+                if agent.link != Some(link) {
+                    stale = Some(("S10", "a message of an old link"));
+                } else if message.epoch < epoch {
+                    stale = Some(("S6", "a grant of a lower epoch"));
+                } else if number <= agent.applied {
+                    stale = Some(("S6", "a grant of a number that was applied"));
+                } else {
+                    grant = Some((message.epoch, message.number, message.snapshot));
+                }
+            }
+            CoordinatorMessage::Welcome(welcome) if welcome.epoch < epoch => {
+                stale = Some(("S6", "a welcome of a lower epoch"));
+            }
+            _ => {}
+        }
+        Before { records: disk.lease_records, epoch, run: node.run, stale, grant }
+    }
+
+    /// S5, S6, S10: what a message changed at an agent.
+    pub(super) fn observe_message(
+        &mut self,
+        pod: usize,
+        _message: &CoordinatorMessage,
+        before: &Before,
+    ) {
+        let node = &mut self.pods[pod];
+        let fresh = std::mem::take(&mut node.disk.borrow_mut().fresh);
+        let (records, epoch) = {
+            let disk = node.disk.borrow();
+            (disk.lease_records, disk.memory.epoch.unwrap_or_default())
+        };
+        if let (Some(agent), Some((of, number, snapshot))) = (node.agent.as_mut(), before.grant) {
+            let next = agent.applied.0 == of && number == agent.applied.1.next();
+            if snapshot || next {
+                agent.applied = (of, number);
+            }
+        }
+        if let Some((property, what)) = before.stale {
+            self.cover.hit("stale message came");
+            if records > before.records && self.pods[pod].run == before.run {
+                self.fail(property, || format!("p{pod} acted on {what}: {fresh:?}"));
+            }
+        }
+        if epoch < before.epoch && self.pods[pod].run == before.run {
+            let from = before.epoch;
+            self.fail("S6", || format!("p{pod} went back from epoch {from} to {epoch}"));
+        }
+        self.check_tokens(pod, &fresh);
+    }
+
+    fn check_tokens(&mut self, pod: usize, fresh: &[Record]) {
+        for record in fresh {
+            match record {
+                Record::Stream { stream, token, .. } => {
+                    let last = self.observer.stream_tokens.get(stream).copied();
+                    if let Some((last, owner)) = last {
+                        if *token < last || (*token == last && owner != pod) {
+                            self.fail("S5", || {
+                                format!("p{pod} got {stream} under {token}; p{owner} had {last}")
+                            });
+                        }
+                    }
+                    self.observer.stream_tokens.insert(stream.clone(), (*token, pod));
+                }
+                Record::Pool { token, .. } => {
+                    let key = &self.pods[pod].key;
+                    let last = self.observer.pool_tokens.get(key).copied();
+                    if last.is_some_and(|last| *token < last) && !self.pods[pod].replaced {
+                        let key = key.clone();
+                        self.fail("S5", || format!("{key}: pool under {token} after {last:?}"));
+                        return;
+                    }
+                    let key = key.clone();
+                    self.observer.pool_tokens.insert(key, *token);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// S11: what an agent sends it has written down.
+    pub(super) fn observe_sent(&mut self, pod: usize, message: &AgentMessage) {
+        let disk = self.pods[pod].disk.borrow();
+        let memory = &disk.memory;
+        let wrong = match message {
+            AgentMessage::Hello(_) => None,
+            AgentMessage::Report(report) => (memory.epoch != Some(report.epoch))
+                .then(|| format!("reports epoch {}, wrote {:?}", report.epoch, memory.epoch)),
+            AgentMessage::Beat(beat) => beat
+                .released
+                .iter()
+                .find(|release| {
+                    memory
+                        .streams
+                        .get(&release.stream)
+                        .is_some_and(|held| held.token == release.token)
+                })
+                .map(|release| format!("sends the release of {}, unwritten", release.stream)),
+        };
+        drop(disk);
+        if let AgentMessage::Report(report) = message {
+            self.cover.hit(match report.speaks_for {
+                Some(_) => "report with memory",
+                None => "report without memory",
+            });
+            if !report.streams.is_empty() {
+                self.cover.hit("report claims streams");
+            }
+        }
+        if let AgentMessage::Beat(beat) = message {
+            if beat.wants_snapshot {
+                self.cover.hit("gap seen: snapshot wanted");
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.fail("S11", || format!("p{pod} {wrong}"));
+        }
+    }
+
+    /// S11, S12: what a worker is told its agent has written down.
+    pub(super) fn observe_lease(&mut self, pod: usize, lease: &Lease) {
+        let disk = self.pods[pod].disk.borrow();
+        let memory = &disk.memory;
+        let unwritten = lease.streams.iter().find(|stream| {
+            memory.streams.get(&stream.stream).is_none_or(|held| held.token != stream.token)
+        });
+        let mut wrong = unwritten.map(|stream| format!("shows {} {}", stream.stream, stream.token));
+        if lease.pool.token.is_some() && lease.pool.token != memory.pool.map(|pool| pool.0) {
+            wrong = Some(format!("shows pool {:?}, wrote {:?}", lease.pool.token, memory.pool));
+        }
+        let size = memory.pool.map_or(0, |(_, size, _)| size);
+        if lease.pool.size > size {
+            wrong = Some(format!("shows size {}, wrote {size}", lease.pool.size));
+        }
+        let draining = memory.draining && lease.pool.size > 0;
+        drop(disk);
+        if let Some(wrong) = wrong {
+            self.fail("S11", || format!("p{pod} {wrong}"));
+        }
+        if draining {
+            self.fail("S12", || format!("p{pod} drains and shows a pool: {:?}", lease.pool));
+        }
+    }
+
+    /// S11, S12: a job that may start was written down, and none starts in a drain.
+    pub(super) fn observe_begun(&mut self, pod: usize, job: &JobId, draining: bool) {
+        let written = self.pods[pod].disk.borrow().memory.jobs.contains(job);
+        if !written {
+            self.fail("S11", || format!("p{pod} lets {job} start, unwritten"));
+        }
+        if draining {
+            self.fail("S12", || format!("p{pod} drains and lets {job} start"));
+        }
+    }
+
+    /// A worker's clock, for the liveness checks.
+    pub(super) fn uses_now(&self, pod: usize, now: Moment) -> impl Iterator<Item = &StreamKey> {
+        let worker = &self.pods[pod].worker;
+        worker.streams.iter().filter(move |(_, used)| worker.uses(used, now)).map(|(key, _)| key)
+    }
+}

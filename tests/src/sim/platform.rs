@@ -1,0 +1,231 @@
+//! The platform: the manifests and their edits, pods that come and go, and its words about them,
+//! which lag.
+//!
+//! Invariant: it says "gone" only of what is really dead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_types::{ClusterName, SetName, StreamName, WorkerKey, WorkerName};
+
+use super::clock::{Clock, MS, Real};
+use super::faults::{Profile, one_in, pick};
+use super::pod::Pod;
+use super::queue::Happening;
+use super::worker::{Kind, Worker};
+use super::world::World;
+
+/// The desired state and its version.
+#[derive(Debug)]
+pub(super) struct Manifests {
+    /// Grows with every edit.
+    pub version: u64,
+    current: Arc<Desired>,
+    next_stream: u32,
+    next_pod: u32,
+}
+
+impl Manifests {
+    /// What a seed begins with.
+    pub(super) fn new(rng: &mut fastrand::Rng, profile: &Profile) -> Self {
+        let mut desired = Desired::default();
+        for index in 0..rng.usize(1..=2) {
+            let name = ClusterName::new(&format!("k{index}")).expect("a name");
+            let cluster = Cluster {
+                jobs_max: rng.u32(1..=12),
+                jobs_per_worker_max: rng.u32(1..=6),
+                drain_deadline: profile.ttl * rng.u32(2..=8),
+                ttl: profile.ttl,
+                floor: u32::from(rng.u8(0..4) == 0),
+            };
+            desired.clusters.insert(name, Arc::new(cluster));
+        }
+        let mut manifests =
+            Self { version: 1, current: Arc::new(Desired::default()), next_stream: 0, next_pod: 0 };
+        for index in 0..rng.usize(1..=3) {
+            let name = SetName::new(&format!("s{index}")).expect("a name");
+            let clusters: Vec<_> = desired.clusters.keys().cloned().collect();
+            let streams = (0..rng.usize(1..=6)).map(|_| manifests.stream(rng)).collect();
+            let set = StreamSet {
+                cluster: pick(rng, &clusters).clone(),
+                streams,
+                policy: if rng.u8(0..4) == 0 { Policy::Contiguous } else { Policy::Sticky },
+                mode: if rng.u8(0..3) == 0 { Mode::Pinned } else { Mode::Expiring },
+                handover_deadline: profile.ttl * rng.u32(1..=4) / 2,
+                moves: Moves {
+                    per_round_max: *pick(rng, &[1, 3, 100]),
+                    cooldown: profile.ttl * rng.u32(0..=2),
+                    settle: profile.ttl * rng.u32(0..=1) / 8,
+                },
+            };
+            desired.sets.insert(name, Arc::new(set));
+        }
+        manifests.current = Arc::new(desired);
+        manifests
+    }
+
+    /// The desired state now.
+    pub(super) fn desired(&self) -> Arc<Desired> {
+        Arc::clone(&self.current)
+    }
+
+    fn stream(&mut self, rng: &mut fastrand::Rng) -> Stream {
+        self.next_stream += 1;
+        Stream {
+            name: StreamName::new(&format!("x:{}", self.next_stream)).expect("a name"),
+            weight: if rng.u8(0..4) == 0 { rng.u32(1..=4) } else { 1 },
+            dedicated: rng.u8(0..16) == 0,
+        }
+    }
+
+    fn edit(&mut self, rng: &mut fastrand::Rng, profile: &Profile) {
+        self.version += 1;
+        let mut desired = (*self.current).clone();
+        let cluster_names: Vec<_> = desired.clusters.keys().cloned().collect();
+        let set_names: Vec<_> = desired.sets.keys().cloned().collect();
+        let cluster = desired.clusters.get_mut(pick(rng, &cluster_names)).map(Arc::make_mut);
+        let cluster = cluster.expect("it was listed");
+        let set = desired.sets.get_mut(pick(rng, &set_names)).map(Arc::make_mut);
+        let set = set.expect("it was listed");
+        match rng.u8(0..12) {
+            0..=3 => cluster.jobs_max = rng.u32(0..=12),
+            4 => {
+                cluster.jobs_per_worker_max = rng.u32(1..=6);
+                cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);
+            }
+            5 => cluster.ttl = profile.ttl * rng.u32(2..=6) / 4,
+            6 => cluster.floor = rng.u32(0..=1),
+            7 => set.streams.push(self.stream(rng)),
+            8 if set.streams.len() > 1 => {
+                set.streams.remove(rng.usize(0..set.streams.len()));
+            }
+            9 => {
+                set.policy = match set.policy {
+                    Policy::Sticky => Policy::Contiguous,
+                    Policy::Contiguous => Policy::Sticky,
+                }
+            }
+            10 => {
+                set.mode = match set.mode {
+                    Mode::Expiring => Mode::Pinned,
+                    Mode::Pinned => Mode::Expiring,
+                }
+            }
+            _ => {
+                let at = rng.usize(0..set.streams.len());
+                set.streams[at].weight = rng.u32(1..=4);
+                set.moves.cooldown = profile.ttl * rng.u32(0..=2);
+            }
+        }
+        self.current = Arc::new(desired);
+    }
+}
+
+impl World {
+    /// The desired state changes; each replica learns it some time.
+    pub(super) fn edit(&mut self) {
+        self.manifests.edit(&mut self.rng, &self.profile);
+        self.cover.hit("fault: edit");
+        let (version, desired) = (self.manifests.version, self.manifests.desired());
+        for replica in 0..self.replicas.len() {
+            let lag = self.rng.u64(0..=self.profile.platform_lag);
+            let desired = Arc::clone(&desired);
+            self.after(lag, Happening::Desired { replica, version, desired });
+        }
+    }
+
+    /// A pod appears: under a name of its own, or, as a twin, under that of another.
+    pub(super) fn new_pod(&mut self, twin_of: Option<usize>, generation: u64) -> usize {
+        let clusters: Vec<_> = self.manifests.current.clusters.keys().cloned().collect();
+        let key = match twin_of {
+            Some(other) => self.pods[other].key.clone(),
+            None => {
+                let index = self.manifests.next_pod;
+                self.manifests.next_pod += 1;
+                // Every cluster gets one before any gets a second.
+                let cluster = clusters[index as usize % clusters.len()].clone();
+                let worker = WorkerName::new(&format!("w{index}")).expect("a name");
+                WorkerKey { cluster, worker }
+            }
+        };
+        let kind = if self.rng.u8(0..3) == 0 { Kind::Count } else { Kind::Gate };
+        let stoppable = !one_in(&mut self.rng, self.profile.unstoppable_one_in);
+        let worker = Worker::new(kind, stoppable);
+        let clock = Clock::new(&mut self.rng, self.profile.bounds.drift_ppm);
+        let mut node = Pod::new(key, clock, generation, worker);
+        node.drain_deadline =
+            self.rng.bool().then_some(self.profile.ttl * self.rng.u32(1..=6) + Duration::ZERO);
+        if let Some(other) = twin_of {
+            self.pods[other].replaced = true;
+            self.twins += 1;
+        }
+        self.pods.push(node);
+        let pod = self.pods.len() - 1;
+        let (first, second) = (self.rng.u64(0..50 * MS), self.rng.u64(0..200 * MS));
+        self.after(first, Happening::BootAgent { pod, run: 0 });
+        self.after(second, Happening::BootWorker { pod, start: 0 });
+        pod
+    }
+
+    /// Pods that are not dead.
+    pub(super) fn living(&self) -> Vec<usize> {
+        (0..self.pods.len()).filter(|pod| !self.pods[*pod].dead).collect()
+    }
+
+    /// A pod is asked to leave: its agent is told, and it ends at its grace period's end.
+    pub(super) fn drain_pod(&mut self, pod: usize) {
+        if std::mem::replace(&mut self.pods[pod].leaving, true) {
+            return;
+        }
+        self.cover.hit("fault: pod asked to leave");
+        if !self.paused_pod(pod) {
+            self.agent_call(pod, leasehold_agent_core::Holder::drain);
+        }
+    }
+
+    /// Nothing of a pod runs any more.
+    pub(super) fn end_pod(&mut self, pod: usize) {
+        if std::mem::replace(&mut self.pods[pod].dead, true) {
+            return;
+        }
+        self.trace.say(self.t, || format!("        p{pod} is dead"));
+        self.crash_worker(pod, None);
+        self.crash_agent(pod, true, None);
+    }
+
+    /// The platform's look at its pods: which of those that a leader may wait for are gone?
+    pub(super) fn list(&mut self) {
+        for replica in 0..self.replicas.len() {
+            if self.replicas[replica].leads().is_none() {
+                continue;
+            }
+            let mut keys: Vec<WorkerKey> = self.store.register.keys().cloned().collect();
+            keys.extend(self.known_to(replica));
+            keys.sort();
+            keys.dedup();
+            keys.retain(|key| self.is_gone(key));
+            if !keys.is_empty() {
+                let lag = self.rng.u64(0..=self.profile.platform_lag);
+                self.after(lag, Happening::Gone { replica, keys });
+            }
+        }
+        let every: Real = self.profile.ttl_real() / 2;
+        self.after(every, Happening::List);
+    }
+
+    fn known_to(&self, replica: usize) -> Vec<WorkerKey> {
+        let now = self.local_of_replica(replica);
+        let Some(core) = self.replicas[replica].core.as_ref() else { return Vec::new() };
+        let clusters = self.manifests.current.clusters.keys();
+        let workers = clusters.filter_map(|cluster| core.workers(cluster, now)).flatten();
+        workers.map(|worker| worker.key).collect()
+    }
+
+    /// Whether no pod of this name lives.
+    pub(super) fn is_gone(&self, key: &WorkerKey) -> bool {
+        !self.pods.iter().any(|pod| pod.key == *key && !pod.dead)
+    }
+}

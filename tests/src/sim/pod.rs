@@ -1,0 +1,332 @@
+//! A pod: an agent with the real holder, its journal, and its worker, on a host with a clock.
+//!
+//! Invariant: what an agent's dead process still wanted reaches nobody.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use leasehold_agent_core::{Config, Effect, Holder, Memory, Notice};
+use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
+
+use super::clock::{Clock, MS, Real};
+use super::journal::{Disk, SimJournal};
+use super::network::LinkId;
+use super::queue::Happening;
+use super::worker::Worker;
+use super::world::World;
+
+/// A living agent's process.
+#[derive(Debug)]
+pub(super) struct Agent {
+    /// The core.
+    pub holder: Holder<SimJournal>,
+    /// The link that it has.
+    pub link: Option<LinkId>,
+    /// The newest number that it dials under.
+    pub number: LinkNumber,
+    /// Where it dials next.
+    pub next_address: usize,
+    /// When it is woken.
+    pub wake: Option<Moment>,
+    /// The newest grant that it took on this link.
+    pub applied: (Epoch, GrantNumber),
+}
+
+/// One pod.
+#[derive(Debug)]
+pub(super) struct Pod {
+    /// Its worker's cluster and name.
+    pub key: WorkerKey,
+    /// Counts its agent's lives.
+    pub run: u64,
+    /// Its host's clock.
+    pub clock: Clock,
+    /// Its agent's process is stopped until then.
+    pub paused_until: Real,
+    /// Its rollout generation.
+    pub generation: u64,
+    /// The agent, while its process lives.
+    pub agent: Option<Agent>,
+    /// The journal's disk.
+    pub disk: Rc<RefCell<Disk>>,
+    /// The worker.
+    pub worker: Worker,
+    /// Nothing of it runs any more.
+    pub dead: bool,
+    /// Its agent has left for good.
+    pub left: bool,
+    /// It was asked to leave.
+    pub leaving: bool,
+    /// A pod of the same name has appeared since.
+    pub replaced: bool,
+    /// The highest incarnation it has had.
+    pub incarnation: Incarnation,
+    /// How long its drain may take, where it was told.
+    pub drain_deadline: Option<Duration>,
+}
+
+impl Pod {
+    /// A pod with nothing running yet.
+    pub(super) fn new(key: WorkerKey, clock: Clock, generation: u64, worker: Worker) -> Self {
+        Self {
+            key,
+            run: 0,
+            clock,
+            paused_until: 0,
+            generation,
+            agent: None,
+            disk: Rc::default(),
+            worker,
+            dead: false,
+            left: false,
+            leaving: false,
+            replaced: false,
+            incarnation: Incarnation(0),
+            drain_deadline: None,
+        }
+    }
+
+    /// The pool size under which its agent, or a successor with its journal, may start jobs.
+    pub(super) fn size_in_effect(&self, now: Moment) -> u32 {
+        let disk = self.disk.borrow();
+        let memory = &disk.memory;
+        match memory.pool {
+            _ if self.dead || self.left || memory.draining => 0,
+            Some((_, size, _)) if now < memory.renewed_until => size,
+            Some((_, _, floor)) => floor,
+            None => 0,
+        }
+    }
+
+    /// The most jobs that it may be running, now or without anybody's further word.
+    pub(super) fn jobs_truth(&self, now: Moment) -> u32 {
+        self.size_in_effect(now).max(self.worker.jobs_possible(now))
+    }
+}
+
+impl World {
+    /// Whether an agent's process is stopped.
+    pub(super) fn paused_pod(&self, pod: usize) -> bool {
+        self.pods[pod].paused_until > self.t
+    }
+
+    /// A pod's clock now.
+    pub(super) fn local_of_pod(&self, pod: usize) -> Moment {
+        self.pods[pod].clock.local(self.t)
+    }
+
+    /// The agent's process starts, with what the journal tells.
+    pub(super) fn boot_agent(&mut self, pod: usize) {
+        let now = self.local_of_pod(pod);
+        let by_time = Incarnation(self.t / MS + 1);
+        let wrong_clock = self.rng.u8(0..6) == 0;
+        let node = &mut self.pods[pod];
+        if node.dead || node.left || node.agent.is_some() {
+            return;
+        }
+        node.run += 1;
+        let memory: Memory = {
+            let mut disk = node.disk.borrow_mut();
+            disk.crashed = false;
+            disk.memory.clone()
+        };
+        let incarnation = match memory.incarnation {
+            Some(last) => last.next(),
+            None if wrong_clock => Incarnation(node.run),
+            None => by_time.max(Incarnation(node.incarnation.0 + 1)),
+        };
+        self.cover.hit(match (memory.incarnation, node.run) {
+            (None, 1) => "agent began: new",
+            (None, _) => "agent began: no journal",
+            (Some(_), _) => "agent began: journal",
+        });
+        node.incarnation = node.incarnation.max(incarnation);
+        let config = Config {
+            cluster: node.key.cluster.clone(),
+            worker: node.key.worker.clone(),
+            incarnation,
+            generation: node.generation,
+            stops_worker: node.worker.stoppable,
+            drain_deadline: node.drain_deadline,
+        };
+        let journal = SimJournal(Rc::clone(&node.disk));
+        let holder = Holder::new(config, memory, journal, now);
+        node.agent = Some(Agent {
+            holder,
+            link: None,
+            number: LinkNumber(0),
+            next_address: pod + node.run as usize,
+            wake: None,
+            applied: (Epoch(0), GrantNumber(0)),
+        });
+        self.trace.say(self.t, || format!("        p{pod} agent starts, {incarnation:?}"));
+        if self.agent_call(pod, |_, _| ()).is_some() && self.pods[pod].leaving {
+            // The platform's request to leave is repeated to a new process.
+            self.agent_call(pod, Holder::drain);
+        }
+        self.tick_soon(pod);
+    }
+
+    /// The agent's process dies.
+    pub(super) fn crash_agent(&mut self, pod: usize, keep_journal: bool, back_after: Option<Real>) {
+        let node = &mut self.pods[pod];
+        if node.agent.take().is_none() {
+            return;
+        }
+        node.run += 1;
+        if !keep_journal {
+            node.disk = Rc::default();
+        }
+        let run = node.run;
+        self.trace
+            .say(self.t, || format!("        p{pod} agent dies, journal kept: {keep_journal}"));
+        self.end_links(|link| link.pod == pod, true);
+        if let Some(after) = back_after {
+            self.after(after, Happening::BootAgent { pod, run });
+        }
+    }
+
+    /// Calls the holder and carries out what it wants. None where no process answers, or where
+    /// it died within the call.
+    pub(super) fn agent_call<R>(
+        &mut self,
+        pod: usize,
+        call: impl FnOnce(&mut Holder<SimJournal>, Moment) -> R,
+    ) -> Option<R> {
+        let now = self.local_of_pod(pod);
+        let node = &mut self.pods[pod];
+        let result = call(&mut node.agent.as_mut()?.holder, now);
+        let crashed = node.disk.borrow().crashed;
+        if crashed {
+            self.cover.hit("fault: agent died right after a write");
+            let after = self.rng.u64(MS..=self.profile.ttl_real());
+            self.crash_agent(pod, true, Some(after));
+            return None;
+        }
+        self.agent_effects(pod);
+        Some(result)
+    }
+
+    fn agent_effects(&mut self, pod: usize) {
+        while let Some(agent) = self.pods[pod].agent.as_mut() {
+            let Some(effect) = agent.holder.poll_effect() else { break };
+            self.trace.say(self.t, || format!("        p{pod} -> {effect:?}"));
+            self.agent_effect(pod, effect);
+        }
+        let node = &mut self.pods[pod];
+        let Some(agent) = node.agent.as_mut() else { return };
+        let wake = agent.holder.poll_timeout().map(|wakeup| wakeup.at);
+        if wake != agent.wake {
+            agent.wake = wake;
+            if let Some(at) = wake {
+                let run = node.run;
+                let t = node.clock.real(at).max(self.t + 1);
+                if t < Real::MAX {
+                    self.queue.push(t, Happening::AgentWake { pod, run, at });
+                }
+            }
+        }
+    }
+
+    /// A wake-up is due.
+    pub(super) fn agent_wake(&mut self, pod: usize, at: Moment) {
+        let Some(agent) = self.pods[pod].agent.as_mut() else { return };
+        if agent.wake == Some(at) {
+            agent.wake = None;
+            self.agent_call(pod, Holder::handle_wake);
+        }
+    }
+
+    fn agent_effect(&mut self, pod: usize, effect: Effect) {
+        let run = self.pods[pod].run;
+        let agent = self.pods[pod].agent.as_mut().expect("it has effects");
+        match effect {
+            Effect::Dial { link: number, target, attempt } => {
+                agent.number = number;
+                if let Some(old) = agent.link.take() {
+                    self.hang_up(old);
+                }
+                let most = (20 * MS << attempt.min(10)).min(self.profile.ttl_real() / 3);
+                let wait = if attempt == 0 { MS } else { self.rng.u64(most / 2..=most) };
+                self.after(wait, Happening::Dial { pod, run, number, target });
+            }
+            Effect::Hangup(number) => {
+                if let Some(link) = agent.link.filter(|_| agent.number == number) {
+                    agent.link = None;
+                    self.hang_up(link);
+                }
+            }
+            Effect::Send(number, message) => {
+                let Some(link) = agent.link.filter(|_| agent.number == number) else { return };
+                self.observe_sent(pod, &message);
+                if self.network.links[link].pod_open {
+                    self.send_up(link, &message);
+                }
+            }
+            Effect::LeaseRenewed => {}
+            Effect::LeaseChanged => self.tick_soon(pod),
+            Effect::DrainEnded { jobs_left } => {
+                self.cover.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
+                self.leave(pod);
+            }
+            Effect::Superseded => {
+                self.cover.hit("agent superseded");
+                self.leave(pod);
+            }
+            Effect::Notice(notice) => self.count_agent_notice(&notice),
+        }
+    }
+
+    /// The agent leaves for good, and its pod ends some time after.
+    fn leave(&mut self, pod: usize) {
+        self.pods[pod].left = true;
+        self.pods[pod].leaving = true;
+        self.crash_agent(pod, true, None);
+        let grace = self.rng.u64(0..self.profile.ttl_real());
+        self.after(grace, Happening::EndPod { pod });
+    }
+
+    /// The link is open.
+    pub(super) fn opened(&mut self, link: LinkId) {
+        let line = &self.network.links[link];
+        let (pod, run, number, open) = (line.pod, line.pod_run, line.number, line.pod_open);
+        let node = &mut self.pods[pod];
+        let Some(agent) = node.agent.as_mut() else { return };
+        if open && node.run == run && agent.link == Some(link) {
+            agent.applied = (Epoch(0), GrantNumber(0));
+            self.agent_call(pod, |holder, now| holder.handle_open(number, now));
+        }
+    }
+
+    /// A message comes to the agent.
+    pub(super) fn deliver(&mut self, pod: usize, link: LinkId, message: CoordinatorMessage) {
+        let number = self.network.links[link].number;
+        self.trace.say(self.t, || format!("        p{pod} <- {number:?} {message:?}"));
+        let before = self.before_message(pod, link, &message);
+        let told = message.clone();
+        self.agent_call(pod, |holder, now| holder.handle_message(number, told, now));
+        self.observe_message(pod, &message, &before);
+    }
+
+    fn count_agent_notice(&mut self, notice: &Notice) {
+        self.cover.hit(match notice {
+            Notice::Welcomed(_) => "agent welcomed",
+            Notice::Refused(..) => "agent refused",
+            Notice::Unlinked(_) => "agent unlinked",
+            Notice::PoolGranted(..) => "agent took a pool",
+            Notice::PoolExpired(_) => "agent's pool expired",
+            Notice::StreamGranted(..) => "agent took a stream",
+            Notice::StreamRevoked(..) => "agent was asked for a stream",
+            Notice::StreamReleased(..) => "agent released a stream",
+            Notice::StreamExpired(..) => "agent's stream expired",
+            Notice::JobBegan(_) => "job began",
+            Notice::JobEnded(_) => "job ended",
+            Notice::DrainStarted => "agent began to drain",
+            Notice::JournalFailed(_) => "journal failed",
+            Notice::Offence(_) => "agent saw an offence",
+            Notice::IncarnationRaised(_) => "incarnation raised",
+        });
+    }
+}

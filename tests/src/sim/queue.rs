@@ -1,0 +1,131 @@
+//! What is going to happen, in the order of real time; what was scheduled first goes first.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use leasehold_agent_core::Target;
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::{JobId, LinkNumber, Moment, StreamKey, Token, WorkerKey};
+
+use super::clock::Real;
+use super::network::{Cut, Data, LinkId};
+use super::store::{Answer, Request};
+
+/// One thing that happens. `run` names one life of a process: what was meant for an earlier one
+/// is lost.
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    /// An agent's dial reaches its end.
+    Dial { pod: usize, run: u64, number: LinkNumber, target: Target },
+    /// The agent learns that its link is open.
+    Opened { link: LinkId },
+    /// Data reaches a replica.
+    ToReplica { link: LinkId, data: Data },
+    /// Data reaches a pod.
+    ToPod { link: LinkId, data: Data },
+    /// A direction works again.
+    Heal(Cut),
+    /// The desired state reaches a replica.
+    Desired { replica: usize, version: u64, desired: Arc<Desired> },
+    /// The platform's word reaches a replica.
+    Gone { replica: usize, keys: Vec<WorkerKey> },
+    /// Somebody's order reaches a replica.
+    OrderDrain { replica: usize, key: WorkerKey },
+    /// A replica's writer takes its message.
+    Write { replica: usize, run: u64, link: LinkId, message: Box<CoordinatorMessage> },
+    /// A replica's core wanted to be woken.
+    CoreWake { replica: usize, run: u64, at: Moment },
+    /// A replica plans what it has gathered.
+    Settle { replica: usize, run: u64 },
+    /// A replica's process starts.
+    BootReplica { replica: usize },
+    /// A replica renews its term.
+    Renew { replica: usize, run: u64 },
+    /// A replica looks at the store.
+    Poll { replica: usize, run: u64 },
+    /// A registration is sent again, unless it was answered.
+    Retry { replica: usize, run: u64, number: u64 },
+    /// A request reaches the store.
+    Store { replica: usize, run: u64, request: Request },
+    /// The store's answer reaches a replica.
+    Answer { replica: usize, run: u64, answer: Answer },
+    /// An agent wanted to be woken.
+    AgentWake { pod: usize, run: u64, at: Moment },
+    /// An agent's process starts.
+    BootAgent { pod: usize, run: u64 },
+    /// A worker asks for its lease; when it asked, where that was earlier.
+    Tick { pod: usize, start: u64, number: u64, asked: Option<Moment> },
+    /// A job ends.
+    JobEnd { pod: usize, start: u64, job: JobId },
+    /// A worker has let a stream go.
+    LetGo { pod: usize, start: u64, stream: StreamKey, token: Token },
+    /// A worker tells its agent what has changed.
+    Tell { pod: usize, start: u64 },
+    /// A worker's process starts.
+    BootWorker { pod: usize, start: u64 },
+    /// A pod is asked to leave.
+    DrainPod { pod: usize },
+    /// An agent crashes once more.
+    CrashAgain { pod: usize },
+    /// A pod ends.
+    EndPod { pod: usize },
+    /// A journal can be written again.
+    MendJournal { pod: usize },
+    /// The platform looks which pods are gone.
+    List,
+    /// Faults end.
+    Calm,
+    /// Has it converged?
+    Look,
+    /// Something goes wrong.
+    Fault,
+}
+
+#[derive(Debug)]
+struct Entry {
+    t: Real,
+    seq: u64,
+    what: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.seq == other.seq
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.t, other.seq).cmp(&(self.t, self.seq))
+    }
+}
+
+/// All that is scheduled.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    heap: BinaryHeap<Entry>,
+    seq: u64,
+}
+
+impl Queue {
+    /// Schedules something.
+    pub(super) fn push(&mut self, t: Real, what: Happening) {
+        self.seq += 1;
+        self.heap.push(Entry { t, seq: self.seq, what });
+    }
+
+    /// The next thing, and when.
+    pub(super) fn pop(&mut self) -> Option<(Real, Happening)> {
+        self.heap.pop().map(|entry| (entry.t, entry.what))
+    }
+}

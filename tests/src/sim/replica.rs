@@ -1,0 +1,295 @@
+//! A replica of the coordinator: the real core, and a driver as simple as can be.
+//!
+//! Invariant: a grant is written only under its epoch and before the leadership's end, looked at
+//! at the moment when it is written.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use leasehold_types::{ClusterName, Epoch, Moment};
+
+use super::clock::{Clock, MS, Real};
+use super::election::Election;
+use super::network::{Data, LinkId};
+use super::queue::Happening;
+use super::wire;
+use super::world::World;
+
+/// One replica.
+#[derive(Debug)]
+pub(super) struct Replica {
+    /// Counts its lives.
+    pub run: u64,
+    /// Its host's clock.
+    pub clock: Clock,
+    /// Its process is stopped until then.
+    pub paused_until: Real,
+    /// The core, while the process lives.
+    pub core: Option<Core>,
+    /// Its part in the election.
+    pub election: Election,
+    /// The newest desired state that it has.
+    pub desired_version: u64,
+    /// The budgets in it.
+    pub jobs_max: BTreeMap<ClusterName, u32>,
+    /// When the core is woken.
+    pub wake: Option<Moment>,
+    /// A settle is scheduled.
+    pub gathering: bool,
+}
+
+impl Replica {
+    /// A replica that is not up.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            run: 0,
+            clock,
+            paused_until: 0,
+            core: None,
+            election: Election::default(),
+            desired_version: 0,
+            jobs_max: BTreeMap::new(),
+            wake: None,
+            gathering: false,
+        }
+    }
+
+    /// Whether its process lives.
+    pub(super) fn is_up(&self) -> bool {
+        self.core.is_some()
+    }
+
+    /// The term that its core believes to lead.
+    pub(super) fn leads(&self) -> Option<Epoch> {
+        match self.core.as_ref()?.leadership() {
+            Leadership::Leads(epoch) => Some(epoch),
+            Leadership::StandsBy(_) => None,
+        }
+    }
+}
+
+impl World {
+    /// Whether a replica's process is stopped.
+    pub(super) fn paused_replica(&self, replica: usize) -> bool {
+        self.replicas[replica].paused_until > self.t
+    }
+
+    /// The process starts.
+    pub(super) fn boot_replica(&mut self, replica: usize) {
+        if self.replicas[replica].is_up() {
+            return;
+        }
+        let node = &mut self.replicas[replica];
+        node.run += 1;
+        node.core = Some(Core::new(Config { bounds: self.profile.bounds }));
+        node.election = Election::default();
+        node.desired_version = 0;
+        node.jobs_max.clear();
+        node.wake = None;
+        node.gathering = false;
+        let (run, version) = (node.run, self.manifests.version);
+        let desired = self.manifests.desired();
+        let lag = self.rng.u64(0..=20 * MS);
+        self.after(lag, Happening::Desired { replica, version, desired });
+        self.after(MS, Happening::Poll { replica, run });
+    }
+
+    /// The process dies.
+    pub(super) fn crash_replica(&mut self, replica: usize) {
+        if self.replicas[replica].core.take().is_none() {
+            return;
+        }
+        self.replicas[replica].run += 1;
+        self.replicas[replica].election = Election::default();
+        self.end_links(|link| link.replica == replica, false);
+        self.cover.hit("fault: replica crashed");
+    }
+
+    /// An event reaches the core.
+    pub(super) fn core_event(&mut self, replica: usize, event: Event) {
+        let now = self.local_of_replica(replica);
+        self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
+        let node = &mut self.replicas[replica];
+        let Some(core) = node.core.as_mut() else { return };
+        core.handle(event, now);
+        if node.gathering {
+            return;
+        }
+        let run = node.run;
+        if self.rng.u8(0..8) == 0 {
+            node.gathering = true;
+            let pause = self.rng.u64(0..5 * MS);
+            self.after(pause, Happening::Settle { replica, run });
+        } else {
+            self.settle(replica);
+        }
+    }
+
+    /// Lets the core decide, and carries out what it wants.
+    pub(super) fn settle(&mut self, replica: usize) {
+        let now = self.local_of_replica(replica);
+        let node = &mut self.replicas[replica];
+        node.gathering = false;
+        let Some(core) = node.core.as_mut() else { return };
+        core.settle(now);
+        while let Some(effect) = self.replicas[replica]
+            .core
+            .as_mut()
+            .and_then(leasehold_coordinator_core::Core::poll_effect)
+        {
+            self.trace.say(self.t, || format!("        c{replica} -> {effect:?}"));
+            self.core_effect(replica, effect);
+        }
+        self.after_settle(replica);
+    }
+
+    fn after_settle(&mut self, replica: usize) {
+        let node = &mut self.replicas[replica];
+        let Some(core) = node.core.as_ref() else { return };
+        if node.election.term.is_some_and(|term| term.told) && node.leads().is_none() {
+            // The core has stepped down by itself.
+            node.election.term = None;
+        }
+        let wake = core.poll_timeout().map(|wakeup| wakeup.at);
+        if wake != node.wake {
+            node.wake = wake;
+            if let Some(at) = wake {
+                let run = node.run;
+                let t = node.clock.real(at).max(self.t + 1);
+                if t < Real::MAX {
+                    self.queue.push(t, Happening::CoreWake { replica, run, at });
+                }
+            }
+        }
+    }
+
+    /// A wake-up is due.
+    pub(super) fn core_wake(&mut self, replica: usize, at: Moment) {
+        if self.replicas[replica].wake == Some(at) {
+            self.replicas[replica].wake = None;
+            self.core_event(replica, Event::Wake);
+        }
+    }
+
+    fn core_effect(&mut self, replica: usize, effect: Effect) {
+        let run = self.replicas[replica].run;
+        match effect {
+            Effect::Send { conn, message } => {
+                let link = conn.0 as usize;
+                let mut delay = self.rng.u64(0..=MS);
+                if self.network.links[link].slow_writer {
+                    delay += self.rng.u64(0..self.profile.ttl_real() / 2);
+                }
+                let message = Box::new(message);
+                self.after(delay, Happening::Write { replica, run, link, message });
+            }
+            Effect::Close(conn) => {
+                // After the message that the writer has, if any.
+                let message = Box::new(CoordinatorMessage::Refusal(closing()));
+                let link = conn.0 as usize;
+                let slow = self.network.links[link].slow_writer;
+                let delay = MS + 1 + if slow { self.profile.ttl_real() / 2 } else { 0 };
+                self.after(delay, Happening::Write { replica, run, link, message });
+            }
+            Effect::Register(entries) => self.register(replica, entries),
+            Effect::Unregister(keys) => self.strike(replica, keys),
+            Effect::Confirm => {
+                self.cover.hit("confirm wanted");
+                self.renew(replica);
+            }
+            Effect::StepDown { above } => self.step_down(replica, above),
+            Effect::Notice(notice) => {
+                self.count_notice(&notice);
+                self.observe_notice(replica, &notice);
+            }
+        }
+    }
+
+    /// The writer takes a message: the last look at leadership.
+    pub(super) fn write(&mut self, replica: usize, link: LinkId, message: CoordinatorMessage) {
+        if message == CoordinatorMessage::Refusal(closing()) {
+            self.close_conn(link);
+            return;
+        }
+        if !self.network.links[link].replica_open {
+            return;
+        }
+        if let CoordinatorMessage::Grant(grant) = &message {
+            let now = self.local_of_replica(replica);
+            let term = self.replicas[replica].election.term;
+            if term.is_none_or(|term| term.epoch != grant.epoch || now >= term.until) {
+                self.cover.hit("grant stopped at the writer");
+                self.close_conn(link);
+                self.core_event(replica, Event::Closed(ConnId(link as u64)));
+                return;
+            }
+        }
+        self.count_message(&message);
+        let bytes = wire::encode_down(&message);
+        self.trace.hash(&bytes);
+        self.put_down(link, Data::Message(bytes));
+        self.core_event(replica, Event::Sent(ConnId(link as u64)));
+    }
+
+    /// A replica's clock now.
+    pub(super) fn local_of_replica(&self, replica: usize) -> Moment {
+        self.replicas[replica].clock.local(self.t)
+    }
+
+    fn count_notice(&mut self, notice: &Notice) {
+        use leasehold_coordinator_core::effect::Freed;
+        self.cover.hit(match notice {
+            Notice::Elected(_) => "elected",
+            Notice::Deposed(_) => "deposed",
+            Notice::HoldEnded(_) => "hold ended",
+            Notice::Joined(_) => "worker joined",
+            Notice::Disconnected(_) => "worker disconnected",
+            Notice::Lost(_) => "worker lost",
+            Notice::DrainStarted(_) => "drain started",
+            Notice::Gone(_) => "worker gone",
+            Notice::PoolGranted { .. } => "pool granted",
+            Notice::StreamGranted { .. } => "stream granted",
+            Notice::StreamRevoked { .. } => "stream revoked",
+            Notice::StreamFreed { how: Freed::Released, .. } => "stream freed: released",
+            Notice::StreamFreed { how: Freed::Expired, .. } => "stream freed: expired",
+            Notice::StreamFreed { how: Freed::Gone, .. } => "stream freed: gone",
+            Notice::Offence { .. } => "coordinator saw an offence",
+        });
+    }
+
+    fn count_message(&mut self, message: &CoordinatorMessage) {
+        self.cover.hit(match message {
+            CoordinatorMessage::Welcome(_) => "sent: welcome",
+            CoordinatorMessage::Grant(grant) if grant.snapshot => "sent: snapshot",
+            CoordinatorMessage::Grant(grant)
+                if grant.pool.is_none() && grant.streams.is_empty() =>
+            {
+                "sent: renewal"
+            }
+            CoordinatorMessage::Grant(_) => "sent: change",
+            CoordinatorMessage::Refusal(refusal) => match refusal.reason {
+                RefusalReason::NotLeader(_) => "refused: not leader",
+                RefusalReason::UnknownCluster => "refused: unknown cluster",
+                RefusalReason::NewerIncarnation(_) => "refused: newer incarnation",
+                RefusalReason::NewerLink => "refused: newer link",
+                RefusalReason::Protocol => "refused: protocol",
+                RefusalReason::Limit => "refused: limit",
+                RefusalReason::Invalid => "refused: invalid",
+                RefusalReason::Unauthorized => "refused: unauthorized",
+                RefusalReason::GoAway => "refused: go away",
+            },
+        });
+    }
+}
+
+/// Stands for the end of the connection in the writer's queue; never sent.
+fn closing() -> leasehold_types::message::Refusal {
+    leasehold_types::message::Refusal {
+        reason: RefusalReason::Unauthorized,
+        message: "simulator: end of the connection".into(),
+    }
+}

@@ -1,0 +1,400 @@
+//! The user's process beside an agent: it runs jobs and uses streams, by its own clock and by
+//! what its agent last told it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
+
+use super::clock::{MS, Real};
+use super::faults::one_in;
+use super::queue::Happening;
+use super::world::World;
+
+/// How a worker keeps to its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It asks for each job.
+    Gate,
+    /// It reads the size, keeps to it, and tells later.
+    Count,
+}
+
+/// A stream that the worker uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    /// Under this token.
+    pub token: Token,
+    /// Until then by its host's clock.
+    pub until: Option<Moment>,
+    /// It has decided what to do about a revoke.
+    pub decided: bool,
+}
+
+/// What it has yet to tell its agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// A process starts.
+    Start(StartId),
+    /// A job has ended.
+    End(JobId),
+    /// A stream was let go.
+    Release(StreamKey, Token),
+    /// So many run, and it keeps to this size.
+    Count(u32, u32),
+}
+
+/// One worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    /// How it keeps to its pool.
+    pub kind: Kind,
+    /// Its agent can stop it.
+    pub stoppable: bool,
+    /// Its process lives.
+    pub alive: bool,
+    /// Counts its processes.
+    pub start: u64,
+    /// The jobs that really run.
+    pub jobs: BTreeSet<JobId>,
+    /// A job that it asked for and got no answer about.
+    pub limbo: Option<JobId>,
+    /// How many jobs it would run.
+    pub appetite: u32,
+    /// The pool size that it keeps to (Count), and until when.
+    pub obeyed: (u32, Option<Moment>),
+    /// The streams that it uses.
+    pub streams: BTreeMap<StreamKey, Use>,
+    /// What it has yet to tell, oldest first.
+    pub calls: VecDeque<Call>,
+    /// A tick is scheduled soon.
+    pub tick_soon: bool,
+    /// The number of the tick that is scheduled; it replaces every earlier one.
+    pub tick_number: u64,
+    /// The agent's life that it has told of its start.
+    pub introduced: u64,
+    next_job: u64,
+}
+
+impl Worker {
+    /// A worker that has not started.
+    pub(super) fn new(kind: Kind, stoppable: bool) -> Self {
+        Self {
+            kind,
+            stoppable,
+            alive: false,
+            start: 0,
+            jobs: BTreeSet::new(),
+            limbo: None,
+            appetite: 4,
+            obeyed: (0, None),
+            streams: BTreeMap::new(),
+            calls: VecDeque::new(),
+            tick_soon: false,
+            tick_number: 0,
+            introduced: 0,
+            next_job: 0,
+        }
+    }
+
+    /// Whether it would use the stream under this token now, by its host's clock.
+    pub(super) fn uses(&self, used: &Use, now: Moment) -> bool {
+        self.alive && (!self.stoppable || used.until.is_none_or(|until| now < until))
+    }
+
+    /// The jobs that it runs, or may start without asking anybody.
+    pub(super) fn jobs_possible(&self, now: Moment) -> u32 {
+        let running = self.jobs.len() as u32;
+        let (size, until) = self.obeyed;
+        let open = self.alive && (!self.stoppable || until.is_none_or(|until| now < until));
+        if self.kind == Kind::Count && open { running.max(size) } else { running }
+    }
+
+    fn start_id(&self) -> StartId {
+        StartId::new(&format!("start-{}", self.start)).expect("printable")
+    }
+}
+
+impl World {
+    /// The worker's process starts.
+    pub(super) fn boot_worker(&mut self, pod: usize) {
+        let run = self.pods[pod].run;
+        let worker = &mut self.pods[pod].worker;
+        worker.alive = true;
+        worker.appetite = self.rng.u32(1..=8);
+        worker.calls.clear();
+        let call = Call::Start(worker.start_id());
+        worker.calls.push_back(call);
+        worker.introduced = run;
+        let soon = self.rng.u64(0..50 * MS);
+        self.tick_after(pod, soon);
+    }
+
+    /// The worker's process dies: its jobs end, its streams are used no more.
+    pub(super) fn crash_worker(&mut self, pod: usize, again_after: Option<Real>) {
+        let worker = &mut self.pods[pod].worker;
+        if !worker.alive {
+            return;
+        }
+        worker.alive = false;
+        worker.start += 1;
+        worker.jobs.clear();
+        worker.limbo = None;
+        worker.obeyed = (0, None);
+        worker.streams.clear();
+        worker.calls.clear();
+        let start = worker.start;
+        if let Some(after) = again_after {
+            self.after(after, Happening::BootWorker { pod, start });
+        }
+    }
+
+    /// The agent's lease has changed: the worker, which watches it, asks soon.
+    pub(super) fn tick_soon(&mut self, pod: usize) {
+        let worker = &mut self.pods[pod].worker;
+        if worker.alive && !worker.tick_soon {
+            worker.tick_soon = true;
+            let soon = match self.rng.u8(0..8) {
+                0 => self.rng.u64(0..self.profile.ttl_real()),
+                _ => self.rng.u64(0..10 * MS),
+            };
+            self.tick_after(pod, soon);
+        }
+    }
+
+    fn tick_after(&mut self, pod: usize, delay: Real) {
+        let worker = &mut self.pods[pod].worker;
+        worker.tick_number += 1;
+        let (start, number) = (worker.start, worker.tick_number);
+        self.after(delay, Happening::Tick { pod, start, number, asked: None });
+    }
+
+    /// The worker tells what it has to, asks for its lease, and acts by it.
+    pub(super) fn tick(&mut self, pod: usize, asked: Option<Moment>) {
+        self.pods[pod].worker.tick_soon = false;
+        let ttl = self.profile.ttl_real();
+        let next = self.rng.u64(ttl / 8..=ttl / 3);
+        self.tick_after(pod, next);
+        let asked = asked.unwrap_or(self.local_of_pod(pod));
+        self.stop_by_time(pod);
+        if self.pods[pod].agent.is_none() {
+            return;
+        }
+        self.tell(pod);
+        if !self.pods[pod].worker.calls.is_empty() {
+            // It starts nothing before its agent knows what it had to say.
+            return;
+        }
+        let Some(lease) = self.agent_call(pod, |holder, now| holder.lease(now)) else { return };
+        self.observe_lease(pod, &lease);
+        self.read_streams(pod, asked, &lease);
+        match self.pods[pod].worker.kind {
+            Kind::Gate => self.ask_for_jobs(pod),
+            Kind::Count => self.keep_to_size(pod, asked, &lease),
+        }
+    }
+
+    fn stop_by_time(&mut self, pod: usize) {
+        let now = self.local_of_pod(pod);
+        let worker = &mut self.pods[pod].worker;
+        if worker.stoppable {
+            let before = worker.streams.len();
+            worker.streams.retain(|_, used| used.until.is_none_or(|until| now < until));
+            if worker.streams.len() < before {
+                self.cover.hit("worker stopped a stream by its own clock");
+            }
+        }
+    }
+
+    fn read_streams(&mut self, pod: usize, asked: Moment, lease: &leasehold_agent_core::Lease) {
+        let now = self.local_of_pod(pod);
+        let listed: BTreeMap<_, _> =
+            lease.streams.iter().map(|stream| (stream.stream.clone(), stream)).collect();
+        let worker = &mut self.pods[pod].worker;
+        worker
+            .streams
+            .retain(|key, used| listed.get(key).is_some_and(|stream| stream.token == used.token));
+        let (start, mut go) = (worker.start, Vec::new());
+        for (key, stream) in listed {
+            // The time left, counted from when it asked.
+            let until = stream.until.map(|until| asked + until.since(now));
+            let fresh = Use { token: stream.token, until, decided: false };
+            let known = worker.streams.contains_key(&key);
+            let wanted = stream.revoked.is_none() && !lease.draining;
+            let used = worker.streams.entry(key.clone()).or_insert(fresh);
+            used.until = until;
+            if !wanted && !used.decided {
+                used.decided = true;
+                let unknown = !known && self.rng.bool();
+                if unknown || !one_in(&mut self.rng, self.profile.ignore_one_in) {
+                    go.push((key, stream.token));
+                } else {
+                    self.cover.hit("fault: worker ignored a revoke");
+                }
+            }
+        }
+        for (stream, token) in go {
+            let ttl = self.profile.ttl_real();
+            let long = self.rng.u8(0..6) == 0;
+            let time = self.rng.u64(0..=if long { ttl * 3 / 2 } else { ttl / 20 });
+            self.after(time, Happening::LetGo { pod, start, stream, token });
+        }
+    }
+
+    /// The worker has let a stream go, and tells so.
+    pub(super) fn let_go(&mut self, pod: usize, stream: StreamKey, token: Token) {
+        let worker = &mut self.pods[pod].worker;
+        if worker.streams.get(&stream).is_some_and(|used| used.token == token) {
+            worker.streams.remove(&stream);
+        }
+        worker.calls.push_back(Call::Release(stream, token));
+        self.tell(pod);
+    }
+
+    fn new_job(&mut self, pod: usize) -> JobId {
+        let worker = &mut self.pods[pod].worker;
+        worker.next_job += 1;
+        JobId::new(&format!("p{pod}-{}-{}", worker.start, worker.next_job)).expect("printable")
+    }
+
+    fn run_job(&mut self, pod: usize, job: JobId) {
+        let ttl = self.profile.ttl_real();
+        let long = self.rng.u8(0..4) == 0;
+        let time = self.rng.u64(MS..=if long { ttl * 4 } else { ttl });
+        let worker = &mut self.pods[pod].worker;
+        worker.jobs.insert(job.clone());
+        let start = worker.start;
+        self.after(time, Happening::JobEnd { pod, start, job });
+        self.cover.hit("job ran");
+    }
+
+    fn ask_for_jobs(&mut self, pod: usize) {
+        for _ in 0..8 {
+            let worker = &self.pods[pod].worker;
+            if !worker.alive || worker.jobs.len() as u32 >= worker.appetite {
+                return;
+            }
+            let job = match worker.limbo.clone() {
+                Some(job) => job,
+                None => self.new_job(pod),
+            };
+            let draining = self.pods[pod].disk.borrow().memory.draining;
+            let known = self.pods[pod].disk.borrow().memory.jobs.contains(&job);
+            let asked = job.clone();
+            match self.agent_call(pod, |holder, now| holder.begin_job(asked, now)) {
+                None => {
+                    self.pods[pod].worker.limbo = Some(job);
+                    return;
+                }
+                Some(Ok(_)) => {
+                    self.pods[pod].worker.limbo = None;
+                    self.observe_begun(pod, &job, draining && !known);
+                    self.run_job(pod, job);
+                }
+                Some(Err(refused)) => {
+                    self.trace.say(self.t, || format!("        p{pod} job refused: {refused:?}"));
+                    self.cover.hit("job refused");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn keep_to_size(&mut self, pod: usize, asked: Moment, lease: &leasehold_agent_core::Lease) {
+        let now = self.local_of_pod(pod);
+        let until = lease.pool.until.map(|until| asked + until.since(now));
+        let before = self.pods[pod].worker.obeyed.0;
+        self.pods[pod].worker.obeyed = (lease.pool.size, until);
+        for _ in 0..8 {
+            let worker = &self.pods[pod].worker;
+            let running = worker.jobs.len() as u32;
+            if running >= worker.appetite || running >= lease.pool.size {
+                break;
+            }
+            let job = self.new_job(pod);
+            self.run_job(pod, job);
+        }
+        if before != lease.pool.size
+            || lease.pool.running != self.pods[pod].worker.jobs.len() as u32
+        {
+            self.tell_later(pod);
+        }
+    }
+
+    fn tell_later(&mut self, pod: usize) {
+        let start = self.pods[pod].worker.start;
+        let ttl = self.profile.ttl_real();
+        let late = self.rng.u64(0..=ttl / 4);
+        self.after(late, Happening::Tell { pod, start });
+    }
+
+    /// A counting worker tells how things stand.
+    pub(super) fn tell_count(&mut self, pod: usize) {
+        let worker = &mut self.pods[pod].worker;
+        if worker.kind == Kind::Count {
+            let call = Call::Count(worker.jobs.len() as u32, worker.obeyed.0);
+            worker.calls.push_back(call);
+        }
+        self.tell(pod);
+    }
+
+    /// A job has ended.
+    pub(super) fn job_end(&mut self, pod: usize, job: JobId) {
+        let worker = &mut self.pods[pod].worker;
+        if !worker.jobs.remove(&job) {
+            return;
+        }
+        match worker.kind {
+            Kind::Gate => worker.calls.push_back(Call::End(job)),
+            Kind::Count => self.tell_later(pod),
+        }
+        self.tell(pod);
+        if self.rng.bool() {
+            self.tick_soon(pod);
+        }
+    }
+
+    /// Tells the agent what there is to tell, as far as it listens.
+    pub(super) fn tell(&mut self, pod: usize) {
+        if self.paused_pod(pod) || self.pods[pod].agent.is_none() || !self.pods[pod].worker.alive {
+            return;
+        }
+        self.introduce(pod);
+        while let Some(call) = self.pods[pod].worker.calls.front().cloned() {
+            let running = self.pods[pod].worker.jobs.len() as u32;
+            let said = call.clone();
+            let result = self.agent_call(pod, |holder, now| match said {
+                Call::Start(start) => holder.start_worker(start, running, now),
+                Call::End(job) => holder.end_job(&job, now),
+                Call::Release(stream, token) => holder.release_stream(&stream, token, now),
+                Call::Count(running, obeyed) => holder.report_count(running, obeyed, now),
+            });
+            self.trace.say(self.t, || format!("        p{pod} worker tells {call:?}: {result:?}"));
+            use leasehold_agent_core::Refused;
+            match result {
+                // Nobody answered, or nothing was written down: again later.
+                None | Some(Err(Refused::Journal(_))) => return,
+                Some(_) => {}
+            }
+            self.pods[pod].worker.calls.pop_front();
+            if matches!(call, Call::Start(_)) && self.pods[pod].worker.kind == Kind::Count {
+                self.pods[pod].worker.calls.push_front(Call::Count(running, 0));
+            }
+        }
+    }
+
+    /// A worker tells an agent that is new beside it who it is and how many jobs it runs.
+    fn introduce(&mut self, pod: usize) {
+        let run = self.pods[pod].run;
+        let worker = &mut self.pods[pod].worker;
+        if worker.introduced == run {
+            return;
+        }
+        worker.introduced = run;
+        let size = worker.obeyed.0;
+        let call = match worker.kind {
+            Kind::Gate => Call::Start(worker.start_id()),
+            Kind::Count => Call::Count(worker.jobs.len() as u32, size),
+        };
+        worker.calls.push_front(call);
+    }
+}

@@ -1,0 +1,312 @@
+//! Everything that exists in one run, and its one step.
+//!
+//! Invariant: one seed decides everything.
+
+use fastrand::Rng;
+use leasehold_coordinator_core::event::Event;
+
+use super::clock::{Clock, MS, Real};
+use super::coverage::Coverage;
+use super::faults::Profile;
+use super::liveness::Stage;
+use super::network::Network;
+use super::observer::Observer;
+use super::platform::Manifests;
+use super::pod::Pod;
+use super::queue::{Happening, Queue};
+use super::replica::Replica;
+use super::store::Store;
+use super::trace::Trace;
+
+/// Steps after which a run counts as stuck.
+const STEPS_MAX: u64 = 400_000;
+
+/// One run.
+#[derive(Debug)]
+pub(super) struct World {
+    /// The only source of chance.
+    pub rng: Rng,
+    /// Now.
+    pub t: Real,
+    /// What will happen.
+    pub queue: Queue,
+    /// How hard it is.
+    pub profile: Profile,
+    /// The election's store.
+    pub store: Store,
+    /// The coordinators.
+    pub replicas: Vec<Replica>,
+    /// The pods, dead ones too.
+    pub pods: Vec<Pod>,
+    /// The links.
+    pub network: Network,
+    /// The desired state.
+    pub manifests: Manifests,
+    /// Who sees everything.
+    pub observer: Observer,
+    /// What happened.
+    pub cover: Coverage,
+    /// The record.
+    pub trace: Trace,
+    /// How far the liveness phase has come.
+    pub stage: Stage,
+    /// When faults ended, or the last change after that was made.
+    pub calm_since: Option<Real>,
+    /// Pods that took another's name.
+    pub twins: u32,
+}
+
+impl World {
+    /// The world of a seed, at its beginning.
+    pub(super) fn new(seed: u64, trace: Trace) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let profile = Profile::new(&mut rng);
+        let manifests = Manifests::new(&mut rng, &profile);
+        let replicas = (0..profile.replicas)
+            .map(|_| Replica::new(Clock::new(&mut rng, profile.bounds.drift_ppm)))
+            .collect();
+        let mut world = Self {
+            rng,
+            t: 0,
+            queue: Queue::default(),
+            profile,
+            store: Store::default(),
+            replicas,
+            pods: Vec::new(),
+            network: Network::default(),
+            manifests,
+            observer: Observer::default(),
+            cover: Coverage::default(),
+            trace,
+            stage: Stage::default(),
+            calm_since: None,
+            twins: 0,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        self.trace.say(0, || format!("{:?}", self.profile));
+        self.trace.say(0, || format!("{:?}", self.manifests));
+        for replica in 0..self.replicas.len() {
+            self.after(replica as Real * 5 * MS, Happening::BootReplica { replica });
+        }
+        for _ in 0..self.profile.pods {
+            self.new_pod(None, 0);
+        }
+        let ttl = self.profile.ttl_real();
+        self.after(ttl, Happening::List);
+        // A while without faults first, so that there is something to break.
+        self.after(ttl * 3 / 2, Happening::Fault);
+        self.after(self.profile.safety, Happening::Calm);
+    }
+
+    /// Schedules something.
+    pub(super) fn after(&mut self, delay: Real, what: Happening) {
+        self.queue.push(self.t + delay, what);
+    }
+
+    /// Runs to the end, or to the first property that does not hold.
+    pub(super) fn run(&mut self) {
+        while self.observer.failure.is_none() && !matches!(self.stage, Stage::Done) {
+            let Some((t, what)) = self.queue.pop() else { break };
+            self.t = t;
+            self.step(what);
+            self.check();
+            if self.trace.steps() > STEPS_MAX {
+                let steps = self.trace.steps();
+                self.fail("L1", || format!("no end after {steps} steps"));
+            }
+        }
+    }
+
+    fn step(&mut self, what: Happening) {
+        if let Some(until) = self.stopped(&what) {
+            let what = match what {
+                Happening::Tick { pod, start, number, asked: None } => {
+                    let asked = Some(self.local_of_pod(pod));
+                    Happening::Tick { pod, start, number, asked }
+                }
+                what => what,
+            };
+            self.queue.push(until, what);
+            return;
+        }
+        if !self.current(&what) {
+            return;
+        }
+        self.trace.step(self.t);
+        self.trace.say(self.t, || format!("{what:?}"));
+        match what {
+            Happening::Dial { .. }
+            | Happening::Opened { .. }
+            | Happening::ToReplica { .. }
+            | Happening::ToPod { .. }
+            | Happening::Heal(_) => self.step_network(what),
+            Happening::Desired { .. }
+            | Happening::Gone { .. }
+            | Happening::OrderDrain { .. }
+            | Happening::Write { .. }
+            | Happening::CoreWake { .. }
+            | Happening::Settle { .. }
+            | Happening::BootReplica { .. }
+            | Happening::Renew { .. }
+            | Happening::Poll { .. }
+            | Happening::Retry { .. }
+            | Happening::Store { .. }
+            | Happening::Answer { .. } => self.step_replica(what),
+            Happening::AgentWake { .. }
+            | Happening::BootAgent { .. }
+            | Happening::Tick { .. }
+            | Happening::JobEnd { .. }
+            | Happening::LetGo { .. }
+            | Happening::Tell { .. }
+            | Happening::BootWorker { .. }
+            | Happening::DrainPod { .. }
+            | Happening::CrashAgain { .. }
+            | Happening::EndPod { .. }
+            | Happening::MendJournal { .. } => self.step_pod(what),
+            Happening::List => self.list(),
+            Happening::Fault => self.fault(),
+            Happening::Calm => {
+                self.calm();
+                let ttl = self.profile.ttl_real();
+                self.after(ttl, Happening::Look);
+            }
+            Happening::Look => self.look(),
+        }
+    }
+
+    fn step_network(&mut self, what: Happening) {
+        match what {
+            Happening::Dial { pod, number, target, .. } => {
+                let wanted = self.pods[pod].agent.as_ref().is_some_and(|a| a.number == number);
+                if wanted {
+                    self.dial(pod, number, &target);
+                }
+            }
+            Happening::Opened { link } => self.opened(link),
+            Happening::ToReplica { link, data } => self.arrive_up(link, data),
+            Happening::ToPod { link, data } => self.arrive_down(link, data),
+            Happening::Heal(cut) => self.heal(cut),
+            other => unreachable!("{other:?} is not of the network"),
+        }
+    }
+
+    fn step_replica(&mut self, what: Happening) {
+        match what {
+            Happening::Desired { replica, version, desired } => {
+                let node = &mut self.replicas[replica];
+                if version > node.desired_version && node.is_up() {
+                    node.desired_version = version;
+                    let caps = desired.clusters.iter();
+                    node.jobs_max = caps.map(|(name, c)| (name.clone(), c.jobs_max)).collect();
+                    self.core_event(replica, Event::Desired(desired));
+                }
+            }
+            Happening::Gone { replica, mut keys } => {
+                // A name that lives again is not gone: platforms tell pods, not names, apart.
+                keys.retain(|key| self.is_gone(key));
+                if !keys.is_empty() {
+                    self.core_event(replica, Event::Gone(keys));
+                }
+            }
+            Happening::OrderDrain { replica, key } => self.order_drain(replica, key),
+            Happening::Write { replica, link, message, .. } => self.write(replica, link, *message),
+            Happening::CoreWake { replica, at, .. } => self.core_wake(replica, at),
+            Happening::Settle { replica, .. } => self.settle(replica),
+            Happening::BootReplica { replica } => self.boot_replica(replica),
+            Happening::Renew { replica, .. } => self.renew_due(replica),
+            Happening::Poll { replica, .. } => self.poll_store(replica),
+            Happening::Retry { replica, number, .. } => self.retry_write(replica, number),
+            Happening::Store { replica, run, request } => self.store_request(replica, run, request),
+            Happening::Answer { replica, answer, .. } => self.store_answer(replica, answer),
+            other => unreachable!("{other:?} is not of a replica"),
+        }
+    }
+
+    fn step_pod(&mut self, what: Happening) {
+        match what {
+            Happening::AgentWake { pod, at, .. } => self.agent_wake(pod, at),
+            Happening::BootAgent { pod, .. } => self.boot_agent(pod),
+            Happening::Tick { pod, asked, .. } => self.tick(pod, asked),
+            Happening::JobEnd { pod, job, .. } => self.job_end(pod, job),
+            Happening::LetGo { pod, stream, token, .. } => self.let_go(pod, stream, token),
+            Happening::Tell { pod, .. } => self.tell_count(pod),
+            Happening::BootWorker { pod, .. } => self.boot_worker(pod),
+            Happening::DrainPod { pod } => self.drain_pod(pod),
+            Happening::CrashAgain { pod } => {
+                let after = self.rng.u64(MS..self.profile.ttl_real());
+                self.crash_agent(pod, true, Some(after));
+            }
+            Happening::EndPod { pod } => self.end_pod(pod),
+            Happening::MendJournal { pod } => {
+                self.pods[pod].disk.borrow_mut().failing = false;
+            }
+            other => unreachable!("{other:?} is not of a pod"),
+        }
+    }
+
+    /// Until when the process that this concerns is stopped: its clock runs on, it does not.
+    fn stopped(&self, what: &Happening) -> Option<Real> {
+        let (pods, replicas) = (&self.pods, &self.replicas);
+        let until = match what {
+            Happening::Dial { pod, .. }
+            | Happening::AgentWake { pod, .. }
+            | Happening::Tick { pod, .. } => pods[*pod].paused_until,
+            Happening::Opened { link } | Happening::ToPod { link, .. } => {
+                pods[self.network.links[*link].pod].paused_until
+            }
+            Happening::ToReplica { link, .. } => {
+                replicas[self.network.links[*link].replica].paused_until
+            }
+            Happening::Desired { replica, .. }
+            | Happening::Gone { replica, .. }
+            | Happening::OrderDrain { replica, .. }
+            | Happening::Write { replica, .. }
+            | Happening::CoreWake { replica, .. }
+            | Happening::Settle { replica, .. }
+            | Happening::Renew { replica, .. }
+            | Happening::Poll { replica, .. }
+            | Happening::Retry { replica, .. }
+            | Happening::Answer { replica, .. } => replicas[*replica].paused_until,
+            _ => 0,
+        };
+        (until > self.t).then_some(until)
+    }
+
+    /// Whether the life of the process that this was meant for goes on.
+    fn current(&self, what: &Happening) -> bool {
+        match what {
+            Happening::Dial { pod, run, .. }
+            | Happening::AgentWake { pod, run, .. }
+            | Happening::BootAgent { pod, run } => {
+                self.pods[*pod].run == *run && !self.pods[*pod].dead
+            }
+            Happening::Tick { pod, start, number, .. } => {
+                let worker = &self.pods[*pod].worker;
+                worker.start == *start && worker.alive && worker.tick_number == *number
+            }
+            Happening::JobEnd { pod, start, .. }
+            | Happening::LetGo { pod, start, .. }
+            | Happening::Tell { pod, start } => {
+                self.pods[*pod].worker.start == *start && self.pods[*pod].worker.alive
+            }
+            Happening::BootWorker { pod, start } => {
+                let worker = &self.pods[*pod].worker;
+                worker.start == *start && !worker.alive && !self.pods[*pod].dead
+            }
+            Happening::Write { replica, run, .. }
+            | Happening::CoreWake { replica, run, .. }
+            | Happening::Settle { replica, run }
+            | Happening::Renew { replica, run }
+            | Happening::Poll { replica, run }
+            | Happening::Retry { replica, run, .. }
+            | Happening::Answer { replica, run, .. } => {
+                self.replicas[*replica].run == *run && self.replicas[*replica].is_up()
+            }
+            _ => true,
+        }
+    }
+}
