@@ -11,10 +11,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::spec::Problem;
 
-/// Events that wait for the driver; a platform waits when so many do.
-pub const EVENTS_MAX: usize = 1_024;
-/// Commands that wait for the platform; a driver that finds the channel full keeps its effect
-/// and goes on, so that a slow disk never stops a driver.
+/// Events that wait for the driver. A platform waits when so many do, so that the sign of life of
+/// a leader whose driver is stuck stops, and a standby takes over.
+pub const EVENTS_MAX: usize = 16;
+/// Commands that wait for the platform. A driver must never wait for room without taking events in
+/// meanwhile: the platform may be waiting for it.
 pub const COMMANDS_MAX: usize = 1_024;
 
 /// A platform that runs. It stops when both its channels are dropped.

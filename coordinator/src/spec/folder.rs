@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::problem::Problem;
 use super::tree::Mark;
@@ -168,9 +168,10 @@ impl Stamp {
             [dev, ino, size, meta.mtime(), meta.mtime_nsec(), meta.ctime_nsec()]
         }))
     }
-}
 
-/// The stamps of every file that was read and of every folder.
-pub(crate) fn stamps(root: &Path, files: &BTreeSet<String>) -> Vec<(PathBuf, Stamp)> {
-    files.iter().map(|file| root.join(file)).map(|path| (path.clone(), Stamp::of(&path))).collect()
+    /// Whether both are of one and the same file or folder, whatever is in it.
+    pub(crate) fn same_place(&self, other: &Self) -> bool {
+        let place = |stamp: &Self| stamp.0.map(|[dev, ino, ..]| (dev, ino));
+        place(self).is_some() && place(self) == place(other)
+    }
 }
