@@ -55,7 +55,14 @@ impl Process {
         log: &Path,
     ) -> Result<Self> {
         let output = File::options().create(true).append(true).open(log)?;
-        let child = Command::new(std::env::current_exe()?)
+        let mut tethered = Command::new(std::env::current_exe()?);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("LEASEHOLD_") {
+                // What the user's shell sets for another agent is not meant for these.
+                tethered.env_remove(name);
+            }
+        }
+        let child = tethered
             .arg(TETHER)
             .arg(std::process::id().to_string())
             .arg("--")
