@@ -96,9 +96,9 @@ pub struct PhaseResult {
     pub moves_min: usize,
     /// How long it took.
     pub ms: u64,
-    /// Whether the peak had to be reached.
-    #[serde(skip)]
-    pub full: bool,
+    /// The most jobs at the same time after the phase's change was through; none where the cap
+    /// need not be reached.
+    pub peak_jobs_stable: Option<usize>,
 }
 
 /// Judges each phase by itself.
@@ -113,7 +113,9 @@ pub fn phases(evidence: &Evidence) -> Vec<PhaseResult> {
             moves: moves(&evidence.owns, phase.from_ns, phase.to_ns),
             moves_min: moves_min(&evidence.owners_at(phase.from_ns), &living),
             ms: (phase.to_ns - phase.from_ns) / 1_000_000,
-            full: phase.full,
+            peak_jobs_stable: phase
+                .full
+                .then(|| peak(&evidence.runs, phase.stable_ns, phase.to_ns)),
         }
     };
     evidence.phases.iter().map(result).collect()
@@ -353,6 +355,7 @@ mod tests {
         let phase = |name: &str, from_ns, to_ns, living: &str| journal::Phase {
             name: name.to_owned(),
             from_ns,
+            stable_ns: to_ns - 5,
             to_ns,
             max_jobs: 2,
             full: true,
@@ -363,5 +366,6 @@ mod tests {
         let figures = |result: &PhaseResult| (result.peak_jobs, result.moves, result.moves_min);
         assert_eq!(figures(&results[0]), (1, 0, 0));
         assert_eq!(figures(&results[1]), (2, 1, 1));
+        assert_eq!(results[1].peak_jobs_stable, Some(2));
     }
 }

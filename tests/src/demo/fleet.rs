@@ -239,20 +239,38 @@ impl Fleet {
         self.agents.iter().filter(lives).map(|(worker, _)| worker.clone()).collect()
     }
 
-    /// Looks for processes that have ended although nobody told them to.
+    /// Forgets processes that have ended although the demo did not tell them to, and says which.
     ///
     /// # Errors
-    /// Which one, and how.
-    pub fn check(&mut self) -> Result<()> {
-        let coordinators = self.replicas.iter_mut().filter_map(|replica| replica.process.as_mut());
-        let agents = self.agents.values_mut().filter(|agent| agent.part != Part::Drains);
-        for process in coordinators.chain(agents.map(|agent| &mut agent.process)) {
-            if let Some(status) = process.ended()? {
-                bail!("{} ended by itself with {}", process.name, describe(status));
+    /// Where the system does not tell.
+    pub fn forget_ended(&mut self) -> Result<Vec<String>> {
+        let mut ended = Vec::new();
+        for replica in &mut self.replicas {
+            if let Some(words) = replica.process.as_mut().map_or(Ok(None), end_of)? {
+                ended.push(words);
+                replica.process = None;
             }
         }
-        Ok(())
+        let mut gone = Vec::new();
+        for (worker, agent) in &mut self.agents {
+            if agent.part != Part::Drains
+                && let Some(words) = end_of(&mut agent.process)?
+            {
+                ended.push(words);
+                gone.push(worker.clone());
+            }
+        }
+        for worker in gone {
+            self.agents.remove(&worker);
+        }
+        Ok(ended)
     }
+}
+
+fn end_of(process: &mut Process) -> Result<Option<String>> {
+    let name = process.name.clone();
+    let words = |status| format!("{name} ended with {}", describe(status));
+    Ok(process.ended()?.map(words))
 }
 
 /// The log of a coordinator, over all its lives.

@@ -107,11 +107,13 @@ pub struct Phase {
     pub name: String,
     /// When it began.
     pub from_ns: u64,
+    /// Since when its end's state has lasted.
+    pub stable_ns: u64,
     /// When it ended.
     pub to_ns: u64,
     /// The highest `maxJobs` that was in force in it.
     pub max_jobs: u32,
-    /// Whether so many jobs must have run at once: the queue was long, and slots were free.
+    /// Whether so many jobs must have run at once while it was stable: the queue was long.
     pub full: bool,
     /// The workers that live and take streams at its end.
     pub living: Vec<String>,
@@ -264,6 +266,7 @@ mod tests {
         let phase = Phase {
             name: "start".to_owned(),
             from_ns: 1,
+            stable_ns: 2,
             to_ns: 2,
             max_jobs: 3,
             full: true,

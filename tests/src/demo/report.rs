@@ -50,6 +50,8 @@ pub struct Summary {
     pub push_ms_p99: Option<f64>,
     /// Grants that this was measured for.
     pub pushes: usize,
+    /// Grants that were replaced, withdrawn or lost with their worker before it saw them.
+    pub pushes_unseen: usize,
     /// From the leader's kill -9 to the last worker's sight of a lease that a new leader renewed.
     pub failover_ms: Option<u64>,
     /// Streams that changed their worker because of that.
@@ -159,6 +161,7 @@ impl Findings {
             push_ms_p50: self.pushes.percentile_ms(50),
             push_ms_p99: self.pushes.percentile_ms(99),
             pushes: self.pushes.sorted_us.len(),
+            pushes_unseen: self.pushes.unseen,
             failover_ms: self.measured.failover_ns.map(|ns| ns.div_ceil(1_000_000)),
             failover_moves: self.measured.failover_moves,
             phases,
@@ -183,17 +186,20 @@ impl std::fmt::Display for Failure {
 }
 
 fn over_the_cap(phases: &[PhaseResult]) -> Vec<String> {
-    let cap = |phase: &PhaseResult| usize::try_from(phase.max_jobs).unwrap_or(usize::MAX);
     let over = phases.iter().filter(|phase| phase.peak_jobs > cap(phase));
     over.map(|phase| format!("{}: {} of {}", phase.name, phase.peak_jobs, phase.max_jobs)).collect()
 }
 
 fn below_the_cap(phases: &[PhaseResult]) -> Vec<String> {
-    let cap = |phase: &PhaseResult| usize::try_from(phase.max_jobs).unwrap_or(usize::MAX);
-    let below = phases.iter().filter(|phase| phase.full && phase.peak_jobs < cap(phase));
-    below
-        .map(|phase| format!("{}: {} of {}", phase.name, phase.peak_jobs, phase.max_jobs))
-        .collect()
+    let below = phases.iter().filter_map(|phase| {
+        let peak = phase.peak_jobs_stable.filter(|peak| *peak < cap(phase))?;
+        Some(format!("{}: {peak} of {}", phase.name, phase.max_jobs))
+    });
+    below.collect()
+}
+
+fn cap(phase: &PhaseResult) -> usize {
+    usize::try_from(phase.max_jobs).unwrap_or(usize::MAX)
 }
 
 fn needless_moves(phases: &[PhaseResult]) -> Vec<String> {
@@ -234,8 +240,15 @@ mod tests {
     use super::*;
 
     fn phase(name: &str, peak_jobs: usize, moves: usize) -> PhaseResult {
-        let name = name.to_owned();
-        PhaseResult { name, max_jobs: 12, peak_jobs, moves, moves_min: 3, ms: 1, full: true }
+        PhaseResult {
+            name: name.to_owned(),
+            max_jobs: 12,
+            peak_jobs,
+            moves,
+            moves_min: 3,
+            ms: 1,
+            peak_jobs_stable: Some(peak_jobs),
+        }
     }
 
     #[test]

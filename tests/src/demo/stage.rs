@@ -22,7 +22,7 @@ use super::work::{Sources, Work};
 /// How long a condition may take before the demo gives up.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// How long a phase's end must last to count as stable.
-const STABLE: Duration = Duration::from_millis(150);
+const STABLE_NS: u64 = 500_000_000;
 /// How often journals are read, and how often the admin API is asked and the table drawn.
 const TICK: Duration = Duration::from_millis(15);
 const LOOK: Duration = Duration::from_millis(250);
@@ -73,6 +73,7 @@ pub struct Stage {
     interrupt: Arc<AtomicBool>,
     phase: Plan,
     phase_from_ns: u64,
+    stays: bool,
     looked: Option<Instant>,
     workers: Vec<api::Worker>,
     epoch: u64,
@@ -108,6 +109,7 @@ impl Stage {
             interrupt,
             phase: Plan { name: "start".to_owned(), max_jobs: 0, full: false },
             phase_from_ns: clock::now_ns(),
+            stays: false,
             looked: None,
             workers: Vec::new(),
             epoch: 0,
@@ -115,8 +117,9 @@ impl Stage {
         })
     }
 
-    /// Plays one phase: does `act`, then waits until `done` holds, every stream has an owner among
-    /// the living, balanced within one, and (if the plan says so) the cap was reached.
+    /// Plays one phase: does `act`, then waits until `done` holds and every stream has an owner
+    /// among the living, balanced within one. That must last for a while, in which (if the plan
+    /// says so) the cap must be reached.
     ///
     /// # Errors
     /// Where that does not come about.
@@ -128,17 +131,20 @@ impl Stage {
     ) -> Result<PhaseResult> {
         self.phase = plan.clone();
         act(self)?;
-        let mut stable_since: Option<Instant> = None;
+        let mut stable_ns: Option<u64> = None;
         self.wait(&format!("the end of phase {:?}", plan.name), |stage| {
-            if !(done(stage)? && stage.is_stable()) {
-                stable_since = None;
+            if !(done(stage)? && stage.is_balanced()) {
+                stable_ns = None;
                 return Ok(false);
             }
-            Ok(stable_since.get_or_insert_with(Instant::now).elapsed() >= STABLE)
+            let since_ns = *stable_ns.get_or_insert_with(clock::now_ns);
+            let full = !stage.phase.full || stage.is_full_since(since_ns);
+            Ok(full && clock::now_ns() - since_ns >= STABLE_NS)
         })?;
         let phase = Phase {
             name: plan.name,
             from_ns: self.phase_from_ns,
+            stable_ns: stable_ns.unwrap_or(self.phase_from_ns),
             to_ns: clock::now_ns(),
             max_jobs: plan.max_jobs,
             full: plan.full,
@@ -184,7 +190,13 @@ impl Stage {
         }
         self.queue = self.work.feed(&mut self.journal)?;
         self.read_journals()?;
-        self.fleet.check()?;
+        let ended = self.fleet.forget_ended()?;
+        if self.stays {
+            // Whoever looks around may end what they like.
+            ended.iter().for_each(|words| self.screen.say(words));
+        } else if !ended.is_empty() {
+            bail!("nobody told them to, and yet {}", ended.join(", "));
+        }
         if self.looked.is_none_or(|at| at.elapsed() >= LOOK) {
             self.looked = Some(Instant::now());
             if let Some((_, status)) = self.admin.leader() {
@@ -210,6 +222,7 @@ impl Stage {
     /// Goes on after the last phase, under a name for the screen.
     pub fn stay_in_phase(&mut self, name: &str) {
         self.phase = Plan { name: name.to_owned(), ..self.phase.clone() };
+        self.stays = true;
     }
 
     /// Whether the coordinator knows that it does not hear a worker.
@@ -228,10 +241,13 @@ impl Stage {
         self.phase_from_ns
     }
 
-    fn is_stable(&self) -> bool {
-        let full = usize::try_from(self.phase.max_jobs).unwrap_or(usize::MAX);
+    fn is_balanced(&self) -> bool {
         is_balanced(&self.live.owners(), &self.fleet.living(), self.streams)
-            && (!self.phase.full || self.live.peak_since(self.phase_from_ns) >= full)
+    }
+
+    fn is_full_since(&self, from_ns: u64) -> bool {
+        let cap = usize::try_from(self.phase.max_jobs).unwrap_or(usize::MAX);
+        self.live.peak_since(from_ns) >= cap
     }
 
     /// The state of things in one line, for an error.
