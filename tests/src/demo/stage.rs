@@ -53,9 +53,8 @@ pub struct Plan {
 /// Everything that the story acts on.
 #[derive(Debug)]
 pub struct Stage {
-    /// The folders.
-    pub work: Work,
-    /// The processes.
+    /// The processes. First, because fields are dropped in order: nobody writes to the work folder
+    /// any more when it is removed.
     pub fleet: Fleet,
     /// The coordinators' API.
     pub admin: Admin,
@@ -63,6 +62,8 @@ pub struct Stage {
     pub live: Live,
     /// The growing sources.
     pub sources: Sources,
+    /// The folders.
+    pub work: Work,
     /// The demo's own journal.
     pub journal: Writer,
     /// What the user sees.

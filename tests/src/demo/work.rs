@@ -247,7 +247,9 @@ impl Sources {
 
 impl Drop for Sources {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        if let Err(error) = self.stop() {
+            eprintln!("the sources: {error:#}");
+        }
     }
 }
 
