@@ -128,14 +128,18 @@ def compress(source, result, seconds):
     os.replace(part, result)
 
 
-def main():
-    args = arguments("Compresses the files of a queue folder.", "queue")
+def run(args):
+    """Works with the options that `main` reads."""
     exit_with(args.exit_with)
     os.nice(5)  # Compression can wait; who answers the agent cannot.
     agent = Agent()
     tell_start(agent)
     journal = Journal(Path(args.journal, f"{args.worker}.jobs.jsonl"), args.worker)
     JobWorker(agent, args.queue, journal, args.worker).run()
+
+
+def main():
+    run(arguments("Compresses the files of a queue folder.", "queue"))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ import os
 import signal
 import threading
 import time
-import uuid
 
 from agent import Agent, Refused
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def arguments(description, *folders):
@@ -23,11 +24,17 @@ def arguments(description, *folders):
     return parser.parse_args()
 
 
+def hold_signals():
+    """Keeps SIGTERM and SIGINT waiting until `set_on_signals`, in children too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
 def set_on_signals():
     """An event that SIGTERM and SIGINT set."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, lambda *_: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     return stop
 
 
@@ -35,7 +42,7 @@ def tell_start(agent: Agent):
     """Tells the agent that a worker starts: once, where the worker has several processes."""
     if os.environ.get("LEASEHOLD_START_ID"):
         return
-    start_id = uuid.uuid4().hex
+    start_id = os.urandom(16).hex()
     while True:
         try:
             agent.start(start_id)

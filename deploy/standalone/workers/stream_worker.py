@@ -203,14 +203,18 @@ def until(asked_ns, lease):
     return None if valid_for_ms is None else asked_ns + int(valid_for_ms) * 1_000_000
 
 
-def main():
-    args = arguments("Copies the streams that its lease gives it.", "sources", "sink")
+def run(args):
+    """Works with the options that `main` reads."""
     exit_with(args.exit_with)
     agent = Agent()
     tell_start(agent)
     journal = Journal(Path(args.journal, f"{args.worker}.streams.jsonl"), args.worker)
     journal.write("watching", pid=os.getpid())
     StreamWorker(agent, args.sources, args.sink, journal).run()
+
+
+def main():
+    run(arguments("Copies the streams that its lease gives it.", "sources", "sink"))
 
 
 if __name__ == "__main__":

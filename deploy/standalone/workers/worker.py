@@ -4,34 +4,32 @@
         --journal journal
 """
 
-import subprocess
+import multiprocessing
 import sys
-from pathlib import Path
 
+import job_worker
+import stream_worker
 from agent import Agent
-from process import arguments, set_on_signals, tell_start
+from process import arguments, hold_signals, set_on_signals, tell_start
 
 
 def main():
     args = arguments("Runs both workers.", "queue", "sources", "sink")
     tell_start(Agent())
-    here = Path(__file__).parent
-    common = ["--journal", args.journal, "--worker", args.worker]
-    if args.exit_with is not None:
-        common += ["--exit-with", str(args.exit_with)]
+    hold_signals()
+    # A process each: neither waits for the other.
+    programs = (job_worker.run, stream_worker.run)
+    children = [multiprocessing.Process(target=run, args=(args,)) for run in programs]
+    for child in children:
+        child.start()
     stop = set_on_signals()
-    children = []
-    for program, folders in (("job_worker", ["queue"]), ("stream_worker", ["sources", "sink"])):
-        options = [part for name in folders for part in (f"--{name}", getattr(args, name))]
-        command = [sys.executable, str(here / f"{program}.py"), *options, *common]
-        children.append(subprocess.Popen(command))
     # One without the other is no worker: both end together.
-    while not stop.wait(0.1) and all(child.poll() is None for child in children):
+    while not stop.wait(0.1) and all(child.is_alive() for child in children):
         pass
     for child in children:
         child.terminate()
-    codes = [child.wait() for child in children]
-    sys.exit(next((abs(code) for code in codes if code != 0), 0))
+        child.join()
+    sys.exit(next((abs(child.exitcode) for child in children if child.exitcode != 0), 0))
 
 
 if __name__ == "__main__":

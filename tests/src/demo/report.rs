@@ -95,11 +95,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Reads everything that the processes have left in the work folder.
+    /// Reads everything that the processes have left in the work folder; `stayed` says that the
+    /// demo stayed up after its story.
     ///
     /// # Errors
     /// Where something cannot be read.
-    pub fn read(work: &Work, streams: &[String], measured: Measured) -> Result<Self> {
+    pub fn read(work: &Work, streams: &[String], measured: Measured, stayed: bool) -> Result<Self> {
         let lines = Journals::new(work.path("journal")).read()?;
         let mut grants: Vec<Grant> = Vec::new();
         for replica in 0..2 {
@@ -108,7 +109,13 @@ impl Findings {
         }
         let pushes = Pushes::new(&grants, &lines);
         let mut evidence = Evidence::new(lines);
-        let jobs = checker::jobs(&evidence, &work.queued("pending")?, &work.queued("done")?);
+        let mut waiting = work.queued("pending")?;
+        if stayed {
+            // Somebody may have killed a worker while looking around: its jobs are where it left
+            // them, and nobody puts them back.
+            waiting.extend(work.queued("taken")?);
+        }
+        let jobs = checker::jobs(&evidence, &waiting, &work.queued("done")?);
         let (records, writes) = work.records(SET, streams)?;
         let strays = evidence.stretch(&writes);
         let errors = python_errors(work)?;

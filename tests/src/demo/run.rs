@@ -72,9 +72,10 @@ fn judge(
     // What is still there has no say any more.
     stage.fleet.agents.clear();
     stage.fleet.replicas.clear();
-    let mut findings = Findings::read(&stage.work, streams, measured).inspect_err(|_| {
-        stage.work.keep();
-    })?;
+    let mut findings =
+        Findings::read(&stage.work, streams, measured, stage.stays()).inspect_err(|_| {
+            stage.work.keep();
+        })?;
     findings.broken.extend(outcome.err().map(|error| format!("{error:#}")));
     let (summary, failures) = findings.judge(streams.len());
     for failure in &failures {

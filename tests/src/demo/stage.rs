@@ -226,6 +226,12 @@ impl Stage {
         self.stays = true;
     }
 
+    /// Whether it has gone on after the last phase.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        self.stays
+    }
+
     /// Whether the coordinator knows that it does not hear a worker.
     #[must_use]
     pub fn is_silent(&self, worker: &str) -> bool {
