@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::{Journal, JournalError, Memory, Record};
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::{Incarnation, Moment, WorkerKey};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -189,7 +189,7 @@ fn after_boot(memory: Memory) -> Memory {
     Memory {
         incarnation: memory.incarnation,
         epoch: memory.epoch,
-        begun: memory.begun.map(|_| Moment(0)),
+        begun: memory.begun.map(|_| (Incarnation(0), Moment(0))),
         complete: true,
         jobs_known: true,
         ..Memory::default()
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn begun() -> Record {
-        Record::Begun { incarnation: Incarnation(7), begun: Moment(5) }
+        Record::Begun { incarnation: Incarnation(7), begun: Moment(5), first: Incarnation(7) }
     }
 
     /// Opens, appends, and leaves as a killed process does.
@@ -357,7 +357,7 @@ mod tests {
         let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
         let wanted = Memory {
             incarnation: Some(Incarnation(7)),
-            begun: Some(Moment(0)),
+            begun: Some((Incarnation(0), Moment(0))),
             complete: true,
             jobs_known: true,
             epoch: Some(Epoch(3)),

@@ -65,6 +65,8 @@ pub struct Holder<J> {
     start: Option<StartId>,
     jobs: BTreeSet<JobId>,
     jobs_known: bool,
+    /// Jobs whose id nobody told: they began under an agent whose journal was lost.
+    unnamed: u32,
     count: Option<Count>,
     drain: Drain,
     version: u64,
@@ -142,6 +144,7 @@ impl<J: Journal> Holder<J> {
             start: memory.start,
             jobs: memory.jobs,
             jobs_known: memory.jobs_known,
+            unnamed: memory.unnamed,
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
             version: 1,
@@ -260,7 +263,8 @@ impl<J: Journal> Holder<J> {
 
     fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
-        ids.saturating_add(self.count.map_or(0, |count| count.running))
+        let counted = self.count.map_or(0, |count| count.running);
+        ids.saturating_add(counted).saturating_add(self.unnamed)
     }
 
     fn draining(&self) -> bool {

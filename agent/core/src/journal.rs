@@ -98,6 +98,12 @@ pub enum Record {
         /// The start's id.
         start: StartId,
     },
+    /// Jobs that run in the worker's process without an id here: they began under an agent whose
+    /// journal was lost.
+    Unnamed {
+        /// The jobs.
+        running: u32,
+    },
     /// The drain began.
     Draining,
 }
@@ -123,6 +129,8 @@ pub struct Memory {
     pub streams: BTreeMap<StreamKey, RememberedStream>,
     /// The jobs with an id.
     pub jobs: BTreeSet<JobId>,
+    /// Jobs whose id nobody told.
+    pub unnamed: u32,
     /// Jobs without one, and the pool size that the worker keeps to, if it ever told.
     pub count: Option<(u32, u32)>,
     /// The worker's last start.
@@ -179,14 +187,17 @@ impl Memory {
             }
             Record::Count { running, obeyed } => {
                 self.count = Some((*running, *obeyed));
+                self.unnamed = 0;
                 self.jobs_known = true;
             }
             Record::WorkerStarted { start } => {
                 self.start = Some(start.clone());
                 self.jobs_known = true;
                 self.jobs.clear();
+                self.unnamed = 0;
                 self.count = None;
             }
+            Record::Unnamed { running } => self.unnamed = *running,
             Record::Draining => self.draining = true,
         }
     }
@@ -210,6 +221,8 @@ impl Memory {
         all.push(Record::Renewed { until: self.renewed_until });
         all.extend(self.jobs.iter().map(|job| Record::JobBegan { job: job.clone() }));
         all.extend(self.count.map(|(running, obeyed)| Record::Count { running, obeyed }));
+        let unnamed = self.unnamed;
+        all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));
         all.extend(self.draining.then_some(Record::Draining));
         all
     }

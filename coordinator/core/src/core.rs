@@ -290,10 +290,12 @@ impl Core {
 
     fn desire_sets(&mut self, desired: &Desired, now: Moment) {
         let mut changed = BTreeSet::new();
+        let mut altered = Vec::new();
         let gone = self.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
         for name in gone {
             changed.extend(self.sets.remove(&name).map(|set| set.spec.cluster.clone()));
+            altered.push(name);
         }
         for (name, spec) in &desired.sets {
             if self.sets.get(name).is_some_and(|set| set.spec == *spec) {
@@ -303,9 +305,21 @@ impl Core {
             changed.extend(old.as_ref().map(|set| set.spec.cluster.clone()));
             changed.insert(spec.cluster.clone());
             self.sets.insert(name.clone(), SetState::new(spec.clone(), old));
+            altered.push(name.clone());
         }
         for cluster in changed {
             self.plan_at(&cluster, now, now);
+        }
+        // Streams that are desired no more are in no plan: whoever has one is asked for it.
+        for name in altered {
+            let first = StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
+            let claimed = self.ledger().map(|ledger| {
+                let from_first = ledger.claimed_from(&first);
+                from_first.take_while(|key| key.set == name).cloned().collect::<Vec<_>>()
+            });
+            for stream in claimed.unwrap_or_default() {
+                self.touch(&stream, now);
+            }
         }
     }
 

@@ -128,7 +128,7 @@ impl World {
         let by_time = Incarnation((self.t / MS + 1_000) * 32 + own);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
-        if node.dead || node.left || node.agent.is_some() {
+        if node.dead || node.left || node.replaced || node.agent.is_some() {
             return;
         }
         node.run += 1;

@@ -96,7 +96,7 @@ impl<J: Journal> Holder<J> {
         let before = self.token_max;
         let until = self.renewal(grant, now);
         let mut changed = false;
-        if grant.fresh && !self.jobs_known {
+        if grant.fresh && !self.complete {
             self.write(&Record::Fresh)?;
             (self.jobs_known, self.complete) = (true, true);
         }

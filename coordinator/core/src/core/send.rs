@@ -19,6 +19,9 @@ use crate::ledger::{Claim, Phase};
 /// How long a worker may take to let go of a stream whose set is desired no more.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
 
+/// Longer than any journal is kept: the most that the wire carries.
+const RESERVE_ENDLESS: Duration = Duration::from_millis(u32::MAX as u64);
+
 impl Core {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
@@ -111,8 +114,19 @@ impl Core {
         let ttl = cluster.spec.ttl.min(exposed);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
-            Terms { reserve: self.config.bounds.outlast(exposed), ..self.terms(&spec) }
+            Terms { reserve: self.reserve(key, exposed), ..self.terms(&spec) }
         })
+    }
+
+    /// How old a journal must be to speak for what came before it: never old enough, where that
+    /// may have been a lease that does not end by time.
+    pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let mut sets = account.into_iter().flat_map(|account| account.exposure.sets.values());
+        match sets.any(|timeless| *timeless) {
+            true => RESERVE_ENDLESS,
+            false => self.config.bounds.outlast(ttl),
+        }
     }
 
     /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one

@@ -3,7 +3,7 @@
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
 use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Welcome,
+    Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Moment, WorkerKey};
@@ -40,7 +40,7 @@ impl Core {
             let message = format!("a leader later than epoch {epoch} is known to {key}");
             return Err((RefusalReason::NotLeader(None), message));
         }
-        let terms = self.terms(&spec);
+        let terms = Terms { reserve: self.reserve(&key, spec.ttl), ..self.terms(&spec) };
         self.replace_session(conn, hello, &key, now);
         let welcome = CoordinatorMessage::Welcome(Welcome { epoch, terms });
         self.effects.push_back(Effect::Send { conn, message: welcome });
@@ -209,6 +209,9 @@ impl Core {
             self.timers.insert((at, Timer::Unheard(key.clone())));
         }
         self.ended(ended, Freed::Released, now);
+        if reports_anew {
+            self.watch_orphans(key, now);
+        }
         for held in &report.streams {
             self.adopt_plan(&held.stream, key);
             self.touch(&held.stream, now);

@@ -100,6 +100,15 @@ impl Core {
         }
     }
 
+    /// Reminds of the end of what an earlier agent of the worker holds: nobody else speaks of it.
+    pub(super) fn watch_orphans(&mut self, key: &WorkerKey, now: Moment) {
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
+        for stream in &streams {
+            self.claim_due(stream, now);
+        }
+    }
+
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
     fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
         let Some(ledger) = self.ledger() else { return };
