@@ -191,7 +191,8 @@ impl Scenario {
         self.core.handle(Event::Hello(conn(plain[0]), hello), self.now);
     }
 
-    /// `report CONN [NONCE] [knows=INCARNATION [aged=yes]] [pool=TOKEN:SIZE] [run=N] [streams=a:TOKEN,…]`
+    /// `report CONN [NONCE] [knows=INCARNATION [aged=yes]] [pool=TOKEN:SIZE] [run=N]
+    /// [streams=a:TOKEN,…]`
     fn report(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let held = |(stream, token)| HeldStream { stream, token, pinned: false };
