@@ -1,3 +1,7 @@
-//! Tests of the whole: the simulator, and what needs real processes.
+//! What tests of the whole are built from: the demo, the simulator, real processes, and the tools
+//! that the project installs for them.
 
+pub mod demo;
+pub mod process;
 pub mod sim;
+pub mod toolbox;

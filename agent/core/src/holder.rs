@@ -42,8 +42,8 @@ pub struct Config {
 pub struct Holder<J> {
     config: Config,
     journal: J,
-    /// The last incarnation that wrote the journal before this one, and since when it is kept.
-    predecessor: Option<Incarnation>,
+    /// The first incarnation that wrote the journal, and when it began.
+    first: Incarnation,
     begun: Moment,
     complete: bool,
     epoch: Option<Epoch>,
@@ -126,9 +126,10 @@ impl<J: Journal> Holder<J> {
             true => Drain::Draining { since: now },
             false => Drain::Working,
         };
+        let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
-            predecessor: memory.incarnation,
-            begun: memory.begun.unwrap_or(now),
+            first,
+            begun,
             complete: memory.complete,
             epoch: memory.epoch,
             terms: None,
@@ -174,26 +175,31 @@ impl<J: Journal> Holder<J> {
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.expire(now);
         let size = self.size_to_show(now);
-        let renewed_until = self.renewed_until;
-        let streams = self.streams.iter_mut().map(|(stream, held)| {
+        for held in self.streams.values_mut() {
             held.shown = true;
-            StreamLease {
-                stream: stream.clone(),
-                token: held.token,
-                until: held.until(renewed_until),
-                revoked: held.revoked,
-            }
+        }
+        let lease = self.peek(now);
+        Lease { pool: PoolView { size, ..lease.pool }, ..lease }
+    }
+
+    /// The same for other eyes than the worker's: marks nothing, ends nothing.
+    #[must_use]
+    pub fn peek(&self, now: Moment) -> Lease {
+        let streams = self.streams.iter().map(|(stream, held)| StreamLease {
+            stream: stream.clone(),
+            token: held.token,
+            until: held.until(self.renewed_until),
+            revoked: held.revoked,
         });
-        let streams = streams.collect();
         Lease {
             version: self.version,
             pool: PoolView {
-                size,
+                size: self.size(now),
                 token: self.pool.map(|pool| pool.token),
                 running: self.running(),
-                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| renewed_until),
+                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| self.renewed_until),
             },
-            streams,
+            streams: streams.collect(),
             draining: self.draining(),
             connected: self.link.is_live(),
         }
@@ -318,8 +324,8 @@ impl<J: Journal> Holder<J> {
     }
 
     fn write_begun(&mut self) {
-        let (incarnation, begun) = (self.config.incarnation, self.begun);
-        self.write_if_possible(&Record::Begun { incarnation, begun });
+        let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
+        self.write_if_possible(&Record::Begun { incarnation, begun, first });
     }
 }
 

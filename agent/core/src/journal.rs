@@ -27,8 +27,10 @@ pub enum Record {
     Begun {
         /// Its incarnation.
         incarnation: Incarnation,
-        /// When the journal was begun from nothing: by the first agent that wrote it.
+        /// When the journal was begun from nothing.
         begun: Moment,
+        /// By this one, the first that wrote it.
+        first: Incarnation,
     },
     /// Nothing was outstanding before this journal: it tells everything.
     Fresh,
@@ -111,8 +113,8 @@ pub enum Record {
 pub struct Memory {
     /// The incarnation that wrote last; none for an empty journal.
     pub incarnation: Option<Incarnation>,
-    /// When the journal was begun.
-    pub begun: Option<Moment>,
+    /// By which incarnation the journal was begun, and when.
+    pub begun: Option<(Incarnation, Moment)>,
     /// It tells everything that was ever held.
     pub complete: bool,
     /// Whether the jobs are known: it is complete, or the worker told.
@@ -152,9 +154,9 @@ impl Memory {
     /// Adds one record.
     pub fn apply(&mut self, record: &Record) {
         match record {
-            Record::Begun { incarnation, begun } => {
+            Record::Begun { incarnation, begun, first } => {
                 self.incarnation = Some(*incarnation);
-                self.begun = Some(*begun);
+                self.begun = Some((*first, *begun));
             }
             Record::Fresh => {
                 self.complete = true;
@@ -204,8 +206,8 @@ impl Memory {
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let mut all = Vec::new();
-        if let (Some(incarnation), Some(begun)) = (self.incarnation, self.begun) {
-            all.push(Record::Begun { incarnation, begun });
+        if let (Some(incarnation), Some((first, begun))) = (self.incarnation, self.begun) {
+            all.push(Record::Begun { incarnation, begun, first });
         }
         all.extend(self.complete.then_some(Record::Fresh));
         all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));

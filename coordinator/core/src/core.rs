@@ -11,6 +11,7 @@ mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
 use leasehold_types::mutation::{self, Mutation};
@@ -44,12 +45,19 @@ pub struct Core {
     timers: BTreeSet<(Moment, Timer)>,
     /// What waits for a confirmed leadership.
     unconfirmed: BTreeSet<Timer>,
+    /// Agents that are granted nothing before a leadership is confirmed that is later than their
+    /// hello.
+    awaiting: BTreeSet<WorkerKey>,
     /// A renewal was asked for, and has not come yet.
     confirming: bool,
     /// Workers that may have a message to get.
     dirty: BTreeSet<WorkerKey>,
     /// Whoever waits for a stream is to be looked at again.
     wants_woken: bool,
+    /// When the core last looked at the world, and until when it only listens after a time in
+    /// which it could not.
+    settled_at: Moment,
+    listens_until: Moment,
     effects: VecDeque<Effect>,
 }
 
@@ -117,9 +125,12 @@ impl Core {
             conns: BTreeMap::new(),
             timers: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
+            awaiting: BTreeSet::new(),
             confirming: false,
             dirty: BTreeSet::new(),
             wants_woken: false,
+            settled_at: Moment(0),
+            listens_until: Moment(0),
             effects: VecDeque::new(),
         }
     }
@@ -156,6 +167,10 @@ impl Core {
             self.deposed(None);
             return;
         }
+        if now.since(self.settled_at) > STALL_MIN {
+            self.listens_until = now + LISTEN;
+        }
+        self.settled_at = now;
         self.run_timers(now);
         self.plan(now);
         self.flush(now);
@@ -214,9 +229,7 @@ impl Core {
         for timer in std::mem::take(&mut self.unconfirmed) {
             self.timers.insert((now, timer));
         }
-        // Agents without an epoch may have waited for this.
-        let waiting = self.conns.values().cloned();
-        self.dirty.extend(waiting);
+        self.dirty.append(&mut self.awaiting);
     }
 
     fn deposed(&mut self, leader: Option<String>) {
@@ -237,6 +250,7 @@ impl Core {
         }
         self.timers.clear();
         self.unconfirmed.clear();
+        self.awaiting.clear();
         self.confirming = false;
         self.dirty.clear();
         self.role = Role::StandsBy { leader: leader.clone() };
@@ -404,7 +418,12 @@ impl Core {
 }
 
 /// The longest time between two beats.
-const BEAT_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+const BEAT_MAX: Duration = Duration::from_secs(2);
+/// After so long without a look at the world (this process was stopped, or starved), silence
+/// may be this process's own fault: what has arrived meanwhile is heard first, for so long.
+const STALL_MIN: Duration = Duration::from_secs(1);
+/// See [`STALL_MIN`].
+const LISTEN: Duration = Duration::from_millis(500);
 
 impl SetState {
     /// The set as it is desired now; streams that it had before stay where they were planned.

@@ -2,11 +2,13 @@
 /// What an agent sends.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenSessionRequest {
+    /// One of these, in this order on a link.
     #[prost(oneof = "open_session_request::Message", tags = "1, 2, 3")]
     pub message: ::core::option::Option<open_session_request::Message>,
 }
 /// Nested message and enum types in `OpenSessionRequest`.
 pub mod open_session_request {
+    /// One of these, in this order on a link.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
         /// First on a link.
@@ -23,11 +25,13 @@ pub mod open_session_request {
 /// What a coordinator sends.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenSessionResponse {
+    /// One of these; nothing follows a refusal.
     #[prost(oneof = "open_session_response::Message", tags = "1, 2, 3")]
     pub message: ::core::option::Option<open_session_response::Message>,
 }
 /// Nested message and enum types in `OpenSessionResponse`.
 pub mod open_session_response {
+    /// One of these; nothing follows a refusal.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
         /// The hello was good.
@@ -163,9 +167,13 @@ pub struct Report {
     /// This report's number among the agent's reports and beats.
     #[prost(uint64, tag = "2")]
     pub nonce: u64,
-    /// The newest earlier incarnation whose holdings this report knows in full; none without memory.
-    #[prost(uint64, optional, tag = "3")]
-    pub speaks_for: ::core::option::Option<u64>,
+    /// Of this incarnation and all later ones the agent's journal tells everything; 0 for all that
+    /// there ever were.
+    #[prost(uint64, tag = "3")]
+    pub knows_from: u64,
+    /// The journal is older than any lease that earlier incarnations can have had by time.
+    #[prost(bool, tag = "8")]
+    pub aged: bool,
     /// The pool lease that is held.
     #[prost(message, optional, tag = "4")]
     pub pool: ::core::option::Option<HeldPool>,

@@ -261,6 +261,7 @@ impl World {
         message: &CoordinatorMessage,
     ) -> Before {
         let node = &self.pods[pod];
+        node.disk.borrow_mut().fresh.clear();
         let disk = node.disk.borrow();
         let agent = node.agent.as_ref().expect("a message comes to a living agent");
         let epoch = disk.memory.epoch.unwrap_or_default();
@@ -370,9 +371,9 @@ impl World {
         };
         drop(disk);
         if let AgentMessage::Report(report) = message {
-            self.cover.hit(match report.speaks_for {
-                Some(_) => "report with memory",
-                None => "report without memory",
+            self.cover.hit(match report.memory.aged {
+                true => "report with memory",
+                false => "report without memory",
             });
             if !report.streams.is_empty() {
                 self.cover.hit("report claims streams");

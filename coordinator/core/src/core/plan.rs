@@ -1,7 +1,7 @@
 //! From what is desired and observed to what the plan wants, cluster by cluster. During a hold
 //! nothing is planned, so a failover moves nothing.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::Jobs;
@@ -10,7 +10,7 @@ use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, Worker
 
 use super::{Core, PlanDue, SetState, Timer};
 use crate::effect::{Effect, Notice};
-use crate::ledger::Account;
+use crate::ledger::{Account, Claim, Phase};
 use crate::observed::Worker;
 use crate::planner::pools::{self, PoolInput, PoolWorker};
 use crate::planner::streams::{self, Placement, SetInput, StreamInput, StreamSpec};
@@ -126,9 +126,9 @@ impl Core {
         &self,
         name: &ClusterName,
         what_if: Option<&crate::view::WhatIf>,
-    ) -> HashMap<WorkerName, u32> {
+    ) -> BTreeMap<WorkerName, u32> {
         let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
-            return HashMap::new();
+            return BTreeMap::new();
         };
         let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
         let mut workers = Vec::new();
@@ -192,8 +192,8 @@ impl Core {
         owners: &[&str],
         now: Moment,
     ) -> Vec<SetQuestion> {
-        // Looked up, never walked: its order does not matter.
-        let index: HashMap<&str, u32> =
+        #[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
+        let index: std::collections::HashMap<&str, u32> =
             owners.iter().enumerate().map(|(at, worker)| (*worker, at as u32)).collect();
         let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == *name);
         sets.map(|(set_name, set)| {
@@ -201,7 +201,11 @@ impl Core {
             let mut which = Vec::with_capacity(set.streams.len());
             let mut specs = Vec::with_capacity(set.streams.len());
             for (at, (stream, planned)) in set.spec.streams.iter().zip(&set.streams).enumerate() {
-                let present = planned.on.as_ref().and_then(|on| index.get(on.as_str()).copied());
+                let on = match &planned.on {
+                    Some(on) => Some(on.clone()),
+                    None => self.holder(set_name, set, at),
+                };
+                let present = on.and_then(|on| index.get(on.as_str()).copied());
                 if present.is_none() && self.stays(set_name, set, at) {
                     continue;
                 }
@@ -224,6 +228,16 @@ impl Core {
         .collect()
     }
 
+    /// The worker that owns a stream which is planned nowhere.
+    fn holder(&self, name: &SetName, set: &SetState, at: usize) -> Option<WorkerName> {
+        let stream = set.spec.streams[at].name.clone();
+        let claims = self.ledger()?.claims(&StreamKey { set: name.clone(), stream });
+        let held = claims
+            .iter()
+            .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
+        held.max_by_key(|claim| claim.token).map(|claim| claim.worker.worker.clone())
+    }
+
     /// Whether a stream stays with a worker that cannot be heard, since its lease there never
     /// ends by time: moving it would only leave it without an owner.
     fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
@@ -243,8 +257,7 @@ impl Core {
         let streams = set.spec.streams.iter().zip(&set.streams);
         let moving = streams.filter(|(stream, planned)| {
             let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
-            let elsewhere =
-                |claim: &crate::ledger::Claim| Some(&claim.worker.worker) != planned.on.as_ref();
+            let elsewhere = |claim: &Claim| Some(&claim.worker.worker) != planned.on.as_ref();
             planned.on.is_some() && ledger.claims(&key).iter().any(elsewhere)
         });
         moving.count()

@@ -4,6 +4,7 @@ use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role};
 use crate::ledger::Phase;
+use crate::planner::streams::Unplaced;
 
 impl Core {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
@@ -16,9 +17,17 @@ impl Core {
             Some(WorkerKey { cluster: set.spec.cluster.clone(), worker })
         });
         let claims = term.ledger.claims(stream);
-        let unwanted = claims
-            .iter()
-            .filter(|claim| claim.phase == Phase::Held && Some(&claim.worker) != on.as_ref());
+        // Nobody else can take it: then whoever works on it goes on.
+        let stays = planned.is_some_and(|(_, planned)| {
+            planned.on.is_none() && matches!(planned.unplaced, None | Some(Unplaced::NoWorker))
+        });
+        let goes_on =
+            |key: &WorkerKey| stays && self.observed(key).is_some_and(|it| it.is_working());
+        let unwanted = claims.iter().filter(|claim| {
+            claim.phase == Phase::Held
+                && Some(&claim.worker) != on.as_ref()
+                && !goes_on(&claim.worker)
+        });
         let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
         let mine = on.as_ref().is_some_and(|on| claims.iter().any(|it| it.worker == *on));
         for key in unwanted {

@@ -57,12 +57,7 @@ impl Core {
 
     /// Asks for a renewal of leadership, where something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        let hello = self.conns.values().filter_map(|key| self.observed(key)).any(|worker| {
-            worker.session.as_ref().is_some_and(|session| {
-                session.reported && session.snapshot_due && !self.is_confirmed(worker)
-            })
-        });
-        if (hello || !self.unconfirmed.is_empty()) && !self.confirming {
+        if !(self.awaiting.is_empty() && self.unconfirmed.is_empty()) && !self.confirming {
             self.confirming = true;
             self.effects.push_back(Effect::Confirm);
         }
@@ -83,7 +78,7 @@ impl Core {
 
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
         let Some(ledger) = self.ledger() else { return };
-        let at = ledger.free_at(key);
+        let at = ledger.free_at(key).max(self.listens_until);
         let Some(worker) = self.observed(key) else { return };
         if now < at {
             self.timers.insert((at, Timer::Silence(key.clone())));

@@ -77,18 +77,16 @@ impl Ledger {
         token
     }
 
-    /// Takes over what an agent reports, and ends what its report speaks for and does not list.
+    /// Takes over what an agent reports, and ends what its journal tells of and does not list.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
         incarnation: Incarnation,
-        speaks_for: Option<Incarnation>,
+        knows_from: Incarnation,
         held: &[HeldStream],
         stops_worker: bool,
     ) -> Vec<Ended> {
         let orphans_end = self.free_at(key);
-        // An agent whose journal is merely old knows of no predecessor: one may still live.
-        let predecessor = speaks_for.filter(|spoken| *spoken < incarnation);
         let listed: BTreeSet<_> = held.iter().map(|it| (it.stream.clone(), it.token)).collect();
         let known: Vec<_> = self
             .accounts
@@ -98,7 +96,7 @@ impl Ledger {
         for stream in known {
             let own = |claim: &Claim| {
                 claim.incarnation == incarnation
-                    || predecessor.is_some_and(|spoken| claim.incarnation <= spoken)
+                    || claim.incarnation >= knows_from
                     || mutation::on(Mutation::NewIncarnationFrees)
             };
             let absent = |claim: &Claim| !listed.contains(&(stream.clone(), claim.token));

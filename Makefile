@@ -1,0 +1,90 @@
+# Leasehold: two commands do everything on a fresh machine that has Rust (rustup), Go and Python.
+#   make demo      make test
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+
+# Where CI says so, a stale Cargo.lock is an error.
+CARGO_FLAGS ?= $(if $(CI),--locked)
+export CARGO_FLAGS
+KEEP ?=
+SEEDS ?= 20000
+BUF := .cache/bin/buf
+
+say = @printf '\n==> %s\n' "$(1)"
+
+.PHONY: help
+help: ## What there is to make. `make help`
+	@echo "make TARGET, where TARGET is one of"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { \
+	    text = $$2; example = text; sub(/ *`.*/, "", text); sub(/^[^`]*/, "", example); \
+	    gsub(/`/, "", example); printf "  %-10s %s\n  %-10s     %s\n", $$1, text, "", example }' Makefile
+
+.PHONY: demo
+demo: binaries ## Two coordinators and six agents with real workers; about a minute. `make demo` or `make demo KEEP=1`
+	$(call say,building the demo itself (a few minutes the first time))
+	@cargo build $(CARGO_FLAGS) -p tests --bin demo
+	$(call say,running the demo (about a minute))
+	@KEEP=$(KEEP) cargo run --quiet $(CARGO_FLAGS) -p tests --bin demo
+
+.PHONY: test
+test: fresh-notes binaries tools ## Every test: rooms, simulator, processes, contract, grpcurl. `make test`
+	@tests/tools/test
+
+.PHONY: simulate
+simulate: ## Many seeds of the simulator. `make simulate SEEDS=100000`
+	$(call say,simulating $(SEEDS) seeds)
+	@cargo run $(CARGO_FLAGS) -p tests --bin simulate -- --seeds $(SEEDS)
+
+.PHONY: lint
+lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's syntax. `make lint`
+	$(call say,formatting)
+	@cargo fmt --all --check
+	$(call say,clippy on everything (a few minutes the first time))
+	@cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	$(call say,protos)
+	@if [[ -x $(BUF) ]]; then \
+	    $(BUF) lint; \
+	    $(BUF) format --diff --exit-code; \
+	    $(BUF) breaking --against tests/tools/contract.binpb; \
+	else \
+	    echo "!!! LEFT OUT: buf is not installed, so the protos were not checked"; \
+	    [[ "$${CI:-}" != true ]]; \
+	fi
+	$(call say,Python)
+	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
+
+.PHONY: bench
+bench: ## The benchmarks, optimised. `make bench` or `make bench BENCH=planner`
+	$(call say,benchmarks (an optimised build first, some minutes))
+	@cargo bench $(CARGO_FLAGS) -p tests $(if $(BENCH),--bench $(BENCH))
+
+.PHONY: generate
+generate: ## Generated code from the protos, after a change of one. `make generate`
+	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
+
+.PHONY: contract
+contract: tools ## At a release: what later protos may not break. `make contract`
+	$(call say,writing tests/tools/contract.binpb)
+	@$(BUF) build --exclude-source-info -o tests/tools/contract.binpb
+
+.PHONY: binaries
+binaries: ## The coordinator and the agent, as in an image but for optimisation. `make binaries`
+	$(call say,building coordinator and agent (a few minutes the first time))
+	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent
+
+.PHONY: tools
+tools: ## buf and grpcurl, pinned, into .cache/bin. `make tools`
+	@tests/tools/install
+
+.PHONY: clean
+clean: ## Removes everything that was built. `make clean`
+	@cargo clean
+	@rm -rf .cache
+
+.PHONY: fresh-notes
+fresh-notes:
+	@mkdir -p .cache && rm -f .cache/left-out

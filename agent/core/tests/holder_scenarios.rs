@@ -1,0 +1,316 @@
+//! Scenario files: `testdata/*.txt` holds commands, and under `----` what comes of each. The
+//! language is read in [`Scenario::run`]. To write the outcomes anew:
+//! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-agent-core --test holder_scenarios`.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use leasehold_agent_core::{Config, Effect, Holder, Journal, JournalError, Memory, Record, Target};
+use leasehold_types::message::{
+    AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, RefusalReason, Report,
+    StreamGrant, StreamState, Terms, Welcome,
+};
+use leasehold_types::{
+    ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce, SetName,
+    StartId, StreamKey, StreamName, Token, WorkerName,
+};
+
+#[test]
+fn scenarios() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let entries = std::fs::read_dir(folder).expect("testdata");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "no scenario");
+    for file in files {
+        check(&file);
+    }
+}
+
+/// Runs one file, and compares what comes of each block with what it says.
+fn check(file: &Path) {
+    let text = std::fs::read_to_string(file).expect("a scenario");
+    let mut scenario = Scenario::new();
+    let mut fresh = String::new();
+    for block in text.trim_end().split("\n\n") {
+        let commands = block.split("\n----").next().expect("a block");
+        let mut outcome = String::new();
+        for line in commands.lines().filter(|line| !line.starts_with('#')) {
+            scenario.run(line, &mut outcome);
+            scenario.show(&mut outcome);
+        }
+        let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
+    }
+    let fresh = fresh.trim_end().to_string() + "\n";
+    if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
+        std::fs::write(file, &fresh).expect("write the scenario");
+        return;
+    }
+    assert_eq!(fresh, text, "{}", file.display());
+}
+
+/// A journal that outlives the holder, and can be full.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    memory: Rc<RefCell<Memory>>,
+    full: Rc<RefCell<bool>>,
+}
+
+impl Journal for Kept {
+    fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        if *self.full.borrow() {
+            return Err(JournalError("no space left".into()));
+        }
+        self.memory.borrow_mut().apply(record);
+        Ok(())
+    }
+}
+
+struct Scenario {
+    holder: Holder<Kept>,
+    journal: Kept,
+    link: LinkNumber,
+    incarnation: Incarnation,
+    now: Moment,
+}
+
+type Words<'a> = BTreeMap<&'a str, &'a str>;
+
+impl Scenario {
+    fn new() -> Self {
+        let (journal, now) = (Kept::default(), Moment(1_000_000_000_000));
+        let incarnation = Incarnation(1);
+        let holder = Holder::new(config(incarnation), Memory::default(), journal.clone(), now);
+        let mut scenario = Self { holder, journal, link: LinkNumber(0), incarnation, now };
+        // The first dial.
+        scenario.show(&mut String::new());
+        scenario
+    }
+
+    /// One command: a verb, then words, some of them KEY=VALUE.
+    fn run(&mut self, line: &str, out: &mut String) {
+        let mut words = line.split_whitespace();
+        let verb = words.next().expect("a verb");
+        let (pairs, plain): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
+        let pairs: Words = pairs.iter().filter_map(|pair| pair.split_once('=')).collect();
+        let now = self.now;
+        let done = match verb {
+            "begin" => self.holder.begin_job(job(plain[0]), now).map(drop),
+            "end" => self.holder.end_job(&job(plain[0]), now),
+            "count" => self.holder.report_count(number(plain[0]), number(plain[1]), now),
+            "start" => {
+                let start = StartId::new(plain[0]).expect("a start id");
+                self.holder.start_worker(start, 0, now)
+            }
+            "release" => self.holder.release_stream(&stream(plain[0]), token(plain[1]), now),
+            _ => {
+                self.act(verb, &plain, &pairs, out);
+                Ok(())
+            }
+        };
+        if let Err(refused) = done {
+            let _ = writeln!(out, "refused {refused:?}");
+        }
+    }
+
+    /// What cannot be refused.
+    fn act(&mut self, verb: &str, plain: &[&str], pairs: &Words, out: &mut String) {
+        let now = self.now;
+        match verb {
+            "open" => self.holder.handle_open(self.link, now),
+            "closed" => self.holder.handle_closed(self.link, "cut", now),
+            "welcome" => self.take(welcome(plain)),
+            "refuse" => self.take(refusal(plain)),
+            "grant" => self.take(grant(plain, pairs)),
+            "drain" => self.holder.drain(now),
+            "full" => *self.journal.full.borrow_mut() = plain[0] == "yes",
+            "restart" => self.restart(plain),
+            "after" => {
+                self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
+                self.holder.handle_wake(self.now);
+            }
+            "lease" => self.show_lease(out),
+            _ => panic!("no command {verb:?}"),
+        }
+    }
+
+    fn take(&mut self, message: CoordinatorMessage) {
+        self.holder.handle_message(self.link, message, self.now);
+    }
+
+    fn restart(&mut self, plain: &[&str]) {
+        if plain.contains(&"lost") {
+            self.journal = Kept::default();
+        }
+        self.incarnation = self.incarnation.next();
+        let memory = self.journal.memory.borrow().clone();
+        self.holder = Holder::new(config(self.incarnation), memory, self.journal.clone(), self.now);
+    }
+
+    fn show_lease(&mut self, out: &mut String) {
+        let lease = self.holder.lease(self.now);
+        let left = |until: Option<Moment>| match until {
+            None => "for ever".into(),
+            Some(until) => format!("{} ms", until.since(self.now).as_millis()),
+        };
+        let pool = lease.pool;
+        let _ = write!(out, "lease {} of {} run, {}", pool.running, pool.size, left(pool.until));
+        for held in lease.streams {
+            let sign = if held.revoked.is_some() { '-' } else { '+' };
+            let (name, ends) = (held.stream.stream, left(held.until));
+            let _ = write!(out, "; {sign}{name}:{} {ends}", held.token);
+        }
+        let _ = writeln!(out, "{}", if lease.draining { "; draining" } else { "" });
+    }
+
+    fn show(&mut self, out: &mut String) {
+        while let Some(effect) = self.holder.poll_effect() {
+            let line = match effect {
+                Effect::Dial { link, target, attempt } => {
+                    self.link = link;
+                    let target = match target {
+                        Target::Next => "next".into(),
+                        Target::Leader(leader) => leader,
+                    };
+                    format!("dial {link} {target} attempt={attempt}")
+                }
+                Effect::Hangup(link) => format!("hang up {link}"),
+                Effect::Send(_, AgentMessage::Hello(hello)) => {
+                    let seen = hello.epoch_seen.map_or(0, |epoch| epoch.0);
+                    format!("hello inc={} link={} seen={seen}", hello.incarnation, hello.link)
+                }
+                Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
+                Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
+                Effect::DrainEnded { jobs_left } => format!("drain ended, {jobs_left} jobs left"),
+                Effect::Superseded => "superseded".into(),
+                Effect::LeaseChanged | Effect::LeaseRenewed | Effect::Notice(_) => continue,
+            };
+            let _ = writeln!(out, "{line}");
+        }
+    }
+}
+
+fn shown_report(report: &Report) -> String {
+    let mut line = format!("report {} knows={}", report.nonce, report.memory.knows_from);
+    line += if report.memory.aged { " aged" } else { "" };
+    let _ = write!(line, " {}", shown_jobs(report.jobs));
+    if let Some(pool) = report.pool {
+        let _ = write!(line, " pool={}:{}", pool.token, pool.size);
+    }
+    for held in &report.streams {
+        let _ = write!(line, " {}:{}", held.stream.stream, held.token);
+    }
+    line
+}
+
+fn shown_beat(beat: &Beat) -> String {
+    let mut line = format!("beat {} applied={}", beat.nonce, beat.applied);
+    let _ = write!(line, " {}", shown_jobs(beat.jobs));
+    if let Some(pool) = beat.pool {
+        let _ = write!(line, " pool={}:{}", pool.token, pool.size);
+    }
+    for release in &beat.released {
+        let _ = write!(line, " -{}:{}", release.stream.stream, release.token);
+    }
+    let _ = write!(line, " {}", beat.drain);
+    if beat.wants_snapshot {
+        line += " gap";
+    }
+    line
+}
+
+fn shown_jobs(jobs: Jobs) -> String {
+    match jobs {
+        Jobs::Unknown => "run=?".into(),
+        Jobs::Running(running) => format!("run={running}"),
+    }
+}
+
+fn config(incarnation: Incarnation) -> Config {
+    Config {
+        cluster: ClusterName::new("c").expect("a cluster"),
+        worker: WorkerName::new("w").expect("a worker"),
+        incarnation,
+        generation: 0,
+        stops_worker: true,
+        drain_deadline: Some(Duration::from_secs(60)),
+    }
+}
+
+fn terms() -> Terms {
+    Terms {
+        ttl: Duration::from_secs(10),
+        beat: Duration::from_secs(2),
+        reserve: Duration::from_millis(10_600),
+        drain_deadline: Duration::from_secs(3600),
+    }
+}
+
+/// `welcome EPOCH`
+fn welcome(plain: &[&str]) -> CoordinatorMessage {
+    let epoch = Epoch(plain[0].parse().expect("an epoch"));
+    CoordinatorMessage::Welcome(Welcome { epoch, terms: terms() })
+}
+
+/// `refuse leader ADDRESS` or `refuse newer INCARNATION`
+fn refusal(plain: &[&str]) -> CoordinatorMessage {
+    let reason = match plain {
+        ["leader", address] => RefusalReason::NotLeader(Some((*address).into())),
+        ["newer", newer] => {
+            RefusalReason::NewerIncarnation(Incarnation(newer.parse().expect("a number")))
+        }
+        _ => panic!("no refusal {plain:?}"),
+    };
+    CoordinatorMessage::Refusal(Refusal { reason, message: String::new() })
+}
+
+/// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
+/// [pool=TOKEN:SIZE]`; `!` asks a stream back and renews it no more.
+fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
+    let pool = pairs.get("pool").map(|pool| {
+        let (at, size) = pool.split_once(':').expect("TOKEN:SIZE");
+        PoolGrant { token: token(at), size: number(size), floor: 0 }
+    });
+    let streams = plain[3..].iter().filter_map(|word| {
+        let state = match word.chars().next()? {
+            '+' => StreamState::Held { pinned: false },
+            '-' => StreamState::Revoked { deadline: Duration::from_secs(30), renewed: true },
+            '!' => StreamState::Revoked { deadline: Duration::ZERO, renewed: false },
+            _ => return None,
+        };
+        let (name, at) = word[1..].split_once(':').expect("STREAM:TOKEN");
+        Some(StreamGrant { stream: stream(name), token: token(at), state })
+    });
+    CoordinatorMessage::Grant(Grant {
+        epoch: Epoch(plain[0].parse().expect("an epoch")),
+        number: GrantNumber(plain[1].parse().expect("a number")),
+        nonce: Nonce(plain[2].parse().expect("a nonce")),
+        terms: terms(),
+        snapshot: plain.contains(&"snapshot"),
+        pool,
+        streams: streams.collect(),
+        drain: plain.contains(&"drain"),
+        fresh: plain.contains(&"fresh"),
+    })
+}
+
+fn job(text: &str) -> JobId {
+    JobId::new(text).expect("a job id")
+}
+
+fn number(text: &str) -> u32 {
+    text.parse().expect("a number")
+}
+
+fn token(text: &str) -> Token {
+    text.parse().expect("a token")
+}
+
+fn stream(name: &str) -> StreamKey {
+    let stream = StreamName::new(name).expect("a stream");
+    StreamKey { set: SetName::new("s").expect("a set"), stream }
+}

@@ -1,0 +1,138 @@
+//! The worker API over gRPC, with reflection.
+
+use std::pin::Pin;
+
+use axum::Router;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response as HttpResponse};
+use futures_util::{Stream, StreamExt};
+use leasehold_proto::DESCRIPTORS;
+use leasehold_proto::worker::v1 as wire;
+use leasehold_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use tonic::{Request, Response, Status};
+
+use super::http::BODY_BYTES_MAX;
+use crate::worker::api::{Denial, WorkerApi};
+
+const SERVICE: &str = "leasehold.worker.v1.WorkerService";
+
+/// The services' routes.
+pub(super) fn router(api: WorkerApi) -> Router {
+    let service = WorkerServiceServer::new(Grpc(api))
+        .max_decoding_message_size(BODY_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .with_service_name(SERVICE)
+    };
+    let v1 = reflection().build_v1().expect("the descriptors are tested");
+    let v1alpha = reflection().build_v1alpha().expect("the descriptors are tested");
+    Router::new()
+        .route_service(&format!("/{SERVICE}/{{*method}}"), service)
+        .route_service("/grpc.reflection.v1.ServerReflection/{*method}", v1)
+        .route_service("/grpc.reflection.v1alpha.ServerReflection/{*method}", v1alpha)
+}
+
+/// Whether a request is meant for gRPC.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("application/grpc"))
+}
+
+/// The answer to a call of a service that is not here.
+pub(super) fn unknown_method() -> HttpResponse {
+    let status = Status::unimplemented(format!("only {SERVICE} and reflection are served here"));
+    status.into_http::<axum::body::Body>().into_response()
+}
+
+struct Grpc(WorkerApi);
+
+impl From<Denial> for Status {
+    fn from(Denial { reason, message }: Denial) -> Self {
+        let message = format!("{reason}: {message}");
+        match reason {
+            "invalid" => Self::invalid_argument(message),
+            "stopping" => Self::unavailable(message),
+            _ => Self::failed_precondition(message),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerService for Grpc {
+    async fn get_lease(
+        &self,
+        request: Request<wire::GetLeaseRequest>,
+    ) -> Result<Response<wire::GetLeaseResponse>, Status> {
+        let wire::GetLeaseRequest { after_version, wait_ms } = request.into_inner();
+        let lease = self.0.lease(after_version, wait_ms).await?;
+        Ok(Response::new(wire::GetLeaseResponse { lease: Some(lease.into()) }))
+    }
+
+    type WatchLeaseStream =
+        Pin<Box<dyn Stream<Item = Result<wire::WatchLeaseResponse, Status>> + Send>>;
+
+    async fn watch_lease(
+        &self,
+        _: Request<wire::WatchLeaseRequest>,
+    ) -> Result<Response<Self::WatchLeaseStream>, Status> {
+        let leases = self.0.watch().await?;
+        let answers =
+            leases.map(|lease| Ok(wire::WatchLeaseResponse { lease: Some(lease.into()) }));
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn start_worker(
+        &self,
+        request: Request<wire::StartWorkerRequest>,
+    ) -> Result<Response<wire::StartWorkerResponse>, Status> {
+        let wire::StartWorkerRequest { start_id, running } = request.into_inner();
+        self.0.start(&start_id, running).await?;
+        Ok(Response::new(wire::StartWorkerResponse {}))
+    }
+
+    async fn begin_job(
+        &self,
+        request: Request<wire::BeginJobRequest>,
+    ) -> Result<Response<wire::BeginJobResponse>, Status> {
+        let wire::BeginJobRequest { job_id, wait_ms } = request.into_inner();
+        let token = self.0.begin(&job_id, wait_ms).await?;
+        Ok(Response::new(wire::BeginJobResponse { token }))
+    }
+
+    async fn end_job(
+        &self,
+        request: Request<wire::EndJobRequest>,
+    ) -> Result<Response<wire::EndJobResponse>, Status> {
+        self.0.end(&request.into_inner().job_id).await?;
+        Ok(Response::new(wire::EndJobResponse {}))
+    }
+
+    async fn report_count(
+        &self,
+        request: Request<wire::ReportCountRequest>,
+    ) -> Result<Response<wire::ReportCountResponse>, Status> {
+        let wire::ReportCountRequest { running, pool_size } = request.into_inner();
+        self.0.count(running, pool_size).await?;
+        Ok(Response::new(wire::ReportCountResponse {}))
+    }
+
+    async fn release_stream(
+        &self,
+        request: Request<wire::ReleaseStreamRequest>,
+    ) -> Result<Response<wire::ReleaseStreamResponse>, Status> {
+        let wire::ReleaseStreamRequest { set, stream, token } = request.into_inner();
+        self.0.release(&set, &stream, &token).await?;
+        Ok(Response::new(wire::ReleaseStreamResponse {}))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<wire::DrainRequest>,
+    ) -> Result<Response<wire::DrainResponse>, Status> {
+        let jobs_left = self.0.drain(request.into_inner().wait).await?;
+        Ok(Response::new(wire::DrainResponse { jobs_left }))
+    }
+}

@@ -1,0 +1,58 @@
+//! Keeps web pages out: a browser on this machine can be made to send requests to localhost, but
+//! not without naming the page's origin, nor, by a name that was bound anew, with our own name.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::http::Answer;
+use crate::worker::api::Denial;
+
+/// Lets through what a worker sends.
+pub(super) async fn check(request: Request, next: Next) -> Response {
+    match objection(request.uri(), request.headers()) {
+        None => next.run(request).await,
+        Some(why) => Answer(StatusCode::FORBIDDEN, Denial::invalid(why)).into_response(),
+    }
+}
+
+fn objection(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    if let Some(origin) = headers.get(header::ORIGIN) {
+        return Some(format!("requests of web pages are refused (origin {origin:?})"));
+    }
+    let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?").to_owned());
+    let host = uri.host().map(str::to_owned).or(named)?;
+    match is_local(&host) {
+        true => None,
+        false => {
+            Some(format!("host {host:?} is not this machine's: use localhost, 127.0.0.1 or [::1]"))
+        }
+    }
+}
+
+/// Whether a `Host` header, or the host of a URI, names this machine.
+fn is_local(host: &str) -> bool {
+    let bare = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_pass() {
+        for host in ["localhost", "LOCALHOST:7411", "127.0.0.1", "127.0.0.1:1", "[::1]:7411"] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["", "evil.example", "localhost.evil.example", "10.0.0.1", "[::2]:1", "0:1"] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The worker API over HTTP/JSON: paths, queries and bodies in; JSON objects out.
+
+use std::convert::Infallible;
+use std::sync::atomic::Ordering::Relaxed;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::grpc;
+use crate::worker::api::{Denial, WorkerApi};
+
+/// Bytes of one request's body.
+pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
+
+const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, PUT /v1/jobs/{id}, \
+                     DELETE /v1/jobs/{id}, PUT /v1/count, \
+                     DELETE /v1/streams/{set}/{stream}?token=T, POST /v1/drain, GET /livez, \
+                     GET /readyz, GET /healthz, GET /metrics";
+
+/// The routes.
+pub(super) fn router(api: WorkerApi) -> Router {
+    Router::new()
+        .route("/v1/lease", get(lease))
+        .route("/v1/lease/watch", get(watch))
+        .route("/v1/start", post(start))
+        .route("/v1/jobs/{id}", put(begin).delete(end))
+        .route("/v1/count", put(count))
+        .route("/v1/streams/{set}/{stream}", delete(release))
+        .route("/v1/drain", post(drain))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/healthz", get(readyz))
+        .route("/metrics", get(metrics))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(api)
+}
+
+/// A no, as HTTP tells it.
+#[derive(Debug)]
+pub(super) struct Answer(pub(super) StatusCode, pub(super) Denial);
+
+impl From<Denial> for Answer {
+    fn from(denial: Denial) -> Self {
+        let status = match denial.reason {
+            "invalid" => StatusCode::BAD_REQUEST,
+            "limit" => StatusCode::TOO_MANY_REQUESTS,
+            "journal" | "stopping" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::CONFLICT,
+        };
+        Self(status, denial)
+    }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        let Self(status, Denial { reason, message }) = self;
+        json_response(status, &json!({"error": {"reason": reason, "message": message}}))
+    }
+}
+
+impl From<PathRejection> for Answer {
+    fn from(rejection: PathRejection) -> Self {
+        Self(StatusCode::BAD_REQUEST, Denial::invalid(format!("path: {rejection}")))
+    }
+}
+
+impl From<QueryRejection> for Answer {
+    fn from(rejection: QueryRejection) -> Self {
+        Self(StatusCode::BAD_REQUEST, Denial::invalid(format!("query: {}", rejection.body_text())))
+    }
+}
+
+impl From<BytesRejection> for Answer {
+    fn from(rejection: BytesRejection) -> Self {
+        let what = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => format!("is longer than {BODY_BYTES_MAX} bytes"),
+            _ => rejection.body_text(),
+        };
+        Self(rejection.status(), Denial::invalid(format!("body: {what}")))
+    }
+}
+
+type Answered = Result<Response, Answer>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaseQuery {
+    after_version: Option<u64>,
+    #[serde(default)]
+    wait_ms: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BeginQuery {
+    #[serde(default)]
+    wait_ms: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseQuery {
+    token: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainQuery {
+    #[serde(default)]
+    wait: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StartBody {
+    start_id: String,
+    #[serde(default)]
+    running: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CountBody {
+    running: u32,
+    pool_size: u32,
+}
+
+async fn lease(
+    State(api): State<WorkerApi>,
+    query: Result<Query<LeaseQuery>, QueryRejection>,
+) -> Answered {
+    let Query(query) = query?;
+    let lease = api.lease(query.after_version, query.wait_ms).await?;
+    Ok(json_response(StatusCode::OK, &lease))
+}
+
+async fn watch(State(api): State<WorkerApi>) -> Answered {
+    let lines = api.watch().await?.map(|lease| {
+        let mut line = serde_json::to_vec(&lease).expect("a lease has only plain fields");
+        line.push(b'\n');
+        Ok::<_, Infallible>(Bytes::from(line))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Body::from_stream(lines)).into_response())
+}
+
+async fn start(State(api): State<WorkerApi>, body: Result<Bytes, BytesRejection>) -> Answered {
+    let StartBody { start_id, running } = parse(&body?)?;
+    api.start(&start_id, running).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+async fn begin(
+    State(api): State<WorkerApi>,
+    job: Result<Path<String>, PathRejection>,
+    query: Result<Query<BeginQuery>, QueryRejection>,
+) -> Answered {
+    let (Path(job), Query(query)) = (job?, query?);
+    let token = api.begin(&job, query.wait_ms).await?;
+    Ok(json_response(StatusCode::OK, &json!({"token": token})))
+}
+
+async fn end(State(api): State<WorkerApi>, job: Result<Path<String>, PathRejection>) -> Answered {
+    api.end(&job?.0).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+async fn count(State(api): State<WorkerApi>, body: Result<Bytes, BytesRejection>) -> Answered {
+    let CountBody { running, pool_size } = parse(&body?)?;
+    api.count(running, pool_size).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+async fn release(
+    State(api): State<WorkerApi>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Result<Query<ReleaseQuery>, QueryRejection>,
+) -> Answered {
+    let (Path((set, stream)), Query(query)) = (path?, query?);
+    api.release(&set, &stream, &query.token).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+async fn drain(
+    State(api): State<WorkerApi>,
+    query: Result<Query<DrainQuery>, QueryRejection>,
+) -> Answered {
+    let jobs_left = api.drain(query?.wait).await?;
+    Ok(json_response(StatusCode::OK, &json!({"jobs_left": jobs_left})))
+}
+
+async fn livez(State(api): State<WorkerApi>) -> (StatusCode, &'static str) {
+    match api.door().is_open() {
+        true => (StatusCode::OK, "ok\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n"),
+    }
+}
+
+async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
+    if !api.door().is_open() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n".into());
+    }
+    match api.door().metrics().unready() {
+        None => (StatusCode::OK, "ok\n".into()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+    }
+}
+
+async fn metrics(State(api): State<WorkerApi>) -> Response {
+    let metrics = api.door().metrics();
+    if let Ok(lease) = api.peek().await {
+        metrics.connected.store(lease.connected, Relaxed);
+        metrics.pool_size.store(lease.pool.size, Relaxed);
+        metrics.running.store(lease.pool.running, Relaxed);
+        metrics.streams.store(lease.streams.len() as u64, Relaxed);
+        metrics.draining.store(lease.draining, Relaxed);
+    }
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (kind, metrics.render()).into_response()
+}
+
+async fn unknown_path(request: Request) -> Response {
+    if grpc::is_grpc(request.headers()) {
+        return grpc::unknown_method();
+    }
+    let path = request.uri().path();
+    let message = format!("{path} is none of this API's paths: {PATHS}");
+    Answer(StatusCode::NOT_FOUND, Denial::invalid(message)).into_response()
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let message = format!("{} is not for this path: {PATHS}", request.method());
+    Answer(StatusCode::METHOD_NOT_ALLOWED, Denial::invalid(message)).into_response()
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Denial> {
+    serde_json::from_slice(body).map_err(|error| Denial::invalid(format!("body: {error}")))
+}
+
+fn json_response(status: StatusCode, value: &impl serde::Serialize) -> Response {
+    let mut text = serde_json::to_vec(value).expect("an answer has only plain fields");
+    text.push(b'\n');
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}

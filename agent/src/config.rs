@@ -1,0 +1,328 @@
+//! What the agent was told at its start, checked: a [`Config`] that exists makes sense.
+
+mod args;
+mod span;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use leasehold_types::{ClusterName, WorkerName};
+use rustix::process::Signal;
+
+use args::{Action, AdapterKind, Cli, FileArgs, RunArgs, SocketMode, TlsArgs};
+pub use args::{LogFormat, Restart};
+pub(crate) use span::show as show_span;
+
+/// How long after a change a worker has surely let go what the file lists no more.
+const FILE_SETTLE: Duration = Duration::from_secs(1);
+/// How long a child may take to end on SIGTERM.
+const CHILD_GRACE: Duration = Duration::from_secs(30);
+
+/// All that one run of the agent needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The coordinators, tried in turn.
+    pub coordinators: Vec<Address>,
+    /// The worker's cluster.
+    pub cluster: ClusterName,
+    /// The worker.
+    pub worker: WorkerName,
+    /// The worker's rollout generation.
+    pub generation: u64,
+    /// Where the journal is kept; without it there is no memory.
+    pub state_dir: Option<PathBuf>,
+    /// Where the worker asks.
+    pub listen: SocketAddr,
+    /// Whether others than this machine may ask.
+    pub listen_anywhere: bool,
+    /// The Unix socket where it asks too.
+    pub socket: Option<Socket>,
+    /// How the worker learns of its leases.
+    pub adapter: Adapter,
+    /// How long a drain may take, where not the coordinator decides.
+    pub drain_deadline: Option<Duration>,
+    /// TLS to the coordinator.
+    pub tls: Option<Tls>,
+    /// The worker as a child.
+    pub child: Option<Child>,
+    /// How log lines are written.
+    pub log_format: LogFormat,
+}
+
+/// A Unix socket to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// How the worker learns of its leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Adapter {
+    /// It asks.
+    Api,
+    /// It reads a file.
+    File(FileAdapter),
+}
+
+/// The adapter `file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileAdapter {
+    /// The file.
+    pub path: PathBuf,
+    /// The signal after a change, and to whom.
+    pub signal: Option<(Signal, SignalTo)>,
+    /// How it is known that the worker has taken up a change.
+    pub taken_up: TakenUp,
+}
+
+/// Whom the signal after a change goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SignalTo {
+    /// The process whose id is in this file.
+    PidFile(PathBuf),
+    /// The child.
+    Child,
+}
+
+/// How it is known that the worker has taken up a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakenUp {
+    /// So long after the change it surely has.
+    After(Duration),
+    /// When this command has ended with 0.
+    Command(String),
+}
+
+/// TLS to the coordinator. The files are read at every dial, so that they can be renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate that is trusted.
+    pub ca: PathBuf,
+    /// The agent's own certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name in the coordinators' certificates.
+    pub server_name: Option<String>,
+}
+
+/// The worker as a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Whether it is started again when it ends.
+    pub restart: Restart,
+    /// How long it may take to end on SIGTERM.
+    pub grace: Duration,
+    /// Whether it is ended with SIGKILL after that.
+    pub kill: bool,
+}
+
+/// Where a coordinator is: `HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address(String);
+
+impl Address {
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no address: write HOST:PORT, as in coordinator:7400");
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host_ok = match bare {
+            Some(ip) => ip.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                let part_of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+                !host.is_empty() && host.len() <= 253 && host.chars().all(part_of_name)
+            }
+        };
+        match host_ok && port.parse::<u16>().is_ok_and(|port| port > 0) {
+            true => Ok(Self(text.into())),
+            false => Err(wrong()),
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Config {
+    /// Reads this process's command line and environment; ends the process with exit code 2 and
+    /// a reason where they make no sense.
+    #[must_use]
+    pub fn parse() -> Self {
+        Self::try_parse_from(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Reads a command line and the environment.
+    ///
+    /// # Errors
+    /// Where they make no sense, and why.
+    pub fn try_parse_from<T: Into<OsString> + Clone>(
+        args: impl IntoIterator<Item = T>,
+    ) -> Result<Self, clap::Error> {
+        let Action::Run(args) = Cli::try_parse_from(args)?.action;
+        check(*args).map_err(|why| Cli::command().error(ErrorKind::ArgumentConflict, why))
+    }
+}
+
+fn check(args: RunArgs) -> Result<Config, String> {
+    if !args.listen.ip().is_loopback() && !args.listen_anywhere {
+        let ip = args.listen.ip();
+        return Err(format!(
+            "--listen {ip} can be reached by others than this machine, and the worker API has no \
+             password: whoever reaches it can end the worker's jobs and give its streams away. \
+             Listen on 127.0.0.1 or [::1], or add --listen-anywhere"
+        ));
+    }
+    let child = (!args.command.is_empty()).then(|| Child {
+        command: args.command,
+        restart: args.restart.unwrap_or(Restart::Never),
+        grace: args.child_grace.unwrap_or(CHILD_GRACE),
+        kill: args.child_kill,
+    });
+    let mode = match args.socket_mode.unwrap_or(SocketMode::Owner) {
+        SocketMode::Owner => 0o600,
+        SocketMode::Group => 0o660,
+    };
+    Ok(Config {
+        coordinators: args.coordinator,
+        cluster: args.cluster,
+        worker: args.worker,
+        generation: args.generation,
+        state_dir: args.state_dir,
+        listen: args.listen,
+        listen_anywhere: args.listen_anywhere,
+        socket: args.socket.map(|path| Socket { path, mode }),
+        adapter: adapter(args.adapter, args.file, child.is_some())?,
+        drain_deadline: args.drain_deadline,
+        tls: tls(args.tls),
+        child,
+        log_format: args.log_format,
+    })
+}
+
+fn adapter(kind: AdapterKind, args: FileArgs, has_child: bool) -> Result<Adapter, String> {
+    let FileArgs { file_path, file_signal, file_pid, file_command, file_settle } = args;
+    if kind == AdapterKind::Api {
+        let given = [
+            ("--file-path", file_path.is_some()),
+            ("--file-signal", file_signal.is_some()),
+            ("--file-command", file_command.is_some()),
+            ("--file-settle", file_settle.is_some()),
+        ];
+        return match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(format!("{option} is for --adapter file only")),
+            None => Ok(Adapter::Api),
+        };
+    }
+    let path = file_path.ok_or("--adapter file needs --file-path: the file to write")?;
+    if path.file_name().is_none() {
+        return Err(format!("--file-path {} names no file", path.display()));
+    }
+    let signal = match (file_signal, file_pid) {
+        (None, _) => None,
+        (Some(signal), Some(pid)) => Some((signal_named(&signal)?, SignalTo::PidFile(pid))),
+        (Some(signal), None) if has_child => Some((signal_named(&signal)?, SignalTo::Child)),
+        (Some(_), None) => {
+            return Err("--file-signal needs --file-pid, or a COMMAND to send it to".into());
+        }
+    };
+    let taken_up = match file_command {
+        Some(command) => TakenUp::Command(command),
+        None => TakenUp::After(file_settle.unwrap_or(FILE_SETTLE)),
+    };
+    Ok(Adapter::File(FileAdapter { path, signal, taken_up }))
+}
+
+fn signal_named(name: &str) -> Result<Signal, String> {
+    match name.strip_prefix("SIG").unwrap_or(name) {
+        "HUP" => Ok(Signal::HUP),
+        "INT" => Ok(Signal::INT),
+        "USR1" => Ok(Signal::USR1),
+        "USR2" => Ok(Signal::USR2),
+        "TERM" => Ok(Signal::TERM),
+        "WINCH" => Ok(Signal::WINCH),
+        _ => Err(format!("--file-signal {name} is none of HUP, INT, USR1, USR2, TERM, WINCH")),
+    }
+}
+
+fn tls(args: TlsArgs) -> Option<Tls> {
+    Some(Tls {
+        ca: args.tls_ca?,
+        identity: args.tls_cert.zip(args.tls_key),
+        server_name: args.tls_server_name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(more: &str) -> Result<Config, String> {
+        let fixed = "leasehold-agent run --coordinator a:7400,[::1]:7401 --cluster c --worker w";
+        let words = fixed.split(' ').chain(more.split(' ').filter(|word| !word.is_empty()));
+        Config::try_parse_from(words).map_err(|error| {
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn a_plain_command_line_is_taken_with_its_defaults() {
+        let config = parse("").expect("it makes sense");
+        let addresses: Vec<_> = config.coordinators.iter().map(Address::as_str).collect();
+        assert_eq!(addresses, ["a:7400", "[::1]:7401"]);
+        assert_eq!(config.listen.to_string(), "127.0.0.1:7411");
+        assert_eq!(config.adapter, Adapter::Api);
+        assert_eq!(config.child, None);
+        let child = parse("--restart on-failure -- sh -c true").expect("a child");
+        assert_eq!(child.child.expect("it is there").restart, Restart::OnFailure);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_named() {
+        for (more, word) in [
+            ("--listen 0.0.0.0:7411", "--listen-anywhere"),
+            ("--listen nowhere", "--listen"),
+            ("--adapter file", "--file-path"),
+            ("--file-path x", "--adapter file"),
+            ("--adapter file --file-path x --file-signal HUP", "--file-pid"),
+            ("--adapter file --file-path x --file-pid p", "--file-signal"),
+            ("--adapter file --file-path x --file-signal KILL --file-pid p", "KILL"),
+            ("--adapter file --file-path x --file-command a --file-settle 1s", "--file-settle"),
+            ("--restart always", "COMMAND"),
+            ("--child-kill", "COMMAND"),
+            ("--tls-cert c --tls-key k", "--tls-ca"),
+            ("--tls-ca a --tls-cert c", "--tls-key"),
+            ("--socket-mode 0600", "--socket"),
+            ("--drain-deadline 5", "span of time"),
+            ("--coordinator http://a:7400", "HOST:PORT"),
+            ("--coordinator a", "HOST:PORT"),
+            ("--coordinator a:0", "HOST:PORT"),
+            ("--worker w2", "multiple times"),
+            ("--socket s --socket-mode 0777", "0660"),
+            ("--unknown", "--unknown"),
+        ] {
+            let error = parse(more).expect_err(more);
+            assert!(error.contains(word), "{more}: {error}");
+        }
+    }
+}

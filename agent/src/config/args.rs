@@ -1,0 +1,192 @@
+//! The command line as clap reads it; nothing here is checked against anything else yet.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use leasehold_types::{ClusterName, WorkerName};
+
+use super::{Address, span};
+
+const EXAMPLES: &str = "\
+Examples:
+  # Beside a worker that asks over HTTP or gRPC on 127.0.0.1:7411
+  leasehold-agent run --coordinator 127.0.0.1:7400 --cluster ci --worker w1 --state-dir ./w1
+
+  # The worker as its child: LEASEHOLD_ADDR is in the child's environment
+  leasehold-agent run --coordinator a:7400,b:7400 --cluster ci --worker w1 --state-dir ./w1 \\
+      --restart on-failure -- ./worker --queue jobs
+
+  # A worker that only reads a file and reloads on SIGHUP
+  leasehold-agent run --coordinator a:7400 --cluster swarm --worker w1 --state-dir ./w1 \\
+      --adapter file --file-path config.yml --file-signal HUP --file-pid worker.pid
+
+  # What the worker may do now; one job
+  curl 127.0.0.1:7411/v1/lease
+  curl -X PUT '127.0.0.1:7411/v1/jobs/build-1?wait_ms=5000'
+  curl -X DELETE 127.0.0.1:7411/v1/jobs/build-1
+
+Every option can also be given in the environment, as LEASEHOLD_ and its name in capitals.
+Exit: 0 after a drain (with a COMMAND: its exit code, 128 and the signal's number where a signal
+ended it), 1 after an error, 2 for a command line that makes no sense.";
+
+/// Holds one worker's leases and serves them on localhost.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-agent", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Action {
+    /// Holds the leases of one worker until it is drained.
+    #[command(after_help = EXAMPLES)]
+    Run(Box<RunArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The coordinators' addresses; each is tried in turn until one leads
+    #[arg(long, env = "LEASEHOLD_COORDINATOR", value_name = "HOST:PORT", required = true)]
+    #[arg(value_delimiter = ',')]
+    pub(super) coordinator: Vec<Address>,
+    /// The worker's cluster: the name of a WorkerCluster
+    #[arg(long, env = "LEASEHOLD_CLUSTER", value_name = "NAME")]
+    pub(super) cluster: ClusterName,
+    /// The worker's name, unique in its cluster
+    #[arg(long, env = "LEASEHOLD_WORKER", value_name = "NAME")]
+    pub(super) worker: WorkerName,
+    /// The worker's rollout generation: in a rollout the highest is served first
+    #[arg(long, env = "LEASEHOLD_GENERATION", value_name = "N", default_value_t = 0)]
+    pub(super) generation: u64,
+    /// Where the journal is kept that lets a restarted agent claim what its worker holds
+    #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
+    pub(super) state_dir: Option<PathBuf>,
+    /// Where the worker asks: HTTP/JSON and gRPC on one port
+    #[arg(
+        long,
+        env = "LEASEHOLD_LISTEN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7411"
+    )]
+    pub(super) listen: SocketAddr,
+    /// Let --listen be an address that others can reach. The worker API has no password: whoever
+    /// reaches it can end the worker's jobs and give its streams away
+    #[arg(long, env = "LEASEHOLD_LISTEN_ANYWHERE")]
+    pub(super) listen_anywhere: bool,
+    /// A Unix socket that serves the same
+    #[arg(long, env = "LEASEHOLD_SOCKET", value_name = "PATH")]
+    pub(super) socket: Option<PathBuf>,
+    /// Who may use the socket: this user (0600), or its group too (0660)
+    #[arg(long, env = "LEASEHOLD_SOCKET_MODE", requires = "socket", value_enum)]
+    pub(super) socket_mode: Option<SocketMode>,
+    /// How the worker learns of its leases
+    #[arg(long, env = "LEASEHOLD_ADAPTER", value_enum, default_value = "api")]
+    pub(super) adapter: AdapterKind,
+    #[command(flatten)]
+    pub(super) file: FileArgs,
+    /// How long a drain may take before the agent leaves with jobs still running; where it is not
+    /// given, the cluster's drain.deadline
+    #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "SPAN", value_parser = span::parse)]
+    pub(super) drain_deadline: Option<Duration>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+    /// Whether COMMAND is started again when it ends
+    #[arg(long, env = "LEASEHOLD_RESTART", value_enum, requires = "command")]
+    pub(super) restart: Option<Restart>,
+    /// How long COMMAND may take to end on SIGTERM before the agent says so, or ends it
+    #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(requires = "command")]
+    pub(super) child_grace: Option<Duration>,
+    /// End COMMAND with SIGKILL after --child-grace. Without it the agent waits on: no running
+    /// job is ever killed to make a plan come true
+    #[arg(long, env = "LEASEHOLD_CHILD_KILL", requires = "command")]
+    pub(super) child_kill: bool,
+    /// How log lines are written to stderr
+    #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
+    pub(super) log_format: LogFormat,
+    /// The worker, started as this agent's child once the worker API listens
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<std::ffi::OsString>,
+}
+
+/// Options of the adapter `file`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Adapter file")]
+pub(super) struct FileArgs {
+    /// The file that lists the worker's streams, in k8s-swarm's format; the agent owns it whole
+    #[arg(long, env = "LEASEHOLD_FILE_PATH", value_name = "FILE")]
+    pub(super) file_path: Option<PathBuf>,
+    /// A signal after each change, to the process in --file-pid or to COMMAND
+    #[arg(long, env = "LEASEHOLD_FILE_SIGNAL", value_name = "SIGNAL")]
+    pub(super) file_signal: Option<String>,
+    /// The file with the process id that --file-signal goes to
+    #[arg(long, env = "LEASEHOLD_FILE_PID", value_name = "FILE", requires = "file_signal")]
+    pub(super) file_pid: Option<PathBuf>,
+    /// Run with sh -c after each change; its exit 0 says that the worker has reloaded
+    #[arg(long, env = "LEASEHOLD_FILE_COMMAND", value_name = "COMMAND")]
+    pub(super) file_command: Option<String>,
+    /// Without --file-command: how long after a change the worker has surely let go what the file
+    /// lists no more [default: 1s]
+    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(conflicts_with = "file_command")]
+    pub(super) file_settle: Option<Duration>,
+}
+
+/// Options of the connection to the coordinator.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TLS")]
+pub(super) struct TlsArgs {
+    /// Use TLS, and trust the coordinators' certificates that this one (PEM) has signed
+    #[arg(long, env = "LEASEHOLD_TLS_CA", value_name = "FILE")]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// The agent's own certificate (PEM), for mutual TLS
+    #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, env = "LEASEHOLD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub(super) tls_key: Option<PathBuf>,
+    /// The name in the coordinators' certificates, where it is not the host that is dialled
+    #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
+    pub(super) tls_server_name: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum AdapterKind {
+    /// The worker asks, over HTTP or gRPC
+    Api,
+    /// The worker reads a file
+    File,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum SocketMode {
+    /// This user
+    #[value(name = "0600")]
+    Owner,
+    /// This user and its group
+    #[value(name = "0660")]
+    Group,
+}
+
+/// Whether a child is started again when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Restart {
+    /// However it ended
+    Always,
+    /// Unless it ended with exit code 0
+    OnFailure,
+    /// Never: the agent leaves, with the child's exit code
+    Never,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}

@@ -1,0 +1,354 @@
+//! The driver: the one task that owns the holder and reads the clock. Events go in one after
+//! another, and every effect of one is carried out before the next.
+
+mod door;
+mod notices;
+mod waiting;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use leasehold_agent_core::{Effect, Holder, Memory};
+use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::{Incarnation, LinkNumber, Moment};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+pub(crate) use door::{Command, Door, Gone, Snapshot};
+
+use crate::clock;
+use crate::config::{Config, show_span};
+use crate::journal::AgentJournal;
+use crate::link::{Dialer, Link, LinkChange, LinkEvent};
+use crate::metrics::Metrics;
+use notices::Notices;
+use waiting::{Waiter, Waiting};
+
+/// Requests on their way to the driver; more wait at the door.
+const COMMANDS_MAX: usize = 1024;
+/// What the link may say ahead of the driver.
+const LINK_EVENTS_MAX: usize = 64;
+/// Drains that may be waited for at once.
+const DRAIN_WAITERS_MAX: usize = 64;
+/// The driver looks at the clock at least this often: a timer of tokio's does not count the time
+/// that a suspended host slept, which leases do.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How often the log is told how far a drain has come.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Links that may be on their way out at once.
+const FAREWELLS_MAX: usize = 8;
+/// How long the last message may take to reach the coordinator.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Why the agent is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The drain is over.
+    Drained {
+        /// Jobs that outlived the deadline.
+        jobs_left: u32,
+    },
+    /// A newer agent speaks for this worker.
+    Superseded,
+}
+
+/// The driver of one agent.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    holder: Holder<AgentJournal>,
+    dialer: Dialer,
+    link: Option<Link>,
+    farewells: JoinSet<()>,
+    link_events: mpsc::Receiver<LinkEvent>,
+    commands: mpsc::Receiver<Command>,
+    changes: watch::Sender<u64>,
+    outcome: watch::Sender<Option<Outcome>>,
+    waiting: Waiting,
+    drain_waiters: Vec<oneshot::Sender<u32>>,
+    drain: Drain,
+    metrics: Arc<Metrics>,
+    notices: Notices,
+    stopping: bool,
+}
+
+/// What the log is told of a drain.
+#[derive(Debug, Default)]
+struct Drain {
+    /// How long one may take: the command line's word, else the coordinator's.
+    limit: Option<Duration>,
+    fixed: bool,
+    since: Option<Moment>,
+    told: Moment,
+}
+
+impl Driver {
+    /// A driver, and the door to it.
+    pub(crate) fn new(
+        config: &Config,
+        memory: Memory,
+        journal: AgentJournal,
+        metrics: Arc<Metrics>,
+    ) -> (Self, Door) {
+        let now = clock::now();
+        if let Some(epoch) = memory.epoch {
+            metrics.epoch.store(epoch.0, Relaxed);
+        }
+        let after_last = memory.incarnation.map_or(0, |last| last.0.saturating_add(1));
+        let who = leasehold_agent_core::Config {
+            cluster: config.cluster.clone(),
+            worker: config.worker.clone(),
+            incarnation: Incarnation(clock::unix_millis().max(after_last)),
+            generation: config.generation,
+            stops_worker: config.adapter == crate::config::Adapter::Api,
+            drain_deadline: config.drain_deadline,
+        };
+        let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
+        let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let (changes, changes_seen) = watch::channel(0);
+        let (outcome, outcome_seen) = watch::channel(None);
+        let driver = Self {
+            holder: Holder::new(who, memory, journal, now),
+            dialer: Dialer::new(config.coordinators.clone(), config.tls.clone(), events),
+            link: None,
+            farewells: JoinSet::new(),
+            link_events,
+            commands,
+            changes,
+            outcome,
+            waiting: Waiting::default(),
+            drain_waiters: Vec::new(),
+            drain: Drain {
+                limit: config.drain_deadline,
+                fixed: config.drain_deadline.is_some(),
+                ..Drain::default()
+            },
+            notices: Notices::new(metrics.clone()),
+            metrics: metrics.clone(),
+            stopping: false,
+        };
+        (driver, Door::new(command_sender, changes_seen, outcome_seen, metrics))
+    }
+
+    /// Runs until it is told to stop, or nobody is left to tell it.
+    pub(crate) async fn run(mut self) {
+        self.carry_out(clock::now());
+        while !self.stopping {
+            let pause = self.pause(clock::now());
+            tokio::select! {
+                Some(event) = self.link_events.recv() => self.handle_link(event),
+                command = self.commands.recv() => match command {
+                    Some(command) => self.handle_command(command),
+                    None => self.stopping = true,
+                },
+                () = tokio::time::sleep(pause) => {}
+            }
+            let now = clock::now();
+            self.wake(now);
+            self.carry_out(now);
+            self.tell_progress(now);
+        }
+        self.part(None);
+        while self.farewells.join_next().await.is_some() {}
+    }
+
+    /// Ends the link, this one or any, after what was given to it.
+    fn part(&mut self, number: Option<LinkNumber>) {
+        while self.farewells.try_join_next().is_some() {}
+        let this = |link: &mut Link| number.is_none_or(|number| link.number == number);
+        let Some(link) = self.link.take_if(this).filter(|link| link.opened) else { return };
+        if self.farewells.len() < FAREWELLS_MAX {
+            self.farewells.spawn(link.finish(FAREWELL));
+        }
+    }
+
+    /// How long to sleep when nothing happens.
+    fn pause(&self, now: Moment) -> Duration {
+        let holder = self.holder.poll_timeout().map(|wakeup| wakeup.at);
+        let next = holder.into_iter().chain(self.waiting.next_end()).min();
+        next.map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
+    }
+
+    /// Lets everything happen that is due, so that nothing is decided on a lease that has ended.
+    fn wake(&mut self, now: Moment) {
+        if self.holder.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
+            self.holder.handle_wake(now);
+        }
+    }
+
+    fn handle_link(&mut self, event: LinkEvent) {
+        let LinkEvent { link, what } = event;
+        if self.link.as_ref().is_none_or(|current| current.number != link) {
+            return;
+        }
+        let now = clock::now();
+        self.wake(now);
+        match what {
+            LinkChange::Opened => {
+                self.link.as_mut().expect("it was looked at above").opened = true;
+                self.holder.handle_open(link, now);
+            }
+            LinkChange::Closed(why) => {
+                let closed = self.link.take();
+                let address = closed.as_ref().map_or("", |link| link.address.as_str());
+                self.notices.link_closed(address, &why, now);
+                self.holder.handle_closed(link, &why, now);
+            }
+            LinkChange::Message(message) => {
+                self.note_terms(&message);
+                self.holder.handle_message(link, *message, now);
+            }
+        }
+    }
+
+    fn note_terms(&mut self, message: &CoordinatorMessage) {
+        let terms = match message {
+            CoordinatorMessage::Welcome(welcome) => welcome.terms,
+            CoordinatorMessage::Grant(grant) => grant.terms,
+            CoordinatorMessage::Refusal(_) => return,
+        };
+        if !self.drain.fixed {
+            self.drain.limit = Some(terms.drain_deadline);
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        let now = clock::now();
+        self.wake(now);
+        match command {
+            Command::Lease { reply } => {
+                let lease = Arc::new(self.holder.lease(now));
+                let _ = reply.send(Snapshot { lease, now });
+            }
+            Command::Peek { reply } => {
+                let _ = reply.send(self.holder.peek(now));
+            }
+            Command::Start { start, running, reply } => {
+                let _ = reply.send(self.holder.start_worker(start, running, now));
+                self.waiting.look_again();
+            }
+            Command::Begin { job, wait, reply } => {
+                let waiter = Waiter { job, until: now + wait, reply };
+                self.waiting.begin(&mut self.holder, waiter, &self.metrics, now);
+            }
+            Command::End { job, reply } => {
+                let _ = reply.send(self.holder.end_job(&job, now));
+                self.waiting.look_again();
+            }
+            Command::Count { running, obeyed, reply } => {
+                let _ = reply.send(self.holder.report_count(running, obeyed, now));
+                self.waiting.look_again();
+            }
+            Command::Release { stream, token, reply } => {
+                let _ = reply.send(self.holder.release_stream(&stream, token, now));
+            }
+            Command::Drain { ended } => self.begin_drain(ended, now),
+            Command::Stop => self.stopping = true,
+        }
+    }
+
+    fn begin_drain(&mut self, ended: Option<oneshot::Sender<u32>>, now: Moment) {
+        self.holder.drain(now);
+        let Some(ended) = ended else { return };
+        let outcome = *self.outcome.borrow();
+        match outcome {
+            Some(Outcome::Drained { jobs_left }) => {
+                let _ = ended.send(jobs_left);
+            }
+            // Dropping it says that no end will be told.
+            Some(Outcome::Superseded) => {}
+            None => {
+                self.drain_waiters.retain(|waiter| !waiter.is_closed());
+                if self.drain_waiters.len() < DRAIN_WAITERS_MAX {
+                    self.drain_waiters.push(ended);
+                }
+            }
+        }
+    }
+
+    /// Carries out every effect, and lets in whom it lets in.
+    fn carry_out(&mut self, now: Moment) {
+        loop {
+            while let Some(effect) = self.holder.poll_effect() {
+                self.apply(effect, now);
+            }
+            if !self.waiting.serve(&mut self.holder, &self.metrics, now) {
+                return;
+            }
+        }
+    }
+
+    fn apply(&mut self, effect: Effect, now: Moment) {
+        match effect {
+            Effect::Dial { link, target, attempt } => {
+                // The old one is not listened to from here on: the new one may say hello.
+                self.part(None);
+                self.notices.dialled();
+                self.link = Some(self.dialer.dial(link, target, attempt));
+            }
+            Effect::Hangup(link) => {
+                self.part(Some(link));
+                self.metrics.connected.store(false, Relaxed);
+            }
+            Effect::Send(number, message) => {
+                let stalled = self
+                    .link
+                    .as_ref()
+                    .is_some_and(|link| link.number == number && !link.send(message));
+                if stalled {
+                    let why = "the coordinator takes no more messages";
+                    self.link = None;
+                    self.holder.handle_closed(number, why, now);
+                }
+            }
+            Effect::LeaseChanged => {
+                self.changes.send_modify(|count| *count += 1);
+                self.waiting.look_again();
+            }
+            Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
+            Effect::DrainEnded { jobs_left } => self.end_drain(jobs_left, now),
+            Effect::Superseded => {
+                tracing::error!("a newer agent speaks for this worker: this one stops, for good");
+                self.drain_waiters.clear();
+                self.outcome.send_replace(Some(Outcome::Superseded));
+            }
+            Effect::Notice(notice) => {
+                let address = self.link.as_ref().map_or("", |link| link.address.as_str());
+                self.notices.tell(notice, address, now);
+            }
+        }
+    }
+
+    fn end_drain(&mut self, jobs_left: u32, now: Moment) {
+        let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
+        match jobs_left {
+            0 => tracing::info!(took = %show_span(took), "the drain has ended: nothing is held"),
+            _ => tracing::warn!(
+                jobs_left,
+                took = %show_span(took),
+                "the drain's deadline has passed: jobs still run, and none is killed"
+            ),
+        }
+        for waiter in self.drain_waiters.drain(..) {
+            let _ = waiter.send(jobs_left);
+        }
+        self.outcome.send_replace(Some(Outcome::Drained { jobs_left }));
+    }
+
+    fn tell_progress(&mut self, now: Moment) {
+        if self.notices.draining() && self.drain.since.is_none() {
+            self.drain.since = Some(now);
+            self.drain.told = now;
+        }
+        let Some(since) = self.drain.since else { return };
+        if self.outcome.borrow().is_some() || now.since(self.drain.told) < PROGRESS {
+            return;
+        }
+        self.drain.told = now;
+        let lease = self.holder.peek(now);
+        let left = self.drain.limit.map(|limit| (since + limit).since(now));
+        let left = left.map_or("no deadline known".into(), |left| show_span(left) + " left");
+        let (jobs, streams) = (lease.pool.running, lease.streams.len());
+        tracing::info!(jobs, streams, "draining: {jobs} jobs run, {streams} streams held, {left}");
+    }
+}

@@ -1,0 +1,126 @@
+//! The door to the driver: how every other task asks the holder something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_agent_core::{Lease, Refused};
+use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Outcome;
+use crate::metrics::Metrics;
+
+/// Answers one request.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
+
+/// A request to the driver.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Show the worker its lease.
+    Lease { reply: oneshot::Sender<Snapshot> },
+    /// The lease for the agent's own eyes: the worker has not seen it.
+    Peek { reply: oneshot::Sender<Lease> },
+    /// The worker starts.
+    Start { start: StartId, running: u32, reply: Reply<()> },
+    /// A job wants to begin, and waits for a slot so long.
+    Begin { job: JobId, wait: Duration, reply: Reply<Token> },
+    /// A job has ended.
+    End { job: JobId, reply: Reply<()> },
+    /// The worker tells its own count and the pool size that it obeys.
+    Count { running: u32, obeyed: u32, reply: Reply<()> },
+    /// The worker has let a stream go.
+    Release { stream: StreamKey, token: Token, reply: Reply<()> },
+    /// Drain, and say when that has ended.
+    Drain { ended: Option<oneshot::Sender<u32>> },
+    /// Send what is to be sent, and end.
+    Stop,
+}
+
+/// The lease as it was at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    /// The lease.
+    pub(crate) lease: Arc<Lease>,
+    /// The moment, which is after the question was asked.
+    pub(crate) now: Moment,
+}
+
+/// The driver is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the agent stops")]
+pub(crate) struct Gone;
+
+/// The door.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    commands: mpsc::Sender<Command>,
+    changes: watch::Receiver<u64>,
+    outcome: watch::Receiver<Option<Outcome>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Door {
+    pub(super) fn new(
+        commands: mpsc::Sender<Command>,
+        changes: watch::Receiver<u64>,
+        outcome: watch::Receiver<Option<Outcome>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { commands, changes, outcome, metrics }
+    }
+
+    /// Asks the driver something.
+    pub(crate) async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Gone> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+
+    /// The lease now, shown to the worker.
+    pub(crate) async fn lease(&self) -> Result<Snapshot, Gone> {
+        self.ask(|reply| Command::Lease { reply }).await
+    }
+
+    /// Tells the holder that whatever the worker ran before is over.
+    pub(crate) async fn start_anew(&self) -> Result<(), String> {
+        let id = format!("agent-{:016x}", fastrand::u64(..));
+        let start = StartId::new(&id).expect("letters and digits are printable");
+        let told = self.ask(|reply| Command::Start { start, running: 0, reply }).await;
+        told.map_err(|gone| gone.to_string())?.map_err(|refused| format!("{refused:?}"))
+    }
+
+    /// Begins a drain and does not wait for its end.
+    pub(crate) async fn drain(&self) -> Result<(), Gone> {
+        self.commands.send(Command::Drain { ended: None }).await.map_err(|_| Gone)
+    }
+
+    /// Lets the driver end.
+    pub(crate) async fn stop(&self) {
+        let _ = self.commands.send(Command::Stop).await;
+    }
+
+    /// Changes whenever the lease reads differently or is renewed.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
+    /// Why the agent is to end, once it is.
+    pub(crate) async fn ended(&self) -> Result<Outcome, Gone> {
+        let mut outcome = self.outcome.clone();
+        let ended = outcome.wait_for(Option::is_some).await.map_err(|_| Gone)?;
+        Ok(ended.expect("it was waited for"))
+    }
+
+    /// Whether the driver still runs.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.commands.is_closed()
+    }
+
+    /// The agent's figures.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}

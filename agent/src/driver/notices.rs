@@ -1,0 +1,107 @@
+//! What the holder tells the log, and the figures that follow from it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use leasehold_agent_core::Notice;
+use leasehold_types::Moment;
+use leasehold_types::message::RefusalReason;
+
+use crate::link::Complaints;
+use crate::metrics::Metrics;
+
+/// Tells the log.
+#[derive(Debug)]
+pub(super) struct Notices {
+    metrics: Arc<Metrics>,
+    complaints: Complaints,
+    dials: u64,
+    draining: bool,
+}
+
+impl Notices {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, complaints: Complaints::default(), dials: 0, draining: false }
+    }
+
+    /// Whether the holder has said that it drains.
+    pub(super) fn draining(&self) -> bool {
+        self.draining
+    }
+
+    /// A dial went out.
+    pub(super) fn dialled(&mut self) {
+        self.dials += 1;
+        self.metrics.connected.store(false, Relaxed);
+        self.metrics.reconnects.store(self.dials - 1, Relaxed);
+    }
+
+    /// A link has ended, or was never opened.
+    pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
+        self.metrics.connected.store(false, Relaxed);
+        if let Some(unsaid) = self.complaints.admit(address, why, now) {
+            tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
+        }
+    }
+
+    /// Tells one notice; `address` is the link's, if there is one.
+    pub(super) fn tell(&mut self, notice: Notice, address: &str, now: Moment) {
+        match notice {
+            Notice::Welcomed(epoch) => {
+                self.metrics.connected.store(true, Relaxed);
+                self.metrics.welcomed.store(true, Relaxed);
+                self.metrics.epoch.store(epoch.0, Relaxed);
+                tracing::info!(coordinator = address, epoch = epoch.0, "welcomed");
+            }
+            Notice::Refused(reason, message) => self.refused(&reason, &message, address, now),
+            Notice::Unlinked(why) => {
+                self.metrics.connected.store(false, Relaxed);
+                tracing::debug!(coordinator = address, why, "the link has ended");
+            }
+            Notice::PoolGranted(token, size) => tracing::info!(size, %token, "pool granted"),
+            Notice::PoolExpired(left) => tracing::warn!(left, "pool lease ended without renewal"),
+            Notice::StreamGranted(key, token) => {
+                tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream granted");
+            }
+            Notice::StreamRevoked(key, token) => {
+                tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream revoked");
+            }
+            Notice::StreamReleased(key, token) => {
+                tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream released");
+            }
+            Notice::StreamExpired(key, token) => {
+                tracing::warn!(set = %key.set, stream = %key.stream, %token,
+                    "stream lease ended without renewal");
+            }
+            Notice::JobBegan(job) => tracing::debug!(%job, "job began"),
+            Notice::JobEnded(job) => tracing::debug!(%job, "job ended"),
+            Notice::DrainStarted => {
+                self.draining = true;
+                tracing::info!("the drain begins: no new job starts, streams are given back");
+            }
+            Notice::JournalFailed(why) => {
+                if let Some(unsaid) = self.complaints.admit("journal", &why, now) {
+                    tracing::error!(why, unsaid, "the journal cannot be written");
+                }
+            }
+            Notice::Offence(what) => {
+                tracing::warn!(coordinator = address, what, "the coordinator broke the rules");
+            }
+            Notice::IncarnationRaised(to) => {
+                tracing::warn!(to = to.0, "another agent had this incarnation or a higher one");
+            }
+        }
+    }
+
+    fn refused(&mut self, reason: &RefusalReason, message: &str, address: &str, now: Moment) {
+        self.metrics.connected.store(false, Relaxed);
+        if let RefusalReason::NotLeader(leader) = reason {
+            tracing::debug!(coordinator = address, leader, "that coordinator does not lead");
+            return;
+        }
+        let cause = format!("{reason:?}: {message}");
+        if let Some(unsaid) = self.complaints.admit(address, &cause, now) {
+            tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Jobs that wait for a slot, first come, first served.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use leasehold_agent_core::{Holder, Refused};
+use leasehold_types::{JobId, Moment, Token};
+
+use super::door::Reply;
+use crate::journal::AgentJournal;
+use crate::metrics::Metrics;
+use crate::worker::reason;
+
+/// Jobs that may wait for a slot at once.
+const WAITERS_MAX: usize = 1024;
+
+/// A job that wants to begin.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) job: JobId,
+    pub(super) until: Moment,
+    pub(super) reply: Reply<Token>,
+}
+
+/// Jobs that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    queue: VecDeque<Waiter>,
+    /// A slot may have come free.
+    look: bool,
+}
+
+impl Waiting {
+    /// Lets a job begin, refuses it, or lets it wait.
+    pub(super) fn begin(
+        &mut self,
+        holder: &mut Holder<AgentJournal>,
+        waiter: Waiter,
+        metrics: &Arc<Metrics>,
+        now: Moment,
+    ) {
+        let Some(waiter) = attempt(holder, waiter, metrics, now) else { return };
+        if self.queue.len() < WAITERS_MAX {
+            self.queue.push_back(waiter);
+            return;
+        }
+        let refused = Refused::Limit { what: "jobs that wait", max: WAITERS_MAX as u64 };
+        metrics.count_refused(reason(&refused));
+        let _ = waiter.reply.send(Err(refused));
+    }
+
+    /// Something has happened that may have freed a slot.
+    pub(super) fn look_again(&mut self) {
+        self.look = true;
+    }
+
+    /// When the next of them has waited long enough.
+    pub(super) fn next_end(&self) -> Option<Moment> {
+        self.queue.iter().map(|waiter| waiter.until).min()
+    }
+
+    /// Serves those whose turn or time has come; says whether it asked the holder anything.
+    pub(super) fn serve(
+        &mut self,
+        holder: &mut Holder<AgentJournal>,
+        metrics: &Arc<Metrics>,
+        now: Moment,
+    ) -> bool {
+        let due = self.next_end().is_some_and(|end| end <= now);
+        if !std::mem::take(&mut self.look) && !due {
+            return false;
+        }
+        let waiting = std::mem::take(&mut self.queue);
+        let asked = !waiting.is_empty();
+        // A worker that has hung up must not be given a slot that it will never end.
+        let present = waiting.into_iter().filter(|waiter| !waiter.reply.is_closed());
+        self.queue = present.filter_map(|waiter| attempt(holder, waiter, metrics, now)).collect();
+        asked
+    }
+}
+
+/// Asks the holder; gives the waiter back where it is to wait on.
+fn attempt(
+    holder: &mut Holder<AgentJournal>,
+    waiter: Waiter,
+    metrics: &Arc<Metrics>,
+    now: Moment,
+) -> Option<Waiter> {
+    let answer = holder.begin_job(waiter.job.clone(), now);
+    if let Err(refused) = &answer {
+        let may_change = matches!(refused, Refused::NoSlot { .. } | Refused::NoLease);
+        if may_change && waiter.until > now {
+            return Some(waiter);
+        }
+        metrics.count_refused(reason(refused));
+    }
+    let _ = waiter.reply.send(answer);
+    None
+}

@@ -1,0 +1,78 @@
+//! Every process that this one starts, and, where this one is PID 1, every orphan: one place
+//! waits for them all, so that no exit status is taken by the wrong hand and no zombie stays.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// How a process ended: its exit code, or 128 and the number of the signal that ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit(pub(crate) u8);
+
+/// A process that runs, or has ended unnoticed.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// Tells how it ended.
+    pub(crate) exit: oneshot::Receiver<Exit>,
+}
+
+/// Waits for all children.
+#[derive(Clone, Debug)]
+pub(crate) struct Reaper {
+    awaited: Arc<Mutex<BTreeMap<i32, oneshot::Sender<Exit>>>>,
+}
+
+impl Reaper {
+    /// Waits from now on.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let mut ended = signal(SignalKind::child())?;
+        let reaper = Self { awaited: Arc::default() };
+        if rustix::process::getpid().is_init() {
+            tracing::info!("running as PID 1: orphans are waited for");
+        }
+        let reaping = reaper.clone();
+        tokio::spawn(async move {
+            while ended.recv().await.is_some() {
+                reaping.reap();
+            }
+        });
+        Ok(reaper)
+    }
+
+    /// Starts a process.
+    pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<Process> {
+        // The lock is held from the fork to the entry: a process that ends at once is not taken
+        // for an orphan.
+        let mut awaited = self.awaited.lock().expect("nobody panics while holding it");
+        let child = command.spawn()?;
+        let (sender, exit) = oneshot::channel();
+        awaited.insert(child.id().cast_signed(), sender);
+        Ok(Process { pid: Pid::from_child(&child), exit })
+    }
+
+    fn reap(&self) {
+        let mut awaited = self.awaited.lock().expect("nobody panics while holding it");
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            match (awaited.remove(&pid.as_raw_pid()), exit(status)) {
+                (Some(sender), Some(exit)) => {
+                    let _ = sender.send(exit);
+                }
+                (None, Some(Exit(code))) => {
+                    tracing::debug!(pid = pid.as_raw_pid(), code, "an orphan has ended");
+                }
+                (_, None) => unreachable!("only ends are waited for, not {status:?}"),
+            }
+        }
+    }
+}
+
+fn exit(status: WaitStatus) -> Option<Exit> {
+    let by_signal = status.terminating_signal().map(|signal| signal + 128);
+    let code = status.exit_status().or(by_signal)?;
+    Some(Exit(u8::try_from(code).unwrap_or(u8::MAX)))
+}

@@ -1,0 +1,250 @@
+//! The link to a coordinator: one task per dial, which opens one gRPC stream and passes messages
+//! both ways. It decides nothing. Everything that it says carries its number, so that what an
+//! older link says is told apart and dropped.
+
+mod backoff;
+mod complaints;
+
+use std::error::Error;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures_util::StreamExt;
+use leasehold_agent_core::Target;
+use leasehold_proto::coordinator::v1::OpenSessionRequest;
+use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_types::LinkNumber;
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+pub(crate) use complaints::Complaints;
+
+use crate::config::{Address, Tls};
+
+/// How long a connection, with its TLS handshake, may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent before it is asked for a sign of life, and how long that
+/// may take.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Messages on their way to a coordinator that reads slowly; one more ends the link.
+const OUTBOX_MAX: usize = 64;
+/// Bytes that a coordinator may send ahead of what this agent has read.
+const WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// What a link's task says.
+#[derive(Debug)]
+pub(crate) struct LinkEvent {
+    /// Which link.
+    pub(crate) link: LinkNumber,
+    /// What happened.
+    pub(crate) what: LinkChange,
+}
+
+/// What happened to a link.
+#[derive(Debug)]
+pub(crate) enum LinkChange {
+    /// The connection is there.
+    Opened,
+    /// A message came.
+    Message(Box<CoordinatorMessage>),
+    /// It has ended, or could not be opened, and why.
+    Closed(String),
+}
+
+/// A link from its dial on; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) number: LinkNumber,
+    pub(crate) address: String,
+    /// The connection is there.
+    pub(crate) opened: bool,
+    outbox: Option<mpsc::Sender<AgentMessage>>,
+    task: JoinHandle<()>,
+}
+
+impl Link {
+    /// Sends a message; says whether the link still takes any.
+    pub(crate) fn send(&self, message: AgentMessage) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| outbox.try_send(message).is_ok())
+    }
+
+    /// Sends what is still to be sent and lets the coordinator end the stream.
+    pub(crate) async fn finish(mut self, patience: Duration) {
+        self.outbox = None;
+        let _ = tokio::time::timeout(patience, &mut self.task).await;
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Knows whom to dial, and how.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    coordinators: Vec<Address>,
+    next: usize,
+    tls: Option<Tls>,
+    events: mpsc::Sender<LinkEvent>,
+}
+
+impl Dialer {
+    /// A dialer whose links say what happens on `events`.
+    pub(crate) fn new(
+        coordinators: Vec<Address>,
+        tls: Option<Tls>,
+        events: mpsc::Sender<LinkEvent>,
+    ) -> Self {
+        assert!(!coordinators.is_empty(), "the command line wants at least one");
+        Self { coordinators, next: 0, tls, events }
+    }
+
+    /// Dials after the back-off that belongs to `attempt`.
+    pub(crate) fn dial(&mut self, number: LinkNumber, target: Target, attempt: u32) -> Link {
+        let address = match target {
+            Target::Leader(address) => address,
+            Target::Next => {
+                let address = self.coordinators[self.next % self.coordinators.len()].to_string();
+                self.next += 1;
+                address
+            }
+        };
+        let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
+        let dial = Dial {
+            number,
+            address: address.clone(),
+            tls: self.tls.clone(),
+            events: self.events.clone(),
+        };
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(backoff::delay(attempt)).await;
+            let why = match dial.run(messages).await {
+                Ok(()) => "the coordinator has ended the session".into(),
+                Err(error) => cause(error.as_ref()),
+            };
+            dial.say(LinkChange::Closed(why)).await;
+        });
+        Link { number, address, opened: false, outbox: Some(outbox), task }
+    }
+}
+
+struct Dial {
+    number: LinkNumber,
+    address: String,
+    tls: Option<Tls>,
+    events: mpsc::Sender<LinkEvent>,
+}
+
+impl Dial {
+    async fn run(&self, messages: mpsc::Receiver<AgentMessage>) -> anyhow::Result<()> {
+        let connect = async { Ok(self.endpoint().await?.connect().await?) };
+        let channel: anyhow::Result<Channel> = tokio::time::timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
+        let mut client = SessionServiceClient::new(channel?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        self.say(LinkChange::Opened).await;
+        let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
+        let mut responses = client.open_session(requests).await?.into_inner();
+        while let Some(response) = responses.message().await? {
+            let message = CoordinatorMessage::try_from(response)
+                .context("the coordinator's message means nothing")?;
+            self.say(LinkChange::Message(Box::new(message))).await;
+        }
+        Ok(())
+    }
+
+    async fn endpoint(&self) -> anyhow::Result<Endpoint> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address))
+            .context("the address cannot be dialled")?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES);
+        match &self.tls {
+            None => Ok(endpoint),
+            Some(tls) => Ok(endpoint.tls_config(client_tls(tls).await?)?),
+        }
+    }
+
+    async fn say(&self, what: LinkChange) {
+        // Without a driver there is nobody left to tell.
+        let _ = self.events.send(LinkEvent { link: self.number, what }).await;
+    }
+}
+
+/// The TLS settings from the files as they are now.
+pub(crate) async fn client_tls(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
+    let read = async |path: &std::path::Path| {
+        let bytes = tokio::fs::read(path).await;
+        bytes.with_context(|| format!("{} cannot be read", path.display()))
+    };
+    let ca = Certificate::from_pem(read(&tls.ca).await?);
+    let mut config = ClientTlsConfig::new().ca_certificate(ca);
+    if let Some((cert, key)) = &tls.identity {
+        config = config.identity(Identity::from_pem(read(cert).await?, read(key).await?));
+    }
+    if let Some(name) = &tls.server_name {
+        config = config.domain_name(name);
+    }
+    Ok(config)
+}
+
+/// An error and all that it came from, each said once: tonic's own texts hide the cause.
+fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let part = match error.downcast_ref::<tonic::Status>() {
+            Some(status) => format!("{:?}: {}", status.code(), status.message()),
+            None => error.to_string(),
+        };
+        if !part.is_empty() && !parts.iter().any(|said| said.contains(&part)) {
+            parts.push(part);
+        }
+        next = error.source();
+    }
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_are_dialled_in_turn_and_a_leader_at_once() {
+        let (events, _kept) = mpsc::channel(8);
+        let addresses = ["a:1", "b:2"].map(|text| text.parse().expect("an address"));
+        let mut dialer = Dialer::new(addresses.into(), None, events);
+        let mut dial = |number, target| dialer.dial(LinkNumber(number), target, 0).address.clone();
+        assert_eq!(dial(1, Target::Next), "a:1");
+        assert_eq!(dial(2, Target::Leader("c:3".into())), "c:3");
+        assert_eq!(dial(3, Target::Next), "b:2");
+        assert_eq!(dial(4, Target::Next), "a:1");
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_is_closed_with_its_cause() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("it is bound").to_string();
+        drop(free);
+        let (events, mut said) = mpsc::channel(8);
+        let mut dialer = Dialer::new(vec![address.parse().expect("ok")], None, events);
+        let _link = dialer.dial(LinkNumber(9), Target::Next, 0);
+        let event = said.recv().await.expect("it says so");
+        assert_eq!(event.link, LinkNumber(9));
+        let LinkChange::Closed(why) = event.what else { panic!("{event:?}") };
+        assert!(why.contains("refused"), "{why}");
+    }
+}

@@ -1,0 +1,89 @@
+//! The agent's own figures, in Prometheus' text format. The driver and the adapter set them; a
+//! scrape only reads.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// All the figures of one agent.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) connected: AtomicBool,
+    /// A coordinator has welcomed this agent at least once.
+    pub(crate) welcomed: AtomicBool,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) pool_size: AtomicU32,
+    pub(crate) running: AtomicU32,
+    pub(crate) streams: AtomicU64,
+    pub(crate) draining: AtomicBool,
+    pub(crate) reconnects: AtomicU64,
+    pub(crate) file_failures: AtomicU64,
+    /// The version of the lease that the worker's file shows.
+    pub(crate) file_shows: AtomicU64,
+    /// Why the worker's file is not as it should be.
+    file_problem: Mutex<Option<String>>,
+    refused: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Metrics {
+    /// Counts a job that was not let begin.
+    pub(crate) fn count_refused(&self, reason: &'static str) {
+        let mut refused = self.refused.lock().expect("nobody panics while counting");
+        *refused.entry(reason).or_default() += 1;
+    }
+
+    /// Says why the worker's file is not as it should be; none where it is.
+    pub(crate) fn set_file_problem(&self, problem: Option<String>) {
+        *self.file_problem.lock().expect("nobody panics while setting it") = problem;
+    }
+
+    /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
+    /// it once: an outage of the coordinator later must not take every worker out of service.
+    pub(crate) fn unready(&self) -> Option<String> {
+        if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
+            return Some(format!("the worker's file could not be written: {problem}"));
+        }
+        (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
+    }
+
+    /// The figures as a scrape reads them.
+    pub(crate) fn render(&self) -> String {
+        let mut out = String::new();
+        let file_ok = self.file_problem.lock().expect("see above").is_none();
+        let version = env!("CARGO_PKG_VERSION");
+        let mut one = |name: &str, kind: &str, help: &str, value: u64| {
+            let name = format!("leasehold_agent_{name}");
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        };
+        let bit = |bit: &AtomicBool| u64::from(bit.load(Relaxed));
+        one("connected", "gauge", "1 while a leading coordinator answers.", bit(&self.connected));
+        one("epoch", "gauge", "The highest epoch that was answered.", self.epoch.load(Relaxed));
+        let size = u64::from(self.pool_size.load(Relaxed));
+        one("pool_size", "gauge", "Jobs that may run at once.", size);
+        one("running", "gauge", "Jobs that run.", u64::from(self.running.load(Relaxed)));
+        one("streams", "gauge", "Stream leases that are held.", self.streams.load(Relaxed));
+        one("draining", "gauge", "1 while the worker drains.", bit(&self.draining));
+        let count = self.reconnects.load(Relaxed);
+        one("reconnects_total", "counter", "Dials after the first one.", count);
+        let count = self.file_failures.load(Relaxed);
+        one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
+        one("file_ok", "gauge", "0 while the worker's file is out of date.", u64::from(file_ok));
+        let _ = writeln!(
+            out,
+            "# HELP leasehold_agent_begin_refused_total Jobs that were not let begin.\n\
+             # TYPE leasehold_agent_begin_refused_total counter"
+        );
+        for (reason, count) in self.refused.lock().expect("see above").iter() {
+            let name = "leasehold_agent_begin_refused_total";
+            let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
+        }
+        let _ = writeln!(
+            out,
+            "# HELP leasehold_agent_build_info The version that runs.\n\
+             # TYPE leasehold_agent_build_info gauge\n\
+             leasehold_agent_build_info{{version=\"{version}\"}} 1"
+        );
+        out
+    }
+}

@@ -1,0 +1,146 @@
+//! One run of the agent, from its command line to its exit code.
+
+mod alone;
+mod logging;
+mod supervised;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use leasehold_agent_core::Memory;
+use leasehold_types::WorkerKey;
+
+use crate::api::Listeners;
+use crate::child::{ChildPid, Nursery};
+use crate::config::{Adapter, Config};
+use crate::driver::{Door, Driver, Gone, Outcome};
+use crate::init::Reaper;
+use crate::journal::{AgentJournal, FileJournal, StateDir, boot_id};
+use crate::link;
+use crate::metrics::Metrics;
+use crate::signals::Signals;
+use crate::worker::api::WorkerApi;
+use crate::worker::file::FileWorker;
+use supervised::Supervised;
+
+/// Runs the agent and says how this process is to end.
+#[must_use]
+pub fn main(config: Config) -> ExitCode {
+    logging::start(config.log_format);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => {
+            let ended = runtime.block_on(run(config));
+            // A name that is still being looked up must not hold the process.
+            runtime.shutdown_background();
+            ended
+        }
+        Err(error) => Err(error).context("the system gives no event queue"),
+    };
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+async fn run(config: Config) -> anyhow::Result<u8> {
+    let signals = Signals::take().context("the signals cannot be handled")?;
+    let reaper = Reaper::start().context("children cannot be waited for")?;
+    let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
+    let (memory, journal, state_dir) = remember(&config, &who)?;
+    if let Some(tls) = &config.tls {
+        link::client_tls(tls).await.context("TLS")?;
+    }
+    let listeners = Listeners::bind(&config).await?;
+    let address = listeners.address();
+    let forgot = memory.incarnation.is_none();
+    let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
+    let driver = tokio::spawn(driver.run());
+    let api = WorkerApi::new(door.clone(), who.clone());
+    let server = listeners.serve(&api, config.listen_anywhere);
+    tracing::info!(%address, worker = %who, "the worker API listens");
+
+    let child_pid = ChildPid::default();
+    if let Adapter::File(adapter) = &config.adapter {
+        let name = who.worker.to_string();
+        let (door, adapter) = (door.clone(), adapter.clone());
+        let (reaper, child) = (reaper.clone(), child_pid.clone());
+        tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+    }
+    let code = match config.child.clone() {
+        None => alone::run(&door, signals).await,
+        Some(spec) => {
+            let environment = environment(&config, &who, address);
+            let record = state_dir.as_ref().map(|dir| dir.file("child"));
+            let reads_file = matches!(config.adapter, Adapter::File(_));
+            let nursery = Nursery::new(spec, environment, record, reaper, child_pid, reads_file);
+            Supervised::new(door.clone(), nursery, signals).run().await
+        }
+    };
+    door.stop().await;
+    drop(door);
+    let stopped = driver.await;
+    server.stop().await;
+    stopped.context("the driver has failed")?;
+    code
+}
+
+/// The journal, and the folder that it is locked in.
+fn remember(
+    config: &Config,
+    who: &WorkerKey,
+) -> anyhow::Result<(Memory, AgentJournal, Option<StateDir>)> {
+    let Some(path) = &config.state_dir else {
+        tracing::warn!(
+            "no --state-dir: an agent that is restarted beside its living worker will have no \
+             memory, and the worker then waits until its leases are surely over"
+        );
+        return Ok((Memory::default(), AgentJournal::None, None));
+    };
+    let dir = StateDir::open(path)?;
+    let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
+    Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
+}
+
+/// What the child is told.
+fn environment(
+    config: &Config,
+    who: &WorkerKey,
+    address: std::net::SocketAddr,
+) -> Vec<(&'static str, String)> {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.is_ipv4() {
+            true => std::net::Ipv4Addr::LOCALHOST.into(),
+            false => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let socket = config.socket.as_ref().map(|socket| {
+        let path: PathBuf = std::path::absolute(&socket.path).unwrap_or(socket.path.clone());
+        ("LEASEHOLD_SOCKET", path.display().to_string())
+    });
+    let always = [
+        ("LEASEHOLD_ADDR", format!("http://{address}")),
+        ("LEASEHOLD_CLUSTER", who.cluster.to_string()),
+        ("LEASEHOLD_WORKER", who.worker.to_string()),
+    ];
+    always.into_iter().chain(socket).collect()
+}
+
+/// The agent's own exit code for how its work ended.
+fn own_code(outcome: Result<Outcome, Gone>) -> u8 {
+    match outcome {
+        Ok(Outcome::Drained { .. }) => 0,
+        Ok(Outcome::Superseded) | Err(Gone) => 1,
+    }
+}
+
+/// Begins a drain; a driver that is gone is noticed elsewhere.
+async fn drain(door: &Door) {
+    let _ = door.drain().await;
+}

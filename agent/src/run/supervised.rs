@@ -1,0 +1,271 @@
+//! An agent whose worker is its child. SIGTERM means: drain first, then let the child end.
+//!
+//! Invariant: an end of the child is told to the holder before another child is started, so that
+//! no job of the one before counts as running and none that runs goes uncounted.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{drain, own_code};
+use crate::child::Nursery;
+use crate::config::{Restart, show_span};
+use crate::driver::{Command, Door, Gone, Outcome};
+use crate::init::Exit;
+use crate::signals::{Asked, Signals, exit_code};
+
+/// The wait before a child is started again, doubled with each end up to [`RESTART_MAX`].
+const RESTART_MIN: Duration = Duration::from_millis(100);
+/// See [`RESTART_MIN`].
+const RESTART_MAX: Duration = Duration::from_secs(30);
+/// A child that ran so long was well: the wait begins anew.
+const RAN_WELL: Duration = Duration::from_secs(60);
+/// How often it is looked whether the file that the child reads is true.
+const FILE_LOOK: Duration = Duration::from_millis(20);
+/// How often the log is told that a child does not end.
+const REMIND: Duration = Duration::from_secs(30);
+
+/// The agent and its child.
+pub(super) struct Supervised {
+    door: Door,
+    nursery: Nursery,
+    signals: Signals,
+    child: Option<Running>,
+    last_exit: Option<Exit>,
+    /// SIGTERM or SIGINT came so often.
+    asked: u32,
+    /// How the agent's own work ended.
+    ended: Option<Result<Outcome, Gone>>,
+    /// When to look after the child next: it should have ended, or should be started.
+    due: Option<(Instant, Due)>,
+    restarts: u32,
+}
+
+struct Running {
+    exit: oneshot::Receiver<Exit>,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    /// Start the child again.
+    Restart,
+    /// The child was sent SIGTERM at the end of a drain.
+    Grace,
+    /// The agent was told twice to end: it does not wait for the child any longer.
+    Leave(Signal),
+}
+
+enum Event {
+    Exited(Exit),
+    Ended(Result<Outcome, Gone>),
+    Asked(Asked),
+    Due(Due),
+}
+
+impl Supervised {
+    pub(super) fn new(door: Door, nursery: Nursery, signals: Signals) -> Self {
+        Self {
+            door,
+            nursery,
+            signals,
+            child: None,
+            last_exit: None,
+            asked: 0,
+            ended: None,
+            due: None,
+            restarts: 0,
+        }
+    }
+
+    /// Runs until the child has ended for good; its exit code.
+    pub(super) async fn run(mut self) -> anyhow::Result<u8> {
+        match self.nursery.adopt() {
+            Some(process) => {
+                self.child = Some(Running { exit: process.exit, since: Instant::now() });
+            }
+            None => {
+                self.tell_start().await;
+                self.start().await?;
+            }
+        }
+        loop {
+            let code = match self.next().await {
+                Event::Exited(exit) => self.handle_exit(exit).await,
+                Event::Ended(outcome) => self.handle_end(outcome),
+                Event::Asked(asked) => self.handle_signal(asked).await,
+                Event::Due(due) => self.handle_due(due).await?,
+            };
+            if let Some(code) = code {
+                return Ok(code);
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Event {
+        let due = self.due;
+        tokio::select! {
+            exit = exited(&mut self.child) => Event::Exited(exit),
+            outcome = self.door.ended(), if self.ended.is_none() => Event::Ended(outcome),
+            asked = self.signals.next() => Event::Asked(asked),
+            due = pass(due) => {
+                self.due = None;
+                Event::Due(due)
+            }
+        }
+    }
+
+    /// Starts the child, once what it will read is true: what ran before it is over.
+    async fn start(&mut self) -> anyhow::Result<()> {
+        if !self.file_is_true().await {
+            self.due = Some((Instant::now() + FILE_LOOK, Due::Restart));
+            return Ok(());
+        }
+        let process = self.nursery.spawn()?;
+        self.child = Some(Running { exit: process.exit, since: Instant::now() });
+        Ok(())
+    }
+
+    /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
+    /// streams that went back would make a second owner of it.
+    async fn file_is_true(&self) -> bool {
+        if !self.nursery.reads_file() {
+            return true;
+        }
+        let lease = self.door.ask(|reply| Command::Peek { reply }).await;
+        let shown = self.door.metrics().file_shows.load(Relaxed);
+        lease.is_ok_and(|lease| shown >= lease.version)
+    }
+
+    /// Tells the holder that the jobs of every process before are over.
+    async fn tell_start(&self) {
+        if let Err(why) = self.door.start_anew().await {
+            tracing::error!(why, "the end of the child's jobs could not be noted: they count");
+        }
+    }
+
+    async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
+        let ran = self.child.take().map_or(Duration::ZERO, |child| child.since.elapsed());
+        self.nursery.bury();
+        self.last_exit = Some(exit);
+        self.due = None;
+        tracing::info!(code = exit.0, ran = %show_span(ran), "the child has ended");
+        self.tell_start().await;
+        if self.asked > 1 || self.ended.is_some() {
+            return Some(self.code());
+        }
+        let draining = self.asked > 0 || self.is_draining().await;
+        let again = match self.nursery.spec().restart {
+            Restart::Always => true,
+            Restart::OnFailure => exit != Exit(0),
+            Restart::Never => false,
+        };
+        if draining || !again {
+            drain(&self.door).await;
+            return None;
+        }
+        self.restarts = if ran >= RAN_WELL { 0 } else { self.restarts.saturating_add(1) };
+        let wait = RESTART_MIN.saturating_mul(1 << self.restarts.min(16)).min(RESTART_MAX);
+        tracing::info!(wait = %show_span(wait), "the child is started again");
+        self.due = Some((Instant::now() + wait, Due::Restart));
+        None
+    }
+
+    /// The drain is over, or a newer agent has taken over: the child ends, then the agent.
+    fn handle_end(&mut self, outcome: Result<Outcome, Gone>) -> Option<u8> {
+        self.ended = Some(outcome);
+        if self.child.is_none() || outcome.is_err() {
+            return Some(self.code());
+        }
+        if self.asked < 2 {
+            self.nursery.pid().send(Signal::TERM);
+            self.due = Some((Instant::now() + self.nursery.spec().grace, Due::Grace));
+        }
+        None
+    }
+
+    async fn handle_signal(&mut self, asked: Asked) -> Option<u8> {
+        match asked {
+            Asked::PassOn(signal) => self.nursery.pid().send(signal),
+            Asked::End(_) if self.asked == 0 => {
+                self.asked = 1;
+                if matches!(self.due, Some((_, Due::Restart))) {
+                    self.due = None;
+                }
+                drain(&self.door).await;
+            }
+            Asked::End(signal) | Asked::EndNow(signal) => {
+                let hurried = self.asked > 1;
+                self.asked = 2;
+                self.nursery.pid().send(signal);
+                if self.child.is_none() || hurried {
+                    return Some(exit_code(signal));
+                }
+                tracing::warn!(signal = signal.as_raw(), "told to end at once; so is the child");
+                let leave = Instant::now() + self.nursery.spec().grace;
+                self.due = Some((leave, Due::Leave(signal)));
+            }
+        }
+        None
+    }
+
+    async fn handle_due(&mut self, due: Due) -> anyhow::Result<Option<u8>> {
+        match due {
+            Due::Restart => {
+                if self.is_draining().await {
+                    return Ok(None);
+                }
+                self.start().await?;
+            }
+            Due::Grace if self.nursery.spec().kill => {
+                tracing::warn!("the child has not ended on SIGTERM: SIGKILL, as --child-kill says");
+                self.nursery.pid().send(Signal::KILL);
+            }
+            Due::Grace => {
+                tracing::warn!(
+                    "the child has not ended on SIGTERM; its jobs run on, the agent waits"
+                );
+                self.due = Some((Instant::now() + REMIND, Due::Grace));
+            }
+            Due::Leave(signal) => {
+                tracing::error!("the child has not ended; the agent leaves it behind");
+                return Ok(Some(exit_code(signal)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn is_draining(&self) -> bool {
+        let lease = self.door.ask(|reply| Command::Peek { reply }).await;
+        lease.is_ok_and(|lease| lease.draining)
+    }
+
+    /// The child's code, unless the agent itself has failed.
+    fn code(&self) -> u8 {
+        let own = self.ended.map_or(0, own_code);
+        match self.last_exit {
+            Some(Exit(code)) if own == 0 => code,
+            _ => own,
+        }
+    }
+}
+
+async fn exited(child: &mut Option<Running>) -> Exit {
+    match child {
+        None => std::future::pending().await,
+        Some(child) => (&mut child.exit).await.expect("the reaper tells every end"),
+    }
+}
+
+async fn pass(due: Option<(Instant, Due)>) -> Due {
+    match due {
+        None => std::future::pending().await,
+        Some((at, due)) => {
+            tokio::time::sleep_until(at).await;
+            due
+        }
+    }
+}

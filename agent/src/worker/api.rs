@@ -1,0 +1,189 @@
+//! The adapter `api`: the worker asks, over HTTP or gRPC, and this answers both alike. Texts turn
+//! into ids here, by the mapping module, and nowhere later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::Stream;
+use leasehold_agent_core::{Lease, Refused};
+use leasehold_proto::map::{self, Invalid};
+use leasehold_types::{JobId, Moment, WorkerKey};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+
+use super::{LeaseView, reason, words};
+use crate::driver::{Command, Door, Gone};
+
+/// Watches and waiting reads that are served at once.
+const WATCHERS_MAX: usize = 256;
+/// The longest wait of one request, in milliseconds.
+pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+
+/// Why a worker gets a no: one of the reasons in the proto, in lower case, and words for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denial {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Denial {
+    /// The request makes no sense.
+    pub(crate) fn invalid(message: impl ToString) -> Self {
+        Self { reason: "invalid", message: message.to_string() }
+    }
+}
+
+impl From<Invalid> for Denial {
+    fn from(invalid: Invalid) -> Self {
+        Self::invalid(invalid)
+    }
+}
+
+impl From<Refused> for Denial {
+    fn from(refused: Refused) -> Self {
+        Self { reason: reason(&refused), message: words(&refused) }
+    }
+}
+
+impl From<Gone> for Denial {
+    fn from(gone: Gone) -> Self {
+        Self { reason: "stopping", message: gone.to_string() }
+    }
+}
+
+/// What a worker may ask.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerApi {
+    door: Door,
+    who: WorkerKey,
+    watchers: Arc<Semaphore>,
+}
+
+impl WorkerApi {
+    /// The API of this worker.
+    pub(crate) fn new(door: Door, who: WorkerKey) -> Self {
+        Self { door, who, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    }
+
+    /// The door behind it.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// The lease for the agent's own figures; the worker has not seen it.
+    pub(crate) async fn peek(&self) -> Result<Lease, Gone> {
+        self.door.ask(|reply| Command::Peek { reply }).await
+    }
+
+    /// The lease now; with `after_version`, once it has another, or after `wait_ms`.
+    pub(crate) async fn lease(
+        &self,
+        after_version: Option<u64>,
+        wait_ms: u32,
+    ) -> Result<LeaseView, Denial> {
+        let end = Instant::now() + wait(wait_ms)?;
+        let mut changes = self.door.changes();
+        changes.mark_unchanged();
+        let mut snapshot = self.door.lease().await?;
+        let asked = snapshot.now;
+        if after_version == Some(snapshot.lease.version) && wait_ms > 0 {
+            let _permit = self.watcher()?;
+            while after_version == Some(snapshot.lease.version) {
+                match tokio::time::timeout_at(end, changes.changed()).await {
+                    Err(_) => break,
+                    Ok(Err(_)) => return Err(Gone.into()),
+                    Ok(Ok(())) => snapshot = self.door.lease().await?,
+                }
+            }
+            snapshot = self.door.lease().await?;
+        }
+        Ok(LeaseView::new(&snapshot.lease, asked, &self.who))
+    }
+
+    /// The lease now, again after every change and every renewal, until the agent ends. Its times
+    /// count from when the watch was asked for.
+    pub(crate) async fn watch(
+        &self,
+    ) -> Result<impl Stream<Item = LeaseView> + Send + use<>, Denial> {
+        let permit = self.watcher()?;
+        let mut changes = self.door.changes();
+        changes.mark_changed();
+        let watch = Watch { api: self.clone(), changes, asked: None, _permit: permit };
+        Ok(futures_util::stream::unfold(watch, Watch::next))
+    }
+
+    /// The worker's process starts.
+    pub(crate) async fn start(&self, start_id: &str, running: u32) -> Result<(), Denial> {
+        let start = map::start_id(start_id)?;
+        Ok(self.door.ask(|reply| Command::Start { start, running, reply }).await??)
+    }
+
+    /// May this job start? The pool lease's token if so.
+    pub(crate) async fn begin(&self, job: &str, wait_ms: u32) -> Result<String, Denial> {
+        let wait = wait(wait_ms)?;
+        let job: JobId = map::job_id(job)?;
+        let token = self.door.ask(|reply| Command::Begin { job, wait, reply }).await??;
+        Ok(token.to_string())
+    }
+
+    /// The job has ended.
+    pub(crate) async fn end(&self, job: &str) -> Result<(), Denial> {
+        let job = map::job_id(job)?;
+        Ok(self.door.ask(|reply| Command::End { job, reply }).await??)
+    }
+
+    /// So many jobs run, and the worker keeps to this pool size.
+    pub(crate) async fn count(&self, running: u32, obeyed: u32) -> Result<(), Denial> {
+        Ok(self.door.ask(|reply| Command::Count { running, obeyed, reply }).await??)
+    }
+
+    /// The worker has let the stream go.
+    pub(crate) async fn release(&self, set: &str, stream: &str, token: &str) -> Result<(), Denial> {
+        let stream = map::stream_key(set, stream)?;
+        let token = map::token(token)?;
+        Ok(self.door.ask(|reply| Command::Release { stream, token, reply }).await??)
+    }
+
+    /// Begins a drain; with `wait`, answers when it has ended, with the jobs that outlived it.
+    pub(crate) async fn drain(&self, wait: bool) -> Result<u32, Denial> {
+        if wait {
+            return Ok(self.door.ask(|reply| Command::Drain { ended: Some(reply) }).await?);
+        }
+        self.door.drain().await?;
+        Ok(self.peek().await?.pool.running)
+    }
+
+    fn watcher(&self) -> Result<OwnedSemaphorePermit, Denial> {
+        let permit = self.watchers.clone().try_acquire_owned();
+        permit.map_err(|_| {
+            let max = WATCHERS_MAX as u64;
+            Refused::Limit { what: "watches and waiting reads", max }.into()
+        })
+    }
+}
+
+/// One watch of the lease.
+struct Watch {
+    api: WorkerApi,
+    changes: watch::Receiver<u64>,
+    /// When it was asked for; none before the first answer.
+    asked: Option<Moment>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Watch {
+    async fn next(mut self) -> Option<(LeaseView, Self)> {
+        self.changes.changed().await.ok()?;
+        let snapshot = self.api.door.lease().await.ok()?;
+        let asked = *self.asked.get_or_insert(snapshot.now);
+        let view = LeaseView::new(&snapshot.lease, asked, &self.api.who);
+        Some((view, self))
+    }
+}
+
+fn wait(wait_ms: u32) -> Result<Duration, Denial> {
+    match wait_ms <= WAIT_MS_MAX {
+        true => Ok(Duration::from_millis(u64::from(wait_ms))),
+        false => Err(Denial::invalid(format!("wait_ms: {wait_ms} is above {WAIT_MS_MAX}"))),
+    }
+}

@@ -1,0 +1,264 @@
+//! The adapter `file`: writes the worker's streams into k8s-swarm's `config.yml`, for a worker
+//! that only reads and reloads.
+//!
+//! Invariant: a stream is released only when the file on disk does not name it any more and the
+//! worker has taken that up.
+
+mod config_yml;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command as Program;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use leasehold_agent_core::{Lease, Refused};
+use leasehold_types::{StreamKey, StreamName};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
+
+use crate::child::ChildPid;
+use crate::config::{FileAdapter, SignalTo, TakenUp};
+use crate::driver::{Command, Door};
+use crate::init::Reaper;
+
+/// The wait after a failure, doubled with each up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(250);
+/// See [`RETRY_MIN`].
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long the command after a change may take.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Writes the file of one worker.
+#[derive(Debug)]
+pub(crate) struct FileWorker {
+    worker: String,
+    adapter: FileAdapter,
+    door: Door,
+    reaper: Reaper,
+    child: ChildPid,
+    /// This agent remembers nothing of its worker.
+    forgot: bool,
+    /// The streams in the file on disk, as far as this agent has written it.
+    written: Option<BTreeSet<StreamName>>,
+    version: u64,
+    /// The worker has yet to be told of the last change.
+    untold: bool,
+    /// Streams to give back that the file does not name any more, and when the worker has taken
+    /// that up.
+    gone: BTreeMap<StreamKey, Option<Instant>>,
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+impl FileWorker {
+    /// A writer for this worker's name in the file.
+    pub(crate) fn new(
+        worker: String,
+        adapter: FileAdapter,
+        door: Door,
+        reaper: Reaper,
+        child: ChildPid,
+        forgot: bool,
+    ) -> Self {
+        Self {
+            worker,
+            adapter,
+            door,
+            reaper,
+            child,
+            forgot,
+            written: None,
+            version: 0,
+            untold: false,
+            gone: BTreeMap::new(),
+            failures: 0,
+            retry_at: None,
+        }
+    }
+
+    /// Runs until the driver ends.
+    pub(crate) async fn run(mut self) {
+        self.version = config_yml::version_in(&self.adapter.path);
+        if self.forgot {
+            // A worker that only reads a file runs no jobs: somebody has to say so.
+            if let Err(why) = self.door.start_anew().await {
+                tracing::warn!(why, "that no jobs run could not be noted");
+            }
+        }
+        let mut changes = self.door.changes();
+        changes.mark_changed();
+        loop {
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = until(self.next_look()) => {}
+            }
+            let Ok(snapshot) = self.door.lease().await else { return };
+            if let Err(error) = self.step(&snapshot.lease).await {
+                self.failed(&error);
+            } else {
+                self.failures = 0;
+                self.retry_at = None;
+            }
+            self.release(&snapshot.lease).await;
+        }
+    }
+
+    /// Brings the file up to date and tells the worker.
+    async fn step(&mut self, lease: &Lease) -> anyhow::Result<()> {
+        let held = lease.streams.iter().filter(|held| !lease.draining && held.revoked.is_none());
+        let wanted: BTreeSet<StreamName> = held.map(|held| held.stream.stream.clone()).collect();
+        if self.written.as_ref() != Some(&wanted) {
+            let written = self.write(&wanted).await;
+            let problem = written.as_ref().err().map(|error| format!("{error:#}"));
+            if problem.is_some() {
+                self.door.metrics().file_failures.fetch_add(1, Relaxed);
+            }
+            self.door.metrics().set_file_problem(problem);
+            written?;
+            self.written = Some(wanted);
+            self.untold = true;
+        }
+        self.door.metrics().file_shows.store(lease.version, Relaxed);
+        self.note_gone(lease);
+        if self.untold {
+            self.tell_worker().await?;
+            self.untold = false;
+        }
+        let now = Instant::now();
+        for taken_up in self.gone.values_mut() {
+            taken_up.get_or_insert(now);
+        }
+        Ok(())
+    }
+
+    /// Finds the streams that are to be given back and that the file does not name.
+    fn note_gone(&mut self, lease: &Lease) {
+        let named = self.written.iter().flatten().collect::<BTreeSet<_>>();
+        let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
+        let back = back.filter(|held| !named.contains(&held.stream.stream));
+        let keys: BTreeSet<StreamKey> = back.map(|held| held.stream.clone()).collect();
+        self.gone.retain(|key, _| keys.contains(key));
+        for key in keys {
+            self.gone.entry(key).or_insert(None);
+        }
+    }
+
+    async fn write(&mut self, wanted: &BTreeSet<StreamName>) -> anyhow::Result<()> {
+        let path = self.adapter.path.clone();
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        if old == config_yml::render(&self.worker, wanted, self.version) {
+            return Ok(());
+        }
+        let version = self.version + 1;
+        let text = config_yml::render(&self.worker, wanted, version);
+        let shown = path.display().to_string();
+        let written = tokio::task::spawn_blocking(move || config_yml::replace(&path, &text)).await;
+        written.context("writing")?.with_context(|| shown.clone())?;
+        self.version = version;
+        tracing::info!(path = shown, version, streams = wanted.len(), "the worker's file changed");
+        Ok(())
+    }
+
+    async fn tell_worker(&self) -> anyhow::Result<()> {
+        match &self.adapter.signal {
+            None => {}
+            Some((signal, SignalTo::Child)) => self.child.send(*signal),
+            Some((signal, SignalTo::PidFile(path))) => send_to(path, *signal)?,
+        }
+        match &self.adapter.taken_up {
+            TakenUp::After(_) => Ok(()),
+            TakenUp::Command(command) => self.run_command(command).await,
+        }
+    }
+
+    async fn run_command(&self, command: &str) -> anyhow::Result<()> {
+        let mut program = Program::new("sh");
+        program.arg("-c").arg(command).env("LEASEHOLD_FILE", &self.adapter.path);
+        program.env("LEASEHOLD_FILE_VERSION", self.version.to_string());
+        let process = self.reaper.spawn(&mut program).context("--file-command")?;
+        match tokio::time::timeout(COMMAND_TIMEOUT, process.exit).await {
+            Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
+            Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
+            Ok(Err(_)) => bail!("--file-command: nobody knows how it ended"),
+            Err(_) => {
+                let _ = kill_process(process.pid, Signal::KILL);
+                bail!("--file-command has not ended within {COMMAND_TIMEOUT:?}")
+            }
+        }
+    }
+
+    fn settle(&self) -> Duration {
+        match self.adapter.taken_up {
+            TakenUp::After(settle) => settle,
+            TakenUp::Command(_) => Duration::ZERO,
+        }
+    }
+
+    /// Gives back every stream that the worker has let go.
+    async fn release(&mut self, lease: &Lease) {
+        let now = Instant::now();
+        let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
+        for held in back {
+            let taken_up = self.gone.get(&held.stream).copied().flatten();
+            if taken_up.is_none_or(|at| now < at + self.settle()) {
+                continue;
+            }
+            let (stream, token) = (held.stream.clone(), held.token);
+            let released = self.door.ask(|reply| Command::Release { stream, token, reply }).await;
+            match released {
+                Err(_) => return,
+                Ok(Ok(()) | Err(Refused::NotHeld { .. })) => {
+                    self.gone.remove(&held.stream);
+                }
+                Ok(Err(refused)) => {
+                    tracing::error!(?refused, stream = %held.stream, "not released");
+                    self.put_off();
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &anyhow::Error) {
+        if self.failures.is_power_of_two() || self.failures == 0 {
+            let path = self.adapter.path.display().to_string();
+            let failures = self.failures + 1;
+            tracing::error!(path, failures, "the worker's streams are out of date: {error:#}");
+        }
+        self.put_off();
+    }
+
+    fn put_off(&mut self) {
+        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(Instant::now() + wait);
+    }
+
+    /// When to look again though nothing changes.
+    fn next_look(&self) -> Option<Instant> {
+        let settle = self.settle();
+        let settled = self.gone.values().flatten().map(|at| *at + settle).min();
+        match (self.retry_at, settled) {
+            (Some(retry), Some(settled)) => Some(retry.max(settled)),
+            (retry, settled) => retry.or(settled),
+        }
+    }
+}
+
+/// Sends a signal to the process whose id is in a file.
+fn send_to(path: &Path, signal: Signal) -> anyhow::Result<()> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("--file-pid {shown}"))?;
+    let Some(pid) = text.trim().parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
+        bail!("--file-pid {shown} holds {:?}, which is no process id", text.trim());
+    };
+    kill_process(pid, signal).with_context(|| format!("--file-pid {shown}: process {pid:?}"))
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        None => std::future::pending().await,
+        Some(at) => tokio::time::sleep_until(at).await,
+    }
+}

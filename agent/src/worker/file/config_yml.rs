@@ -1,0 +1,123 @@
+//! k8s-swarm's `config.yml` with one worker in it: written whole, replaced at one stroke.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use leasehold_types::StreamName;
+
+/// The permissions of a file that was not there before.
+const MODE: u32 = 0o644;
+
+/// The file's text.
+pub(super) fn render(worker: &str, streams: &BTreeSet<StreamName>, version: u64) -> String {
+    let mut out = format!("workloads:\n  {}:\n", scalar(worker));
+    match streams.is_empty() {
+        true => out.push_str("    jobs: []\n"),
+        false => out.push_str("    jobs:\n"),
+    }
+    for stream in streams {
+        let _ = writeln!(out, "      - {}", scalar(stream.as_str()));
+    }
+    let _ = writeln!(out, "    version: {version}\nversion: {version}");
+    out
+}
+
+/// The version of the file as it is, 0 where there is none: the only line that starts with
+/// `version:` without an indent, whoever wrote it.
+pub(super) fn version_in(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let versions = text.lines().filter_map(|line| line.strip_prefix("version:"));
+    versions.filter_map(|version| version.trim().parse().ok()).next_back().unwrap_or(0)
+}
+
+/// Puts a new text in the place of the old file at one stroke, with its permissions. Where that
+/// fails the old one is untouched.
+pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let name = path.file_name().expect("the command line wants a file's name");
+    let temp = path.with_file_name(format!(".{}.leasehold-new", name.to_string_lossy()));
+    let done = write_new(&temp, path, text).and_then(|()| std::fs::rename(&temp, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&temp);
+        return done;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write_new(temp: &Path, path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).write(true).truncate(true).mode(MODE).open(temp)?;
+    if let Ok(old) = std::fs::metadata(path) {
+        file.set_permissions(old.permissions())?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// A text as YAML, plain where no reader of YAML 1.1 or 1.2 could take it for anything else.
+fn scalar(text: &str) -> String {
+    let harmless = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
+    let words = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+    let plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(harmless)
+        && !text.ends_with(':')
+        && !words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    match plain {
+        true => text.to_owned(),
+        // A JSON string is a double-quoted YAML scalar.
+        false => serde_json::to_string(text).expect("a text is JSON"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn names(names: &[&str]) -> BTreeSet<StreamName> {
+        names.iter().map(|name| StreamName::new(name).expect("a name")).collect()
+    }
+
+    #[test]
+    fn the_file_is_k8s_swarms() {
+        let text = render("swarm-worker-0", &names(&["stream:b", "stream:a"]), 3);
+        assert_eq!(
+            text,
+            "workloads:\n  swarm-worker-0:\n    jobs:\n      - stream:a\n      - stream:b\n    \
+             version: 3\nversion: 3\n"
+        );
+        assert!(render("w", &names(&[]), 4).contains("    jobs: []\n"));
+    }
+
+    #[test]
+    fn names_that_yaml_would_take_for_something_else_are_quoted() {
+        for plain in ["cars:new", "a", "db/x.y-z_1"] {
+            assert_eq!(scalar(plain), plain);
+        }
+        for odd in ["1", "1:30", "true", "No", "a: b", "a:", "#a", "- a", "ä", "a\"b", "*a", "~"] {
+            assert!(scalar(odd).starts_with('"'), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_permissions_and_its_version_is_read_back() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("config.yml");
+        assert_eq!(version_in(&path), 0);
+        std::fs::write(&path, "workloads:\n  w:\n    version: 0\nversion: 41\n").expect("written");
+        let mode = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(&path, mode).expect("it is ours");
+        assert_eq!(version_in(&path), 41);
+        replace(&path, &render("w", &names(&["a"]), 42)).expect("it is replaced");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        assert_eq!(version_in(&path), 42);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).expect("readable").collect();
+        assert_eq!(left.len(), 1, "a temporary file is left: {left:?}");
+    }
+}

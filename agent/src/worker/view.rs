@@ -1,0 +1,159 @@
+//! The lease as a worker reads it, in JSON and over gRPC alike.
+//!
+//! Invariant: no time in it is longer than what is left of the lease when counted from the moment
+//! at which the worker asked.
+
+use leasehold_agent_core::Lease;
+use leasehold_proto::worker::v1 as wire;
+use leasehold_types::{Moment, WorkerKey};
+use serde::Serialize;
+
+/// The whole lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct LeaseView {
+    version: u64,
+    pool: PoolView,
+    streams: Vec<StreamView>,
+    draining: bool,
+    connected: bool,
+    cluster: String,
+    worker: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct PoolView {
+    size: u32,
+    token: String,
+    running: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    valid_for_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct StreamView {
+    set: String,
+    stream: String,
+    token: String,
+    state: StateView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    valid_for_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    release_within_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum StateView {
+    Held,
+    Revoked,
+}
+
+impl LeaseView {
+    /// The lease with its times counted from `asked`, which is no earlier than the question: a
+    /// worker that adds them to its own reading from before the question stops in time.
+    pub(crate) fn new(lease: &Lease, asked: Moment, who: &WorkerKey) -> Self {
+        let left = |until: Moment| {
+            u64::try_from(until.since(asked).as_millis()).expect("64 bits of nanoseconds fit")
+        };
+        let streams = lease.streams.iter().map(|held| StreamView {
+            set: held.stream.set.to_string(),
+            stream: held.stream.stream.to_string(),
+            token: held.token.to_string(),
+            state: match held.revoked {
+                None => StateView::Held,
+                Some(_) => StateView::Revoked,
+            },
+            valid_for_ms: held.until.map(left),
+            release_within_ms: held.revoked.map(left),
+        });
+        Self {
+            version: lease.version,
+            pool: PoolView {
+                size: lease.pool.size,
+                token: lease.pool.token.map(|token| token.to_string()).unwrap_or_default(),
+                running: lease.pool.running,
+                valid_for_ms: lease.pool.until.map(left),
+            },
+            streams: streams.collect(),
+            draining: lease.draining,
+            connected: lease.connected,
+            cluster: who.cluster.to_string(),
+            worker: who.worker.to_string(),
+        }
+    }
+}
+
+impl From<LeaseView> for wire::Lease {
+    fn from(view: LeaseView) -> Self {
+        Self {
+            version: view.version,
+            pool: Some(wire::Pool {
+                size: view.pool.size,
+                token: view.pool.token,
+                running: view.pool.running,
+                valid_for_ms: view.pool.valid_for_ms,
+            }),
+            streams: view.streams.into_iter().map(Into::into).collect(),
+            draining: view.draining,
+            connected: view.connected,
+            cluster: view.cluster,
+            worker: view.worker,
+        }
+    }
+}
+
+impl From<StreamView> for wire::StreamLease {
+    fn from(view: StreamView) -> Self {
+        let state = match view.state {
+            StateView::Held => wire::StreamLeaseState::Held,
+            StateView::Revoked => wire::StreamLeaseState::Revoked,
+        };
+        Self {
+            set: view.set,
+            stream: view.stream,
+            token: view.token,
+            state: state.into(),
+            valid_for_ms: view.valid_for_ms,
+            release_within_ms: view.release_within_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_agent_core::{PoolView, StreamLease};
+    use leasehold_types::{Epoch, StreamKey, Token};
+
+    use super::*;
+
+    #[test]
+    fn times_count_from_the_question_and_are_rounded_down() {
+        let token = Token { epoch: Epoch(8), seq: 17 };
+        let stream = StreamKey {
+            set: "cars".parse().expect("a name"),
+            stream: "cars:new".parse().expect("a name"),
+        };
+        let ms = |ms: u64| Moment(ms * 1_000_000);
+        let lease = Lease {
+            version: 3,
+            pool: PoolView { size: 2, token: Some(token), running: 1, until: Some(ms(9_000)) },
+            streams: vec![StreamLease { stream, token, until: None, revoked: Some(ms(1_500)) }],
+            draining: false,
+            connected: true,
+        };
+        let who = WorkerKey {
+            cluster: "ci".parse().expect("a name"),
+            worker: "w1".parse().expect("a name"),
+        };
+        let view = LeaseView::new(&lease, Moment(ms(1_000).0 + 1), &who);
+        let json = serde_json::to_string(&view).expect("plain fields");
+        assert_eq!(
+            json,
+            r#"{"version":3,"pool":{"size":2,"token":"8.17","running":1,"valid_for_ms":7999},"#
+                .to_owned()
+                + r#""streams":[{"set":"cars","stream":"cars:new","token":"8.17","#
+                + r#""state":"revoked","release_within_ms":499}],"#
+                + r#""draining":false,"connected":true,"cluster":"ci","worker":"w1"}"#
+        );
+    }
+}

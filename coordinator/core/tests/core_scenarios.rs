@@ -1,0 +1,369 @@
+//! Scenario files: `testdata/core/*.txt` holds commands, and under `----` what comes of each.
+//! The language is read in [`Scenario::run`]. To write the outcomes anew:
+//! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test core_scenarios`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::{
+    Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
+    Report, ReportedMemory, StreamState,
+};
+use leasehold_types::{
+    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamKey,
+    StreamName, Token, WorkerKey, WorkerName,
+};
+
+#[test]
+fn scenarios() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/core");
+    let entries = std::fs::read_dir(folder).expect("testdata/core");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "no scenario");
+    for file in files {
+        check(&file);
+    }
+}
+
+/// Runs one file, and compares what comes of each block with what it says.
+fn check(file: &Path) {
+    let text = std::fs::read_to_string(file).expect("a scenario");
+    let mut scenario = Scenario::new();
+    let mut fresh = String::new();
+    for block in text.trim_end().split("\n\n") {
+        let commands = block.split("\n----").next().expect("a block");
+        let outcome = scenario.block(commands);
+        let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
+    }
+    let fresh = fresh.trim_end().to_string() + "\n";
+    if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
+        std::fs::write(file, &fresh).expect("write the scenario");
+        return;
+    }
+    assert_eq!(fresh, text, "{}", file.display());
+}
+
+struct Scenario {
+    core: Core,
+    now: Moment,
+    desired: Desired,
+    agents: BTreeMap<u64, (WorkerName, Epoch)>,
+    epoch: Epoch,
+    /// The platform and the connections answer by themselves.
+    answers: bool,
+}
+
+type Words<'a> = BTreeMap<&'a str, &'a str>;
+
+impl Scenario {
+    fn new() -> Self {
+        Self {
+            core: Core::new(Config::default()),
+            now: Moment(1_000_000_000_000),
+            desired: Desired::default(),
+            agents: BTreeMap::new(),
+            epoch: Epoch(0),
+            answers: true,
+        }
+    }
+
+    fn block(&mut self, commands: &str) -> String {
+        let mut out = String::new();
+        for line in commands.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            self.run(line);
+            self.settle(&mut out);
+        }
+        out
+    }
+
+    /// One command: a verb, then words, some of them KEY=VALUE.
+    fn run(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        let verb = words.next().expect("a verb");
+        let (pairs, plain): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
+        let pairs: Words = pairs.iter().filter_map(|pair| pair.split_once('=')).collect();
+        match verb {
+            "cluster" => self.cluster(&pairs),
+            "set" => self.set(&plain, &pairs),
+            "elect" => self.elect(&plain, &pairs),
+            "hello" => self.hello(&plain, &pairs),
+            "report" => self.report(&plain, &pairs),
+            "beat" => self.beat(&plain, &pairs),
+            "close" => self.core.handle(Event::Closed(conn(plain[0])), self.now),
+            "gone" => self.core.handle(Event::Gone(vec![key(plain[0])]), self.now),
+            "drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
+            "depose" => self.core.handle(Event::Deposed { leader: None }, self.now),
+            "renew" => self.renew(self.now),
+            "answers" => self.answers = plain[0] == "on",
+            "after" => {
+                self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
+                self.core.handle(Event::Wake, self.now);
+            }
+            _ => panic!("no command {verb:?}"),
+        }
+    }
+
+    fn cluster(&mut self, pairs: &Words) {
+        let number = |name: &str, or: u32| pairs.get(name).map_or(or, |it| it.parse().expect(name));
+        let cluster = Cluster {
+            jobs_max: number("max", 8),
+            jobs_per_worker_max: number("per", 3),
+            drain_deadline: Duration::from_secs(3600),
+            ttl: Duration::from_secs(10),
+            floor: number("floor", 0),
+        };
+        self.desired.clusters.insert(cluster_name(), Arc::new(cluster));
+        self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
+    }
+
+    fn set(&mut self, streams: &[&str], pairs: &Words) {
+        let stream = |name: &&str| Stream {
+            name: StreamName::new(name).expect("a stream"),
+            weight: 1,
+            dedicated: false,
+        };
+        let set = StreamSet {
+            cluster: cluster_name(),
+            streams: streams.iter().map(stream).collect(),
+            policy: Policy::Sticky,
+            mode: match pairs.get("mode") {
+                Some(&"pinned") => Mode::Pinned,
+                _ => Mode::Expiring,
+            },
+            handover_deadline: Duration::from_secs(30),
+            moves: Moves {
+                per_round_max: usize::MAX,
+                cooldown: Duration::ZERO,
+                settle: Duration::ZERO,
+            },
+        };
+        self.desired.sets.insert(SetName::new("s").expect("a set"), Arc::new(set));
+        self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
+    }
+
+    /// `elect EPOCH [exposed=w1,w2] [pinned=w3] [predecessor-ms=N]`
+    fn elect(&mut self, plain: &[&str], pairs: &Words) {
+        self.epoch = Epoch(plain[0].parse().expect("an epoch"));
+        let mut exposed = BTreeMap::new();
+        for (name, timeless) in [("exposed", false), ("pinned", true)] {
+            for worker in pairs.get(name).into_iter().flat_map(|it| it.split(',')) {
+                let sets = [(SetName::new("s").expect("a set"), timeless)].into();
+                let exposure = Exposure { ttl: Duration::from_secs(10), jobs_max: 3, sets };
+                exposed.insert(key(worker), exposure);
+            }
+        }
+        let predecessor: u64 = pairs.get("predecessor-ms").map_or(0, |it| it.parse().expect("ms"));
+        let elected = Elected {
+            epoch: self.epoch,
+            until: self.now + Duration::from_secs(3600),
+            predecessor_end: self.now + Duration::from_millis(predecessor),
+            exposed,
+        };
+        self.core.handle(Event::Elected(elected), self.now);
+    }
+
+    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes]`
+    fn hello(&mut self, plain: &[&str], pairs: &Words) {
+        let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
+        let worker = WorkerName::new(plain[1]).expect("a worker");
+        let id: u64 = plain[0].parse().expect("a connection");
+        self.agents.insert(id, (worker.clone(), self.epoch));
+        let hello = Hello {
+            protocol: number("protocol", 1) as u32,
+            cluster: cluster_name(),
+            worker,
+            incarnation: Incarnation(number("inc", 1)),
+            link: LinkNumber(number("link", id)),
+            epoch_seen: pairs.get("seen").map(|seen| Epoch(seen.parse().expect("an epoch"))),
+            stops_worker: !pairs.contains_key("file"),
+            generation: number("gen", 0),
+        };
+        self.core.handle(Event::Hello(conn(plain[0]), hello), self.now);
+    }
+
+    /// `report CONN [NONCE] [knows=INCARNATION [aged=yes]] [pool=TOKEN:SIZE] [run=N]
+    /// [streams=a:TOKEN,…]`
+    fn report(&mut self, plain: &[&str], pairs: &Words) {
+        let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
+        let held = |(stream, token)| HeldStream { stream, token, pinned: false };
+        let report = Report {
+            epoch: self.epoch,
+            nonce: Nonce(plain.get(1).map_or(1, |nonce| nonce.parse().expect("a nonce"))),
+            memory: ReportedMemory {
+                knows_from: Incarnation(number("knows", 0)),
+                aged: !pairs.contains_key("knows") || pairs.contains_key("aged"),
+            },
+            pool: pairs.get("pool").map(|it| pool(it)),
+            streams: streams(pairs.get("streams")).into_iter().map(held).collect(),
+            jobs: jobs(pairs),
+            drain: drain(pairs),
+        };
+        self.core.handle(Event::Report(conn(plain[0]), report), self.now);
+    }
+
+    /// `beat CONN NONCE applied=N [pool=TOKEN:SIZE] [run=N] [released=a:TOKEN,…] [drain=…]`
+    fn beat(&mut self, plain: &[&str], pairs: &Words) {
+        let release = |(stream, token)| Release { stream, token };
+        let beat = Beat {
+            epoch: self.epoch,
+            nonce: Nonce(plain[1].parse().expect("a nonce")),
+            applied: GrantNumber(pairs["applied"].parse().expect("a number")),
+            pool: pairs.get("pool").map(|it| pool(it)),
+            jobs: jobs(pairs),
+            drain: drain(pairs),
+            released: streams(pairs.get("released")).into_iter().map(release).collect(),
+            wants_snapshot: pairs.contains_key("gap"),
+        };
+        self.core.handle(Event::Beat(conn(plain[0]), beat), self.now);
+    }
+
+    fn renew(&mut self, sent_at: Moment) {
+        let until = self.now + Duration::from_secs(3600);
+        let renewed = Renewed { epoch: self.epoch, sent_at, until };
+        self.core.handle(Event::Renewed(renewed), self.now);
+    }
+
+    /// Lets the core act, and the world answer, until nothing follows.
+    fn settle(&mut self, out: &mut String) {
+        loop {
+            self.core.settle(self.now);
+            let mut answered = false;
+            while let Some(effect) = self.core.poll_effect() {
+                if let Some(line) = shown(&effect) {
+                    let _ = writeln!(out, "{line}");
+                }
+                answered |= self.answers && self.answer(effect);
+            }
+            if !answered {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, effect: Effect) -> bool {
+        match effect {
+            Effect::Send { conn, .. } => self.core.handle(Event::Sent(conn), self.now),
+            Effect::Register(workers) => self.core.handle(Event::Registered(workers), self.now),
+            Effect::Confirm => self.renew(self.now),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn shown(effect: &Effect) -> Option<String> {
+    Some(match effect {
+        Effect::Send { conn, message: CoordinatorMessage::Welcome(welcome) } => {
+            format!("{} welcome epoch={}", conn.0, welcome.epoch)
+        }
+        Effect::Send { conn, message: CoordinatorMessage::Refusal(refusal) } => {
+            format!("{} refusal {:?}: {}", conn.0, refusal.reason, refusal.message)
+        }
+        Effect::Send { conn, message: CoordinatorMessage::Grant(grant) } => {
+            format!("{} {}", conn.0, shown_grant(grant))
+        }
+        Effect::Close(conn) => format!("{} close", conn.0),
+        Effect::Register(workers) => {
+            let names: Vec<_> = workers.iter().map(|(key, _)| key.worker.as_str()).collect();
+            format!("register {}", names.join(","))
+        }
+        Effect::Unregister(workers) => {
+            let names: Vec<_> = workers.iter().map(|key| key.worker.as_str()).collect();
+            format!("unregister {}", names.join(","))
+        }
+        Effect::Confirm => "confirm".into(),
+        Effect::StepDown { above } => format!("step down above={above:?}"),
+        Effect::Notice(Notice::StreamFreed { worker, stream, how, .. }) => {
+            format!("freed {} of {} {how:?}", stream.stream, worker.worker)
+        }
+        Effect::Notice(Notice::HoldEnded(_)) => "hold ended".into(),
+        Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
+        Effect::Notice(Notice::Offence { worker, rule }) => {
+            format!("offence of {}: {rule}", worker.worker)
+        }
+        Effect::Notice(_) => return None,
+    })
+}
+
+fn shown_grant(grant: &Grant) -> String {
+    let mut line = format!("grant {} echoes={}", grant.number, grant.nonce);
+    for (flag, name) in
+        [(grant.snapshot, "snapshot"), (grant.fresh, "fresh"), (grant.drain, "drain")]
+    {
+        if flag {
+            let _ = write!(line, " {name}");
+        }
+    }
+    if let Some(pool) = grant.pool {
+        let _ = write!(line, " pool={}:{}", pool.token, pool.size);
+        if pool.floor > 0 {
+            let _ = write!(line, "(floor {})", pool.floor);
+        }
+    }
+    for stream in &grant.streams {
+        let (name, token) = (&stream.stream.stream, stream.token);
+        let _ = match stream.state {
+            StreamState::Held { pinned: false } => write!(line, " +{name}:{token}"),
+            StreamState::Held { pinned: true } => write!(line, " +{name}:{token}(pinned)"),
+            StreamState::Revoked { renewed: true, .. } => write!(line, " -{name}:{token}"),
+            StreamState::Revoked { renewed: false, .. } => write!(line, " -{name}:{token}(lapses)"),
+        };
+    }
+    line
+}
+
+fn cluster_name() -> ClusterName {
+    ClusterName::new("c").expect("a cluster")
+}
+
+fn key(worker: &str) -> WorkerKey {
+    WorkerKey { cluster: cluster_name(), worker: WorkerName::new(worker).expect("a worker") }
+}
+
+fn conn(text: &str) -> ConnId {
+    ConnId(text.parse().expect("a connection"))
+}
+
+fn token(text: &str) -> Token {
+    text.parse().expect("a token")
+}
+
+fn pool(text: &str) -> HeldPool {
+    let (at, size) = text.split_once(':').expect("TOKEN:SIZE");
+    HeldPool { token: token(at), size: size.parse().expect("a size") }
+}
+
+fn streams(text: Option<&&str>) -> Vec<(StreamKey, Token)> {
+    let stream = |item: &str| {
+        let (name, at) = item.split_once(':').expect("STREAM:TOKEN");
+        let stream = StreamName::new(name).expect("a stream");
+        (StreamKey { set: SetName::new("s").expect("a set"), stream }, token(at))
+    };
+    text.into_iter().flat_map(|it| it.split(',')).map(stream).collect()
+}
+
+fn jobs(pairs: &Words) -> Jobs {
+    match pairs.get("run") {
+        Some(&"?") => Jobs::Unknown,
+        running => Jobs::Running(running.map_or(0, |it| it.parse().expect("a count"))),
+    }
+}
+
+fn drain(pairs: &Words) -> DrainPhase {
+    match pairs.get("drain") {
+        None => DrainPhase::Working,
+        Some(&"draining") => DrainPhase::Draining,
+        Some(&"leaving") => DrainPhase::Leaving,
+        Some(other) => panic!("no drain phase {other:?}"),
+    }
+}

@@ -1,0 +1,282 @@
+//! The admin service: questions to the driver's core and the few orders that people give. Every
+//! refusal names what was wrong, and a replica that does not lead names the one that does.
+
+mod change;
+mod page;
+mod refused;
+mod wire;
+
+use std::pin::Pin;
+
+use futures_util::Stream;
+use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::view::{Leadership, Presence};
+use leasehold_proto::admin::v1 as proto;
+use leasehold_proto::admin::v1::admin_service_server::AdminService;
+use leasehold_proto::map;
+use leasehold_types::{Moment, WorkerKey};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+use tracing::Instrument;
+
+use self::page::{PageSize, StreamPage, WorkerPage};
+use self::refused::Refused;
+use crate::driver::Handle;
+
+/// Watchers at once.
+const WATCHERS_MAX: usize = 64;
+
+/// The admin service of one cell.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    handle: Handle,
+    watchers: Arc<Semaphore>,
+}
+
+impl Admin {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    }
+
+    /// Asks the core, if this replica leads.
+    async fn ask<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        question: impl FnOnce(&mut Core, Moment) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let asked = self.handle.ask(move |core, now| match core.leadership() {
+            Leadership::Leads(_) => question(core, now),
+            Leadership::StandsBy(leader) => Err(Refused::NotLeading(leader)),
+        });
+        let span = tracing::debug_span!("admin", call = name);
+        let answer = asked.instrument(span).await.map_err(|_| Refused::Stopped)?;
+        Ok(Response::new(answer?))
+    }
+}
+
+fn worker_of(cluster: &str, worker: &str) -> Result<WorkerKey, Refused> {
+    Ok(map::worker_key(cluster, worker)?)
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    type WatchChangesStream =
+        Pin<Box<dyn Stream<Item = Result<proto::WatchChangesResponse, Status>> + Send>>;
+
+    async fn get_status(
+        &self,
+        _: Request<proto::GetStatusRequest>,
+    ) -> Result<Response<proto::GetStatusResponse>, Status> {
+        let leadership =
+            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| Refused::Stopped)?;
+        let (epoch, leader_address) = match leadership {
+            Leadership::Leads(epoch) => (epoch.0, String::new()),
+            Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
+        };
+        Ok(Response::new(proto::GetStatusResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            leads: epoch > 0,
+            epoch,
+            leader_address,
+            sessions: wire::count(self.handle.metrics.sessions()),
+            problems: self.handle.problems().iter().map(wire::problem).collect(),
+        }))
+    }
+
+    async fn list_clusters(
+        &self,
+        _: Request<proto::ListClustersRequest>,
+    ) -> Result<Response<proto::ListClustersResponse>, Status> {
+        self.ask("ListClusters", |core, now| {
+            let clusters = core.clusters(now).into_iter().map(wire::cluster).collect();
+            Ok(proto::ListClustersResponse { clusters })
+        })
+        .await
+    }
+
+    async fn get_cluster(
+        &self,
+        request: Request<proto::GetClusterRequest>,
+    ) -> Result<Response<proto::GetClusterResponse>, Status> {
+        let name = map::cluster_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.ask("GetCluster", move |core, now| {
+            let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
+            let cluster = found.map(wire::cluster).ok_or_else(|| Refused::no_cluster(&name))?;
+            Ok(proto::GetClusterResponse { cluster: Some(cluster) })
+        })
+        .await
+    }
+
+    async fn list_workers(
+        &self,
+        request: Request<proto::ListWorkersRequest>,
+    ) -> Result<Response<proto::ListWorkersResponse>, Status> {
+        let request = request.into_inner();
+        let cluster = map::cluster_name("cluster", &request.cluster).map_err(Refused::from)?;
+        let size = PageSize::new(request.page_size)?;
+        let page = WorkerPage::parse(&cluster, &request.page_token)?;
+        self.ask("ListWorkers", move |core, now| {
+            let workers = core.workers(&cluster, now);
+            let workers = workers.ok_or_else(|| Refused::no_cluster(&cluster))?;
+            let (workers, next) = page.cut(workers, size);
+            let workers = workers.into_iter().map(wire::worker).collect();
+            Ok(proto::ListWorkersResponse { workers, next_page_token: next })
+        })
+        .await
+    }
+
+    async fn get_worker(
+        &self,
+        request: Request<proto::GetWorkerRequest>,
+    ) -> Result<Response<proto::GetWorkerResponse>, Status> {
+        let request = request.into_inner();
+        let key = worker_of(&request.cluster, &request.worker)?;
+        self.ask("GetWorker", move |core, now| {
+            let worker = core.worker(&key, now).map(wire::worker);
+            let worker = worker.ok_or_else(|| Refused::no_worker(&key))?;
+            Ok(proto::GetWorkerResponse { worker: Some(worker) })
+        })
+        .await
+    }
+
+    async fn list_streams(
+        &self,
+        request: Request<proto::ListStreamsRequest>,
+    ) -> Result<Response<proto::ListStreamsResponse>, Status> {
+        let request = request.into_inner();
+        let set = map::set_name("set", &request.set).map_err(Refused::from)?;
+        let worker = match request.worker.as_str() {
+            "" => None,
+            worker => Some(map::worker_name("worker", worker).map_err(Refused::from)?),
+        };
+        let size = PageSize::new(request.page_size)?;
+        let page = StreamPage::parse(&set, worker, &request.page_token)?;
+        self.ask("ListStreams", move |core, _| {
+            let streams = core.streams(&set).ok_or_else(|| Refused::no_set(&set))?;
+            let (streams, next) = page.cut(streams, size);
+            let streams = streams.into_iter().map(wire::stream).collect();
+            Ok(proto::ListStreamsResponse { streams, next_page_token: next })
+        })
+        .await
+    }
+
+    async fn get_stream(
+        &self,
+        request: Request<proto::GetStreamRequest>,
+    ) -> Result<Response<proto::GetStreamResponse>, Status> {
+        let request = request.into_inner();
+        let key = map::stream_key(&request.set, &request.stream).map_err(Refused::from)?;
+        self.ask("GetStream", move |core, _| {
+            let stream = core.stream(&key).map(wire::stream);
+            let stream = stream.ok_or_else(|| Refused::no_stream(&key))?;
+            Ok(proto::GetStreamResponse { stream: Some(stream) })
+        })
+        .await
+    }
+
+    async fn explain_worker(
+        &self,
+        request: Request<proto::ExplainWorkerRequest>,
+    ) -> Result<Response<proto::ExplainWorkerResponse>, Status> {
+        let request = request.into_inner();
+        let key = worker_of(&request.cluster, &request.worker)?;
+        self.ask("ExplainWorker", move |core, now| {
+            let explanation = core.explain_worker(&key, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| Refused::no_worker(&key))?;
+            Ok(proto::ExplainWorkerResponse { explanation: Some(explanation) })
+        })
+        .await
+    }
+
+    async fn explain_stream(
+        &self,
+        request: Request<proto::ExplainStreamRequest>,
+    ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
+        let request = request.into_inner();
+        let key = map::stream_key(&request.set, &request.stream).map_err(Refused::from)?;
+        self.ask("ExplainStream", move |core, now| {
+            let explanation = core.explain_stream(&key, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| Refused::no_stream(&key))?;
+            Ok(proto::ExplainStreamResponse { explanation: Some(explanation) })
+        })
+        .await
+    }
+
+    async fn watch_changes(
+        &self,
+        request: Request<proto::WatchChangesRequest>,
+    ) -> Result<Response<Self::WatchChangesStream>, Status> {
+        let cluster = match request.get_ref().cluster.as_str() {
+            "" => None,
+            cluster => Some(map::cluster_name("cluster", cluster).map_err(Refused::from)?),
+        };
+        let place = Arc::clone(&self.watchers).try_acquire_owned();
+        let place = place.map_err(|_| Refused::TooMany("watchers", WATCHERS_MAX))?;
+        // Subscribed before the core is asked, so that nothing in between is missed.
+        let changes = self.handle.watch().map_err(|_| Refused::Stopped)?;
+        let wanted = cluster.clone();
+        self.ask("WatchChanges", move |core, now| match wanted {
+            Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
+                Err(Refused::no_cluster(&name))
+            }
+            Some(_) | None => Ok(()),
+        })
+        .await?;
+        Ok(Response::new(Box::pin(change::watch(changes, cluster, place))))
+    }
+
+    async fn drain_worker(
+        &self,
+        request: Request<proto::DrainWorkerRequest>,
+    ) -> Result<Response<proto::DrainWorkerResponse>, Status> {
+        let request = request.into_inner();
+        let key = worker_of(&request.cluster, &request.worker)?;
+        self.ask("DrainWorker", move |core, now| {
+            core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
+            tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
+            core.handle(Event::Drain(key), now);
+            Ok(proto::DrainWorkerResponse {})
+        })
+        .await
+    }
+
+    async fn declare_worker_gone(
+        &self,
+        request: Request<proto::DeclareWorkerGoneRequest>,
+    ) -> Result<Response<proto::DeclareWorkerGoneResponse>, Status> {
+        let request = request.into_inner();
+        let key = worker_of(&request.cluster, &request.worker)?;
+        self.ask("DeclareWorkerGone", move |core, now| {
+            let worker = core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
+            if worker.presence == Presence::Connected {
+                return Err(Refused::Connected(key));
+            }
+            tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
+            core.handle(Event::Gone(vec![key.clone()]), now);
+            core.settle(now);
+            let left = core.worker(&key, now);
+            let (slots, streams) = left.map_or((0, 0), |worker| (worker.committed, worker.streams));
+            Ok(proto::DeclareWorkerGoneResponse {
+                slots_freed: worker.committed.saturating_sub(slots),
+                streams_freed: wire::count(worker.streams.saturating_sub(streams)),
+            })
+        })
+        .await
+    }
+
+    async fn plan(
+        &self,
+        request: Request<proto::PlanRequest>,
+    ) -> Result<Response<proto::PlanResponse>, Status> {
+        let request = request.into_inner();
+        let cluster = map::cluster_name("cluster", &request.cluster).map_err(Refused::from)?;
+        let what_if = wire::what_if(&request)?;
+        self.ask("Plan", move |core, now| {
+            let plan = core.what_if(&cluster, &what_if, now).map(wire::plan);
+            plan.ok_or_else(|| Refused::no_cluster(&cluster))
+        })
+        .await
+    }
+}

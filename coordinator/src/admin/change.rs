@@ -1,0 +1,174 @@
+//! The stream of changes. A watcher that is too slow is told how many it missed, and goes on with
+//! the oldest that is still there.
+
+use futures_util::Stream;
+use leasehold_coordinator_core::effect::{Freed, Notice};
+use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
+use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tonic::Status;
+
+use crate::driver::Change;
+
+/// The changes that concern `cluster`, or all; ends with the coordinator. Holds `place` as long.
+pub(super) fn watch(
+    changes: Receiver<Change>,
+    cluster: Option<ClusterName>,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<WatchChangesResponse, Status>> + Send {
+    let state = (changes, cluster, place);
+    futures_util::stream::unfold(state, |(mut changes, cluster, place)| async move {
+        loop {
+            let response = match changes.recv().await {
+                Ok(change) => response(change),
+                Err(RecvError::Lagged(skipped)) => WatchChangesResponse {
+                    skipped,
+                    message: "the watcher was too slow".into(),
+                    ..of(ChangeKind::Skipped)
+                },
+                Err(RecvError::Closed) => return None,
+            };
+            let concerns = match &cluster {
+                Some(cluster) => {
+                    response.cluster.is_empty() || response.cluster == cluster.as_str()
+                }
+                None => true,
+            };
+            if concerns {
+                return Some((Ok(response), (changes, cluster, place)));
+            }
+        }
+    })
+}
+
+fn response(change: Change) -> WatchChangesResponse {
+    match change {
+        Change::Notice(notice) => notice_response(notice),
+        Change::Manifests { problems } => WatchChangesResponse {
+            message: match problems {
+                0 => "the manifests have no problem".into(),
+                count => format!("the manifests have problems: {count}"),
+            },
+            ..of(ChangeKind::Manifests)
+        },
+    }
+}
+
+fn notice_response(notice: Notice) -> WatchChangesResponse {
+    match notice {
+        Notice::Elected(epoch) => of_epoch(ChangeKind::Elected, epoch),
+        Notice::Deposed(epoch) => of_epoch(ChangeKind::Deposed, epoch),
+        Notice::HoldEnded(cluster) => {
+            WatchChangesResponse { cluster: cluster.to_string(), ..of(ChangeKind::HoldEnded) }
+        }
+        Notice::Joined(worker) => of_worker(ChangeKind::Joined, &worker),
+        Notice::Disconnected(worker) => of_worker(ChangeKind::Disconnected, &worker),
+        Notice::Lost(worker) => of_worker(ChangeKind::Lost, &worker),
+        Notice::DrainStarted(worker) => of_worker(ChangeKind::DrainStarted, &worker),
+        Notice::Gone(worker) => of_worker(ChangeKind::Gone, &worker),
+        Notice::PoolGranted { worker, size, token } => WatchChangesResponse {
+            token: token.to_string(),
+            size,
+            ..of_worker(ChangeKind::PoolGranted, &worker)
+        },
+        Notice::StreamGranted { worker, stream, token } => {
+            of_stream(ChangeKind::StreamGranted, &worker, &stream, token)
+        }
+        Notice::StreamRevoked { worker, stream, token } => {
+            of_stream(ChangeKind::StreamRevoked, &worker, &stream, token)
+        }
+        Notice::StreamFreed { worker, stream, token, how } => {
+            let kind = match how {
+                Freed::Released => ChangeKind::StreamReleased,
+                Freed::Expired => ChangeKind::StreamExpired,
+                Freed::Gone => ChangeKind::StreamGone,
+            };
+            of_stream(kind, &worker, &stream, token)
+        }
+        Notice::Offence { worker, rule } => {
+            WatchChangesResponse { message: rule.into(), ..of_worker(ChangeKind::Offence, &worker) }
+        }
+    }
+}
+
+fn of(kind: ChangeKind) -> WatchChangesResponse {
+    WatchChangesResponse { kind: kind.into(), ..WatchChangesResponse::default() }
+}
+
+fn of_epoch(kind: ChangeKind, epoch: Epoch) -> WatchChangesResponse {
+    WatchChangesResponse { epoch: epoch.0, ..of(kind) }
+}
+
+fn of_worker(kind: ChangeKind, worker: &WorkerKey) -> WatchChangesResponse {
+    WatchChangesResponse {
+        cluster: worker.cluster.to_string(),
+        worker: worker.worker.to_string(),
+        ..of(kind)
+    }
+}
+
+fn of_stream(
+    kind: ChangeKind,
+    worker: &WorkerKey,
+    stream: &StreamKey,
+    token: Token,
+) -> WatchChangesResponse {
+    WatchChangesResponse {
+        set: stream.set.to_string(),
+        stream: stream.stream.to_string(),
+        token: token.to_string(),
+        ..of_worker(kind, worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+
+    use futures_util::StreamExt;
+    use tokio::sync::{Semaphore, broadcast};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_watcher_is_told_how_many_changes_it_missed() {
+        let (sender, receiver) = broadcast::channel(2);
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let mut changes = pin!(watch(receiver, None, place));
+        for epoch in 1..=5 {
+            sender.send(Change::Notice(Notice::Elected(Epoch(epoch)))).expect("a watcher");
+        }
+        drop(sender);
+        let mut seen = Vec::new();
+        while let Some(change) = changes.next().await {
+            let change = change.expect("a change");
+            seen.push((change.kind(), change.skipped, change.epoch));
+        }
+        let elected = ChangeKind::Elected;
+        assert_eq!(seen, [(ChangeKind::Skipped, 3, 0), (elected, 0, 4), (elected, 0, 5)]);
+    }
+
+    #[tokio::test]
+    async fn a_watcher_of_one_cluster_hears_of_no_other() {
+        let (sender, receiver) = broadcast::channel(8);
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let cluster = |name| ClusterName::new(name).expect("a name");
+        let mut changes = pin!(watch(receiver, Some(cluster("ours")), place));
+        for notice in [
+            Notice::HoldEnded(cluster("other")),
+            Notice::Elected(Epoch(1)),
+            Notice::HoldEnded(cluster("ours")),
+        ] {
+            sender.send(Change::Notice(notice)).expect("a watcher");
+        }
+        drop(sender);
+        let mut seen = Vec::new();
+        while let Some(change) = changes.next().await {
+            seen.push(change.expect("a change").kind());
+        }
+        assert_eq!(seen, [ChangeKind::Elected, ChangeKind::HoldEnded]);
+    }
+}

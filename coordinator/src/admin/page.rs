@@ -1,0 +1,225 @@
+//! Pages of long lists. A token says after which entry the next page begins and which list it
+//! belongs to; one that belongs to another is refused.
+
+use leasehold_coordinator_core::view::{StreamView, WorkerView};
+use leasehold_types::{ClusterName, SetName, StreamName, WorkerName};
+
+use super::refused::Refused;
+
+/// Entries of a page where none is asked for.
+const DEFAULT: usize = 1_000;
+/// Entries of a page at most.
+const MAX: usize = 10_000;
+/// Bytes of a token: three names in hexadecimal fit.
+const TOKEN_BYTES_MAX: usize = 2_048;
+/// Parts a token from each other; no name has it.
+const SEPARATOR: char = '\n';
+
+/// How many entries a page has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageSize(usize);
+
+impl PageSize {
+    pub(super) fn new(asked: u32) -> Result<Self, Refused> {
+        match asked as usize {
+            0 => Ok(Self(DEFAULT)),
+            size if size <= MAX => Ok(Self(size)),
+            _ => Err(Refused::Invalid(format!("page_size: {asked} is above {MAX}"))),
+        }
+    }
+}
+
+/// A page of a cluster's workers.
+#[derive(Debug)]
+pub(super) struct WorkerPage {
+    cluster: ClusterName,
+    after: Option<WorkerName>,
+}
+
+impl WorkerPage {
+    pub(super) fn parse(cluster: &ClusterName, token: &str) -> Result<Self, Refused> {
+        let after = match parts(token)? {
+            None => None,
+            Some(parts) => match parts.as_slice() {
+                [kind, of, after] if kind == "w" && of == cluster.as_str() => {
+                    Some(WorkerName::new(after).map_err(|_| wrong_token())?)
+                }
+                _ => return Err(wrong_token()),
+            },
+        };
+        Ok(Self { cluster: cluster.clone(), after })
+    }
+
+    /// The page out of all workers, sorted by name, and the token of the next.
+    pub(super) fn cut(
+        &self,
+        workers: Vec<WorkerView>,
+        size: PageSize,
+    ) -> (Vec<WorkerView>, String) {
+        let start = self
+            .after
+            .as_ref()
+            .map_or(0, |after| workers.partition_point(|worker| worker.key.worker <= *after));
+        let mut page: Vec<_> = workers.into_iter().skip(start).take(size.0 + 1).collect();
+        let more = page.len() > size.0;
+        page.truncate(size.0);
+        let next = match page.last() {
+            Some(last) if more => token(&["w", self.cluster.as_str(), last.key.worker.as_str()]),
+            Some(_) | None => String::new(),
+        };
+        (page, next)
+    }
+}
+
+/// A page of a set's streams, of all or of those that one worker has or is to get.
+#[derive(Debug)]
+pub(super) struct StreamPage {
+    set: SetName,
+    worker: Option<WorkerName>,
+    after: Option<StreamName>,
+}
+
+impl StreamPage {
+    pub(super) fn parse(
+        set: &SetName,
+        worker: Option<WorkerName>,
+        token: &str,
+    ) -> Result<Self, Refused> {
+        let filter = worker.as_ref().map_or("", WorkerName::as_str);
+        let after = match parts(token)? {
+            None => None,
+            Some(parts) => match parts.as_slice() {
+                [kind, of, by, after] if kind == "s" && of == set.as_str() && by == filter => {
+                    Some(StreamName::new(after).map_err(|_| wrong_token())?)
+                }
+                _ => return Err(wrong_token()),
+            },
+        };
+        Ok(Self { set: set.clone(), worker, after })
+    }
+
+    /// The page out of all streams, in the manifest's order, and the token of the next. Where the
+    /// last page's last stream is no longer listed there is no next page to be found.
+    pub(super) fn cut(
+        &self,
+        streams: Vec<StreamView>,
+        size: PageSize,
+    ) -> (Vec<StreamView>, String) {
+        let start = match &self.after {
+            None => 0,
+            Some(after) => streams
+                .iter()
+                .position(|stream| stream.key.stream == *after)
+                .map_or(streams.len(), |position| position + 1),
+        };
+        let mut page: Vec<_> = streams
+            .into_iter()
+            .skip(start)
+            .filter(|stream| self.wants(stream))
+            .take(size.0 + 1)
+            .collect();
+        let more = page.len() > size.0;
+        page.truncate(size.0);
+        let filter = self.worker.as_ref().map_or("", WorkerName::as_str);
+        let next = match page.last() {
+            Some(last) if more => {
+                token(&["s", self.set.as_str(), filter, last.key.stream.as_str()])
+            }
+            Some(_) | None => String::new(),
+        };
+        (page, next)
+    }
+
+    fn wants(&self, stream: &StreamView) -> bool {
+        let Some(worker) = &self.worker else { return true };
+        stream.planned.as_ref() == Some(worker)
+            || stream.claims.iter().any(|claim| claim.worker.worker == *worker)
+    }
+}
+
+fn token(parts: &[&str]) -> String {
+    let text = parts.join(&SEPARATOR.to_string());
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A token's parts; none for the first page.
+fn parts(token: &str) -> Result<Option<Vec<String>>, Refused> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    if token.len() > TOKEN_BYTES_MAX || !token.len().is_multiple_of(2) || !token.is_ascii() {
+        return Err(wrong_token());
+    }
+    let bytes = (0..token.len()).step_by(2).map(|at| u8::from_str_radix(&token[at..at + 2], 16));
+    let bytes = bytes.collect::<Result<Vec<u8>, _>>().map_err(|_| wrong_token())?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong_token())?;
+    Ok(Some(text.split(SEPARATOR).map(ToOwned::to_owned).collect()))
+}
+
+fn wrong_token() -> Refused {
+    Refused::Invalid("page_token: is none that this list has given".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::StreamKey;
+
+    use super::*;
+
+    fn streams(names: &[&str]) -> Vec<StreamView> {
+        let stream = |name: &&str| StreamView {
+            cluster: ClusterName::new("c").expect("a name"),
+            key: StreamKey {
+                set: SetName::new("set").expect("a name"),
+                stream: StreamName::new(name).expect("a name"),
+            },
+            weight: 1,
+            dedicated: false,
+            planned: name.starts_with('w').then(|| WorkerName::new("w").expect("a name")),
+            claims: Vec::new(),
+        };
+        names.iter().map(stream).collect()
+    }
+
+    fn pages(worker: Option<&str>, size: u32) -> Vec<Vec<String>> {
+        let set = SetName::new("set").expect("a name");
+        let worker = worker.map(|name| WorkerName::new(name).expect("a name"));
+        let mut pages = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = StreamPage::parse(&set, worker.clone(), &token).expect("a token of ours");
+            let all = streams(&["w1", "b", "w2", "a:x", "w3"]);
+            let (cut, next) = page.cut(all, PageSize::new(size).expect("a size"));
+            pages.push(cut.iter().map(|stream| stream.key.stream.to_string()).collect());
+            match next.is_empty() {
+                true => return pages,
+                false => token = next,
+            }
+        }
+    }
+
+    #[test]
+    fn pages_together_are_the_list_in_its_order() {
+        assert_eq!(pages(None, 2), [vec!["w1", "b"], vec!["w2", "a:x"], vec!["w3"]]);
+        assert_eq!(pages(None, 5).len(), 1);
+        assert_eq!(pages(None, 0).len(), 1);
+        assert_eq!(pages(Some("w"), 2), [vec!["w1", "w2"], vec!["w3"]]);
+        assert_eq!(pages(Some("nobody"), 2), [Vec::<String>::new()]);
+    }
+
+    #[test]
+    fn a_token_of_another_list_and_nonsense_are_refused() {
+        let set = SetName::new("set").expect("a name");
+        let other = token(&["s", "other", "", "a"]);
+        let filtered = token(&["s", "set", "w", "a"]);
+        let workers = token(&["w", "set", "a"]);
+        for bad in [other.as_str(), &filtered, &workers, "zz", "abc", "ü", &"aa".repeat(2_000)] {
+            let error = StreamPage::parse(&set, None, bad).expect_err(bad);
+            assert!(error.to_string().starts_with("page_token: "), "{error}");
+        }
+        let cluster = ClusterName::new("c").expect("a name");
+        assert!(WorkerPage::parse(&cluster, &token(&["w", "c", "a"])).is_ok());
+        assert!(WorkerPage::parse(&cluster, &token(&["w", "d", "a"])).is_err());
+        assert!(PageSize::new(10_001).is_err());
+    }
+}

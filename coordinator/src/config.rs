@@ -1,0 +1,338 @@
+//! The command line. A combination that cannot work is refused here, before anything starts.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use leasehold_types::TimeBounds;
+use leasehold_types::limits::WORKERS_MAX;
+
+use crate::spec::Span;
+use crate::tls::TlsFiles;
+
+/// Bytes of an identity or an address.
+const ADDRESS_BYTES_MAX: usize = 512;
+/// The most drift that may be assumed of clocks: a tenth, in parts per million.
+const DRIFT_PPM_MAX: u32 = 100_000;
+/// The shortest leadership that a store on a disk can keep alive.
+const LEADERSHIP_MIN: Duration = Duration::from_secs(1);
+/// The longest leadership: a failover without confirmation waits for it.
+const LEADERSHIP_MAX: Duration = Duration::from_secs(3600);
+/// The longest margin.
+const MARGIN_MAX: Duration = Duration::from_secs(60);
+
+/// Grants pool-size and stream leases to fleets of workers.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-coordinator", version, arg_required_else_help = true)]
+#[command(after_help = "Example:\n  \
+    leasehold-coordinator run --manifests ./manifests --state-dir ./state")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run one replica: it leads, or stands by until the leader is gone.
+    Run(Box<RunArgs>),
+    /// Read the manifests as `run` would, and print every problem.
+    Check(CheckArgs),
+}
+
+/// The flags of `check`.
+#[derive(Args, Debug)]
+#[command(after_help = "Prints FILE:LINE:COLUMN: FIELD: MESSAGE for each problem. \
+    Exit code: 0 without problems, 1 with some.\n\nExample:\n  \
+    leasehold-coordinator check --manifests ./manifests")]
+pub struct CheckArgs {
+    /// Folder of the manifests (YAML).
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_MANIFESTS")]
+    pub manifests: PathBuf,
+}
+
+/// The flags of `run`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Two replicas on one state folder, one of which leads:\n  \
+    leasehold-coordinator run --manifests ./manifests --state-dir ./state\n  \
+    leasehold-coordinator run --manifests ./manifests --state-dir ./state \\\n    \
+        --listen 127.0.0.1:7410 --http-listen 127.0.0.1:7411")]
+pub struct RunArgs {
+    /// Folder of the manifests (YAML); it is watched.
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_MANIFESTS")]
+    pub manifests: PathBuf,
+    /// Folder that the replicas share: election, epoch and the register of workers.
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
+    pub state_dir: PathBuf,
+    /// Address for gRPC: agents, admin, health, reflection.
+    #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_LISTEN")]
+    #[arg(default_value = "127.0.0.1:7400")]
+    pub listen: SocketAddr,
+    /// Address for HTTP: /livez, /readyz, /healthz, /metrics.
+    #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_HTTP_LISTEN")]
+    #[arg(default_value = "127.0.0.1:7401")]
+    pub http_listen: SocketAddr,
+    /// Where agents reach this replica when it leads [default: the address of --listen].
+    #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_ADVERTISE")]
+    pub advertise: Option<String>,
+    /// This replica's name, unique among the replicas [default: HOST-PID].
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_IDENTITY")]
+    pub identity: Option<String>,
+    /// How long a leader may show no sign of life before a standby takes over.
+    #[arg(long, value_name = "TIME", env = "LEASEHOLD_TAKEOVER_AFTER")]
+    #[arg(default_value = "2s", value_parser = duration)]
+    pub takeover_after: Duration,
+    /// How long leadership lasts without renewal.
+    #[arg(long, value_name = "TIME", env = "LEASEHOLD_LEADERSHIP")]
+    #[arg(default_value = "30s", value_parser = duration)]
+    pub leadership: Duration,
+    /// How far two clocks may drift apart, in parts per million.
+    #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
+    #[arg(allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
+    pub drift_ppm: u32,
+    /// Added to every time after which somebody else's lease counts as over.
+    #[arg(long, value_name = "TIME", env = "LEASEHOLD_MARGIN")]
+    #[arg(default_value = "500ms", value_parser = duration)]
+    pub margin: Duration,
+    /// Certificate chain (PEM) for gRPC over TLS.
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of --tls-cert.
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Certificates (PEM) that must have signed every client's: mutual TLS.
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CLIENT_CA", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// The most agents that may be connected; more are refused.
+    #[arg(long, value_name = "N", env = "LEASEHOLD_SESSIONS_MAX")]
+    #[arg(default_value_t = WORKERS_MAX as u32, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX as i64))]
+    pub sessions_max: u32,
+    /// How the log on standard error is written; RUST_LOG says how much.
+    #[arg(long, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
+    #[arg(value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Flags that can work together.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Folder of the manifests.
+    pub manifests: PathBuf,
+    /// Folder that the replicas share.
+    pub state_dir: PathBuf,
+    /// Address for gRPC.
+    pub listen: SocketAddr,
+    /// Address for HTTP.
+    pub http_listen: SocketAddr,
+    /// Where agents reach this replica; the bound address of `listen` where none is given.
+    pub advertise: Option<String>,
+    /// This replica's name.
+    pub identity: String,
+    /// How long a leader may show no sign of life.
+    pub takeover_after: Duration,
+    /// How long leadership lasts without renewal.
+    pub leadership: Duration,
+    /// How far clocks may be apart.
+    pub bounds: TimeBounds,
+    /// The files for TLS, where it is on.
+    pub tls: Option<TlsFiles>,
+    /// The most agents that may be connected.
+    pub sessions_max: usize,
+    /// How the log is written.
+    pub log_format: LogFormat,
+}
+
+/// Flags that cannot work together: one sentence that names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl RunArgs {
+    /// The flags, checked against each other.
+    ///
+    /// # Errors
+    /// [`Usage`] where two of them cannot work together, or one is out of its range.
+    pub fn settings(self) -> Result<Settings, Usage> {
+        self.check_addresses()?;
+        self.check_times()?;
+        let identity = self.identity.unwrap_or_else(default_identity);
+        if identity.is_empty()
+            || identity.len() > ADDRESS_BYTES_MAX
+            || identity.chars().any(|c| c.is_control() || c.is_whitespace())
+        {
+            return refuse("--identity must be a word of at most 512 bytes");
+        }
+        let tls = match (self.tls_cert, self.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca: self.tls_client_ca }),
+            (None, None) if self.tls_client_ca.is_none() => None,
+            _ => return refuse("--tls-cert and --tls-key go together, --tls-client-ca with both"),
+        };
+        Ok(Settings {
+            manifests: self.manifests,
+            state_dir: self.state_dir,
+            listen: self.listen,
+            http_listen: self.http_listen,
+            advertise: self.advertise,
+            identity,
+            takeover_after: self.takeover_after,
+            leadership: self.leadership,
+            bounds: TimeBounds { drift_ppm: self.drift_ppm, margin: self.margin },
+            tls,
+            sessions_max: self.sessions_max as usize,
+            log_format: self.log_format,
+        })
+    }
+
+    fn check_addresses(&self) -> Result<(), Usage> {
+        let (grpc, http) = (self.listen, self.http_listen);
+        let one_host =
+            grpc.ip() == http.ip() || grpc.ip().is_unspecified() || http.ip().is_unspecified();
+        if grpc.port() != 0 && grpc.port() == http.port() && one_host {
+            return refuse(format!("--listen {grpc} and --http-listen {http} are one address"));
+        }
+        match &self.advertise {
+            Some(address) if !is_host_and_port(address) => refuse(format!(
+                "--advertise {address:?} is no HOST:PORT, as in leasehold-0.example:7400"
+            )),
+            None if grpc.ip().is_unspecified() => refuse(format!(
+                "--listen {grpc} is no address that agents could be sent to: give --advertise \
+                 HOST:PORT too"
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_times(&self) -> Result<(), Usage> {
+        if self.leadership < LEADERSHIP_MIN || self.leadership > LEADERSHIP_MAX {
+            return refuse("--leadership must be from 1s to 1h");
+        }
+        if self.takeover_after.is_zero() {
+            return refuse("--takeover-after must be above 0");
+        }
+        if self.takeover_after >= self.leadership {
+            return refuse(format!(
+                "--takeover-after {:?} must be shorter than --leadership {:?}",
+                self.takeover_after, self.leadership
+            ));
+        }
+        if self.margin > MARGIN_MAX {
+            return refuse("--margin must be at most 60s");
+        }
+        Ok(())
+    }
+}
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, Usage> {
+    Err(Usage(why.into()))
+}
+
+fn default_identity() -> String {
+    let name = rustix::system::uname();
+    let host = name.nodename().to_string_lossy().replace(char::is_whitespace, "-");
+    format!("{host}-{}", std::process::id())
+}
+
+fn is_host_and_port(address: &str) -> bool {
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    !host.is_empty()
+        && address.len() <= ADDRESS_BYTES_MAX
+        && (bracketed || !host.contains(':'))
+        && !host.chars().any(|c| c.is_control() || c.is_whitespace() || c == '/')
+        && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+/// A time as people and manifests write it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time: write 500ms, 2s, 1m30s or 2h");
+    Span::parse(text).map(|span| span.0).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(flags: &[&str]) -> Result<Settings, String> {
+        let base = ["leasehold-coordinator", "run", "--manifests", "m", "--state-dir", "s"];
+        let cli = Cli::try_parse_from(base.iter().chain(flags)).map_err(|e| e.to_string())?;
+        match cli.command {
+            Command::Run(arguments) => arguments.settings().map_err(|usage| usage.to_string()),
+            Command::Check(_) => panic!("parsed as check"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_each_flag_is_taken() {
+        let settings = settings(&["--takeover-after", "500ms", "--leadership", "1m"]);
+        let settings = settings.expect("valid");
+        assert_eq!(settings.listen.to_string(), "127.0.0.1:7400");
+        assert_eq!(settings.takeover_after, Duration::from_millis(500));
+        assert_eq!(settings.leadership, Duration::from_secs(60));
+        assert_eq!(settings.sessions_max, 20_000);
+        assert!(!settings.identity.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_flag_named() {
+        for (flags, named) in [
+            (&["--tls-cert", "c"][..], "--tls-key"),
+            (&["--tls-key", "k"], "--tls-cert"),
+            (&["--tls-client-ca", "k"], "--tls-cert"),
+            (&["--http-listen", "127.0.0.1:7400"], "--http-listen"),
+            (&["--http-listen", "0.0.0.0:7400"], "--http-listen"),
+            (&["--listen", "0.0.0.0:7400"], "--advertise"),
+            (&["--advertise", "nowhere"], "--advertise"),
+            (&["--advertise", "host:0"], "--advertise"),
+            (&["--takeover-after", "30s"], "--takeover-after"),
+            (&["--takeover-after", "0s"], "--takeover-after"),
+            (&["--takeover-after", "soon"], "--takeover-after"),
+            (&["--takeover-after", "99999999999999999h"], "--takeover-after"),
+            (&["--leadership", "10ms", "--takeover-after", "1ms"], "--leadership"),
+            (&["--margin", "2m"], "--margin"),
+            (&["--drift-ppm", "-1"], "--drift-ppm"),
+            (&["--drift-ppm", "100001"], "--drift-ppm"),
+            (&["--sessions-max", "0"], "--sessions-max"),
+            (&["--identity", "a b"], "--identity"),
+            (&["--listen", "localhost"], "--listen"),
+            (&["--nonsense"], "--nonsense"),
+        ] {
+            let error = settings(flags).expect_err(&format!("{flags:?} was taken"));
+            assert!(error.contains(named), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_flag_has_an_environment_variable_and_every_command_an_example() {
+        use clap::CommandFactory;
+        let mut cli = Cli::command();
+        cli.build();
+        for command in cli.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+            assert!(command.render_long_help().to_string().contains("leasehold-coordinator "));
+            for argument in command.get_arguments().filter(|a| a.get_id() != "help") {
+                let flag = argument.get_long().expect("a long flag");
+                let wanted = format!("LEASEHOLD_{}", flag.replace('-', "_").to_uppercase());
+                let env = argument.get_env().and_then(|env| env.to_str());
+                assert_eq!(env, Some(wanted.as_str()), "--{flag}");
+            }
+        }
+    }
+}

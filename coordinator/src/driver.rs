@@ -1,0 +1,344 @@
+//! One task owns a core, reads the clock, and moves events in and effects out. Everything else
+//! reaches the core through the bounded channels here; a full one slows its sender, never the
+//! driver.
+
+mod notices;
+mod outbox;
+mod port;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use leasehold_coordinator_core::core::{Config, Core};
+use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_types::message::{AgentMessage, CoordinatorMessage, Refusal, RefusalReason};
+use leasehold_types::{Moment, TimeBounds};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+pub(crate) use self::notices::freed;
+use self::outbox::Outbox;
+pub use self::port::Stopped;
+pub(crate) use self::port::{Change, Envelope, Handle, Query, SessionEvent, SessionPort};
+use crate::clock;
+use crate::gate::{Gate, Term};
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::platform::{Command, Platform};
+use crate::server::WAITING_MAX;
+
+/// A driver takes a turn at least this often, which is its sign of life.
+pub const TICK: Duration = Duration::from_millis(500);
+/// The shortest sleep: a wake-up that the core asks for again and again must not spin.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+/// Events of sessions that are taken together in one turn.
+const SESSION_BATCH_MAX: usize = 1_024;
+/// Events of the platform that are taken together in one turn.
+const PLATFORM_BATCH_MAX: usize = 64;
+/// Questions of people that are answered in one turn.
+const QUERY_BATCH_MAX: usize = 16;
+/// Questions of people that may wait.
+const QUERIES_MAX: usize = 64;
+/// Changes that a watcher may be behind.
+const CHANGES_MAX: usize = 8_192;
+/// Events that a session may have in the channel beside its messages: opened, sent, closed.
+const EVENTS_BESIDE_MESSAGES: usize = 3;
+/// How often the figures of clusters are refreshed for exporters that nobody asks.
+const FIGURES_EVERY: Duration = Duration::from_secs(10);
+/// How long a platform may take to give leadership up at the end.
+const RESIGN_WITHIN: Duration = Duration::from_millis(1_000);
+
+/// What a driver needs from outside.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) bounds: TimeBounds,
+    pub(crate) sessions_max: usize,
+}
+
+/// The task that owns a core.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    core: Core,
+    sessions: HashMap<ConnId, mpsc::Sender<Box<CoordinatorMessage>>>,
+    events: mpsc::Receiver<Envelope>,
+    queries: mpsc::Receiver<Query>,
+    platform: Platform,
+    problems_seen: watch::Receiver<Arc<Vec<crate::spec::Problem>>>,
+    outbox: Outbox,
+    changes: broadcast::Sender<Change>,
+    gate: Arc<Gate>,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    figures_at: Moment,
+}
+
+/// Why a driver took a turn.
+enum Turn {
+    Session(Envelope),
+    Platform(Option<Event>),
+    Query(Query),
+    Commands(bool),
+    Problems,
+    Time,
+    Stop,
+}
+
+impl Driver {
+    /// A driver over a new core, and the two ways to reach it.
+    pub(crate) fn new(
+        settings: &Settings,
+        platform: Platform,
+        metrics: Arc<Metrics>,
+    ) -> (Self, SessionPort, Handle) {
+        let sessions_max = settings.sessions_max;
+        // So large that it is never full: a session's events are counted, and so are sessions.
+        let events_max = sessions_max * (WAITING_MAX + EVENTS_BESIDE_MESSAGES);
+        let (events_in, events) = mpsc::channel(events_max);
+        let (queries_in, queries) = mpsc::channel(QUERIES_MAX);
+        let (changes, _) = broadcast::channel(CHANGES_MAX);
+        let gate = Arc::new(Gate::default());
+        let health = Arc::new(Health::new(clock::now()));
+        let port = SessionPort {
+            events: events_in,
+            gate: Arc::clone(&gate),
+            health: Arc::clone(&health),
+            metrics: Arc::clone(&metrics),
+            sessions_max,
+        };
+        let problems = platform.problems.clone();
+        let handle = Handle::new(queries_in, changes.downgrade(), problems, Arc::clone(&metrics));
+        let driver = Self {
+            core: Core::new(Config { bounds: settings.bounds }),
+            sessions: HashMap::new(),
+            events,
+            queries,
+            problems_seen: platform.problems.clone(),
+            platform,
+            outbox: Outbox::default(),
+            changes,
+            gate,
+            health,
+            metrics,
+            figures_at: Moment(0),
+        };
+        (driver, port, handle)
+    }
+
+    /// Drives the core until `stop` says so, and then gives leadership up.
+    ///
+    /// # Errors
+    /// Where the platform has ended by itself.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+        self.count_problems();
+        loop {
+            let turn = self.next_turn(&mut stop).await;
+            let now = clock::now();
+            let mut events = 0;
+            match turn {
+                Turn::Session(envelope) => events += self.take_envelope(envelope, now),
+                Turn::Platform(Some(event)) => events += self.take(event, now),
+                Turn::Platform(None) | Turn::Commands(false) => {
+                    bail!("the platform has ended: see the log above")
+                }
+                Turn::Query(query) => query(&mut self.core, now),
+                Turn::Problems => self.count_problems(),
+                Turn::Commands(true) | Turn::Time => {}
+                Turn::Stop => break,
+            }
+            events += self.take_what_waits(now);
+            self.settle(events, now);
+            self.carry_out();
+            self.health.turned(now);
+        }
+        self.stop().await;
+        Ok(())
+    }
+
+    async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> Turn {
+        let now = clock::now();
+        let wake = self.core.poll_timeout().map_or(TICK, |wakeup| wakeup.at.since(now));
+        let commands = &self.platform.commands;
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => Turn::Stop,
+            event = self.platform.events.recv() => Turn::Platform(event),
+            Some(envelope) = self.events.recv() => Turn::Session(envelope),
+            Some(query) = self.queries.recv() => Turn::Query(query),
+            sent = self.outbox.send_one(commands), if !self.outbox.is_empty() => {
+                Turn::Commands(sent)
+            }
+            Ok(()) = self.problems_seen.changed() => Turn::Problems,
+            () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Turn::Time,
+        }
+    }
+
+    /// Takes what is there already, so that it is planned together.
+    fn take_what_waits(&mut self, now: Moment) -> usize {
+        let mut events = 0;
+        for _ in 0..PLATFORM_BATCH_MAX {
+            let Ok(event) = self.platform.events.try_recv() else { break };
+            events += self.take(event, now);
+        }
+        for _ in 0..SESSION_BATCH_MAX {
+            let Ok(envelope) = self.events.try_recv() else { break };
+            events += self.take_envelope(envelope, now);
+        }
+        for _ in 0..QUERY_BATCH_MAX {
+            let Ok(query) = self.queries.try_recv() else { break };
+            query(&mut self.core, now);
+        }
+        if self.core.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
+            events += self.take(Event::Wake, now);
+        }
+        events
+    }
+
+    fn take_envelope(&mut self, envelope: Envelope, now: Moment) -> usize {
+        let Envelope { conn, what, place } = envelope;
+        let taken = match what {
+            SessionEvent::Opened(slot) => {
+                self.sessions.insert(conn, slot);
+                0
+            }
+            SessionEvent::Closed => {
+                self.sessions.remove(&conn);
+                self.take(Event::Closed(conn), now)
+            }
+            // What a session says after the core has closed it is said to nobody.
+            SessionEvent::Agent(_) | SessionEvent::Sent if !self.sessions.contains_key(&conn) => 0,
+            SessionEvent::Sent => self.take(Event::Sent(conn), now),
+            SessionEvent::Agent(AgentMessage::Hello(hello)) => {
+                self.take(Event::Hello(conn, hello), now)
+            }
+            SessionEvent::Agent(AgentMessage::Report(report)) => {
+                self.take(Event::Report(conn, report), now)
+            }
+            SessionEvent::Agent(AgentMessage::Beat(beat)) => {
+                self.take(Event::Beat(conn, beat), now)
+            }
+        };
+        self.metrics.set_sessions(self.sessions.len());
+        drop(place);
+        taken
+    }
+
+    fn take(&mut self, event: Event, now: Moment) -> usize {
+        match &event {
+            Event::Elected(elected) => {
+                self.gate.set(Some(Term { epoch: elected.epoch, until: elected.until }));
+                self.health.role_known();
+            }
+            Event::Renewed(renewed) => {
+                if self.gate.term().is_some_and(|term| term.epoch == renewed.epoch) {
+                    self.gate.set(Some(Term { epoch: renewed.epoch, until: renewed.until }));
+                }
+            }
+            Event::Deposed { .. } => {
+                self.gate.set(None);
+                self.health.role_known();
+            }
+            Event::Desired(_) => self.health.manifests_read(),
+            Event::Hello(..)
+            | Event::Report(..)
+            | Event::Beat(..)
+            | Event::Closed(_)
+            | Event::Sent(_)
+            | Event::Registered(_)
+            | Event::Gone(_)
+            | Event::Drain(_)
+            | Event::Wake => {}
+        }
+        self.metrics.count_event(&event);
+        self.core.handle(event, now);
+        1
+    }
+
+    fn settle(&mut self, events: usize, now: Moment) {
+        let span = tracing::debug_span!("settle", events);
+        let _entered = (events > 0).then(|| span.enter());
+        let start = Instant::now();
+        self.core.settle(now);
+        self.metrics.settled(start.elapsed());
+        match self.core.leadership() {
+            Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
+            Leadership::StandsBy(_) => self.metrics.set_leadership(None),
+        }
+        if self.metrics.is_pushed() && now.since(self.figures_at) >= FIGURES_EVERY {
+            self.figures_at = now;
+            self.metrics.set_clusters(self.core.clusters(now));
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.core.poll_effect() {
+            match effect {
+                Effect::Send { conn, message } => self.send(conn, message),
+                Effect::Close(conn) => {
+                    self.sessions.remove(&conn);
+                    self.metrics.set_sessions(self.sessions.len());
+                }
+                Effect::Register(workers) => self.outbox.push(Command::Register(workers)),
+                Effect::Unregister(workers) => self.outbox.push(Command::Unregister(workers)),
+                Effect::Confirm => self.outbox.push(Command::Confirm),
+                Effect::StepDown { above } => {
+                    self.gate.set(None);
+                    self.outbox.push(Command::StepDown { above });
+                }
+                Effect::Notice(notice) => {
+                    notices::log(&notice);
+                    self.metrics.count_notice(&notice);
+                    // Nobody may be watching.
+                    let _ = self.changes.send(Change::Notice(notice));
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, conn: ConnId, message: CoordinatorMessage) {
+        self.metrics.count_sent(&message);
+        let Some(slot) = self.sessions.get(&conn) else { return };
+        match slot.try_send(Box::new(message)) {
+            // A session that has just ended says so by itself.
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                tracing::error!(conn = conn.0, "a second message before the first was sent");
+                self.sessions.remove(&conn);
+            }
+        }
+    }
+
+    fn count_problems(&mut self) {
+        let problems = self.problems_seen.borrow_and_update().len();
+        self.metrics.set_problems(problems);
+        let _ = self.changes.send(Change::Manifests { problems });
+    }
+
+    /// Grants no more, sends every agent away, and gives leadership up.
+    async fn stop(&mut self) {
+        self.health.stops();
+        let now = clock::now();
+        self.take(Event::Deposed { leader: None }, now);
+        self.settle(1, now);
+        self.carry_out();
+        for (_, slot) in self.sessions.drain() {
+            let reason = RefusalReason::GoAway;
+            let refusal = Refusal { reason, message: "the coordinator shuts down".into() };
+            // Where there is no room the agent finds out by the end of the stream.
+            let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
+        }
+        self.metrics.set_sessions(0);
+        let (resigned, answer) = oneshot::channel();
+        self.outbox.push(Command::Resign(resigned));
+        let resigns = async {
+            while !self.outbox.is_empty() && self.outbox.send_one(&self.platform.commands).await {}
+            // A platform that ended before it answered holds no leadership either.
+            let _ = answer.await;
+        };
+        if timeout(RESIGN_WITHIN, resigns).await.is_err() {
+            tracing::warn!("the platform did not give leadership up in time; it runs out");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The ways to a driver: what sessions put in, and what people ask. Nothing here holds a core.
+
+use std::sync::Arc;
+
+use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_coordinator_core::event::ConnId;
+use leasehold_types::Moment;
+use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
+
+use crate::gate::Gate;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::spec::Problem;
+
+/// Something that happened to a session, on its way to the driver.
+#[derive(Debug)]
+pub(crate) struct Envelope {
+    pub(crate) conn: ConnId,
+    pub(crate) what: SessionEvent,
+    /// What the event holds of a limit, until it is handled.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+/// What happened to a session.
+#[derive(Debug)]
+pub(crate) enum SessionEvent {
+    /// It is there; its messages go here.
+    Opened(mpsc::Sender<Box<CoordinatorMessage>>),
+    /// The agent said something.
+    Agent(AgentMessage),
+    /// The last message is on its way.
+    Sent,
+    /// It has ended.
+    Closed,
+}
+
+impl Envelope {
+    pub(crate) fn new(conn: ConnId, what: SessionEvent) -> Self {
+        Self { conn, what, place: None }
+    }
+
+    pub(crate) fn with_place(self, place: OwnedSemaphorePermit) -> Self {
+        Self { place: Some(place), ..self }
+    }
+}
+
+/// What sessions need of their cell.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionPort {
+    /// Never full: sessions are counted, and each one's events are.
+    pub(crate) events: mpsc::Sender<Envelope>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) sessions_max: usize,
+}
+
+/// A question, or an order, that the driver carries out on its core between two turns.
+pub(crate) type Query = Box<dyn FnOnce(&mut Core, Moment) + Send>;
+
+/// The driver has ended, and answers no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the coordinator shuts down")]
+pub struct Stopped;
+
+/// A change that watchers are told.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// The core's.
+    Notice(Notice),
+    /// The manifests' problems have changed; so many there are now.
+    Manifests {
+        /// How many.
+        problems: usize,
+    },
+}
+
+/// People's way to a driver.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    queries: mpsc::Sender<Query>,
+    changes: broadcast::WeakSender<Change>,
+    problems: watch::Receiver<Arc<Vec<Problem>>>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Handle {
+    pub(super) fn new(
+        queries: mpsc::Sender<Query>,
+        changes: broadcast::WeakSender<Change>,
+        problems: watch::Receiver<Arc<Vec<Problem>>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { queries, changes, problems, metrics }
+    }
+
+    /// The answer of the driver's core to `question`; waits where many others ask.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Core, Moment) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        let query: Query = Box::new(move |core, now| {
+            // Who asked may have gone meanwhile.
+            let _ = answer.send(question(core, now));
+        });
+        self.queries.send(query).await.map_err(|_| Stopped)?;
+        answered.await.map_err(|_| Stopped)
+    }
+
+    /// Every change from now on.
+    pub(crate) fn watch(&self) -> Result<broadcast::Receiver<Change>, Stopped> {
+        self.changes.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
+    }
+
+    /// What is wrong with the manifests at present.
+    pub(crate) fn problems(&self) -> Arc<Vec<Problem>> {
+        Arc::clone(&self.problems.borrow())
+    }
+}

@@ -1,0 +1,120 @@
+//! What probes are told: alive is a driver that makes progress, whoever leads; ready is a replica
+//! that knows its manifests and its role.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_types::Moment;
+
+/// The longest that a driver that works stays without a turn: it takes one at least every
+/// [`crate::driver::TICK`].
+const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// One replica's health, written by its driver.
+#[derive(Debug)]
+pub struct Health {
+    turn: AtomicU64,
+    manifests: AtomicBool,
+    role: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Health {
+    /// Health of a driver that starts at `now`.
+    #[must_use]
+    pub fn new(now: Moment) -> Self {
+        Self {
+            turn: AtomicU64::new(now.0),
+            manifests: AtomicBool::new(false),
+            role: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The driver took a turn.
+    pub fn turned(&self, now: Moment) {
+        self.turn.store(now.0, Ordering::Relaxed);
+    }
+
+    /// The manifests were read.
+    pub fn manifests_read(&self) {
+        self.manifests.store(true, Ordering::Relaxed);
+    }
+
+    /// It is known whether this replica leads.
+    pub fn role_known(&self) {
+        self.role.store(true, Ordering::Relaxed);
+    }
+
+    /// The process ends.
+    pub fn stops(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the process ends.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Ok, or why the process should be restarted.
+    ///
+    /// # Errors
+    /// One sentence for people.
+    pub fn alive(&self, now: Moment) -> Result<(), String> {
+        let since = now.since(Moment(self.turn.load(Ordering::Relaxed)));
+        match since <= TURN_MAX {
+            true => Ok(()),
+            false => Err(format!("the driver has taken no turn for {} s", since.as_secs())),
+        }
+    }
+
+    /// Ok, or why nobody should be sent here.
+    ///
+    /// # Errors
+    /// One sentence for people.
+    pub fn ready(&self, now: Moment) -> Result<(), String> {
+        self.alive(now)?;
+        if self.is_stopping() {
+            return Err("shutting down".into());
+        }
+        if !self.manifests.load(Ordering::Relaxed) {
+            return Err("the manifests have not been read yet".into());
+        }
+        if !self.role.load(Ordering::Relaxed) {
+            return Err("it is not known yet who leads".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_wants_manifests_and_a_role_and_ends_with_the_shutdown() {
+        let health = Health::new(Moment(0));
+        let now = Moment(1);
+        assert!(health.ready(now).is_err_and(|why| why.contains("manifests")));
+        health.manifests_read();
+        assert!(health.ready(now).is_err_and(|why| why.contains("leads")));
+        health.role_known();
+        assert_eq!(health.ready(now), Ok(()));
+        health.stops();
+        assert!(health.ready(now).is_err_and(|why| why.contains("shutting down")));
+        assert_eq!(health.alive(now), Ok(()));
+    }
+
+    #[test]
+    fn a_driver_without_a_turn_is_neither_alive_nor_ready() {
+        let health = Health::new(Moment(0));
+        health.manifests_read();
+        health.role_known();
+        let late = Moment(0) + TURN_MAX + Duration::from_nanos(1);
+        assert!(health.alive(late).is_err());
+        assert!(health.ready(late).is_err());
+        health.turned(late);
+        assert_eq!(health.ready(late), Ok(()));
+    }
+}

@@ -1,0 +1,303 @@
+//! What is counted and measured, through OpenTelemetry, read as Prometheus text. No label grows
+//! with workers, jobs or streams.
+
+mod figures;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::view::ClusterView;
+use leasehold_types::Epoch;
+use leasehold_types::limits::CLUSTERS_MAX;
+use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
+use opentelemetry_otlp::MetricExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
+use prometheus::{Encoder, Registry, TextEncoder};
+
+use self::figures::Figures;
+
+/// Upper bounds of the settle histogram's buckets, in seconds.
+const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
+
+/// Series of the widest metric: every cluster by every presence of its workers, and the overflow.
+const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
+
+/// One replica's metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    provider: SdkMeterProvider,
+    figures: Arc<Mutex<Figures>>,
+    is_pushed: bool,
+    grants: Counter<u64>,
+    revokes: Counter<u64>,
+    freed: Counter<u64>,
+    elections: Counter<u64>,
+    depositions: Counter<u64>,
+    renewals: Counter<u64>,
+    offences: Counter<u64>,
+    losses: Counter<u64>,
+    received: Counter<u64>,
+    sent: Counter<u64>,
+    refusals: Counter<u64>,
+    stalls: Counter<u64>,
+    settle: Histogram<f64>,
+}
+
+impl Metrics {
+    /// Metrics of one replica, all at zero; also exported by OTLP where `otlp` is given.
+    ///
+    /// # Errors
+    /// Where the exporters cannot be set up.
+    pub fn new(resource: Resource, otlp: Option<MetricExporter>) -> anyhow::Result<Self> {
+        let registry = Registry::new();
+        let reader = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .without_units()
+            .without_target_info()
+            .scope_info_enabled(false)
+            .build()?;
+        let mut provider = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(reader)
+            .with_view(|instrument: &Instrument| match instrument.name() {
+                figures::WORKERS => {
+                    Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok()
+                }
+                _ => None,
+            });
+        let is_pushed = otlp.is_some();
+        if let Some(exporter) = otlp {
+            provider = provider.with_periodic_exporter(exporter);
+        }
+        let provider = provider.build();
+        let meter = provider.meter("leasehold");
+        let figures = Arc::default();
+        figures::register(&meter, &figures);
+        let counter = |name: &'static str, help: &'static str| count(&meter, name, help);
+        let metrics = Self {
+            grants: counter("leasehold_grants", "Leases granted, by kind."),
+            revokes: counter("leasehold_revokes", "Streams asked back."),
+            freed: counter("leasehold_freed", "Stream leases that ended, by how it is known."),
+            elections: counter("leasehold_elections", "Elections that this replica won."),
+            depositions: counter("leasehold_depositions", "Terms of this replica that ended."),
+            renewals: counter("leasehold_renewals", "Renewals of leadership that succeeded."),
+            offences: counter("leasehold_offences", "Agents that broke the protocol's rules."),
+            losses: counter("leasehold_losses", "Workers silent for longer than their leases."),
+            received: counter("leasehold_messages_received", "Messages from agents, by kind."),
+            sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
+            refusals: counter("leasehold_refusals", "Sessions refused or ended, by reason."),
+            stalls: counter("leasehold_session_stalls", "Times that a session had to wait."),
+            settle: meter
+                .f64_histogram("leasehold_settle_duration_seconds")
+                .with_description("Time that a turn's planning and granting took.")
+                .with_boundaries(SETTLE_SECONDS.to_vec())
+                .build(),
+            registry,
+            figures,
+            is_pushed,
+            provider,
+        };
+        metrics.start_at_zero();
+        Ok(metrics)
+    }
+
+    /// A series that is absent until something happens cannot be alerted on.
+    fn start_at_zero(&self) {
+        for kind in ["pool", "stream"] {
+            self.grants.add(0, &label("kind", kind));
+        }
+        for how in ["released", "expired", "gone"] {
+            self.freed.add(0, &label("how", how));
+        }
+        for kind in ["hello", "report", "beat"] {
+            self.received.add(0, &label("kind", kind));
+        }
+        for kind in ["welcome", "refusal", "grant"] {
+            self.sent.add(0, &label("kind", kind));
+        }
+        for counter in [
+            &self.revokes,
+            &self.elections,
+            &self.depositions,
+            &self.renewals,
+            &self.offences,
+            &self.losses,
+            &self.stalls,
+        ] {
+            counter.add(0, &[]);
+        }
+        self.refusals.add(0, &label("reason", reason(&RefusalReason::Invalid)));
+    }
+
+    /// The Prometheus text of all of them.
+    ///
+    /// # Errors
+    /// Where the text cannot be written: a bug.
+    pub fn text(&self) -> anyhow::Result<String> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(String::from_utf8(text)?)
+    }
+
+    /// Sends what an exporter has not sent yet.
+    pub fn shutdown(&self) {
+        if let Err(error) = self.provider.shutdown() {
+            tracing::debug!(%error, "metrics were not flushed");
+        }
+    }
+
+    pub(crate) fn count_event(&self, event: &Event) {
+        match event {
+            Event::Hello(..) => self.received.add(1, &label("kind", "hello")),
+            Event::Report(..) => self.received.add(1, &label("kind", "report")),
+            Event::Beat(..) => self.received.add(1, &label("kind", "beat")),
+            Event::Renewed(_) => self.renewals.add(1, &[]),
+            Event::Closed(_)
+            | Event::Sent(_)
+            | Event::Desired(_)
+            | Event::Elected(_)
+            | Event::Deposed { .. }
+            | Event::Registered(_)
+            | Event::Gone(_)
+            | Event::Drain(_)
+            | Event::Wake => {}
+        }
+    }
+
+    pub(crate) fn count_notice(&self, notice: &Notice) {
+        match notice {
+            Notice::Elected(_) => self.elections.add(1, &[]),
+            Notice::Deposed(_) => self.depositions.add(1, &[]),
+            Notice::Lost(_) => self.losses.add(1, &[]),
+            Notice::PoolGranted { .. } => self.grants.add(1, &label("kind", "pool")),
+            Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
+            Notice::StreamRevoked { .. } => self.revokes.add(1, &[]),
+            Notice::StreamFreed { how, .. } => {
+                self.freed.add(1, &label("how", crate::driver::freed(*how)));
+            }
+            Notice::Offence { .. } => self.offences.add(1, &[]),
+            Notice::HoldEnded(_)
+            | Notice::Joined(_)
+            | Notice::Disconnected(_)
+            | Notice::DrainStarted(_)
+            | Notice::Gone(_) => {}
+        }
+    }
+
+    pub(crate) fn count_sent(&self, message: &CoordinatorMessage) {
+        let kind = match message {
+            CoordinatorMessage::Welcome(_) => "welcome",
+            CoordinatorMessage::Refusal(refusal) => {
+                self.refused(&refusal.reason);
+                "refusal"
+            }
+            CoordinatorMessage::Grant(_) => "grant",
+        };
+        self.sent.add(1, &label("kind", kind));
+    }
+
+    pub(crate) fn refused(&self, why: &RefusalReason) {
+        self.refusals.add(1, &label("reason", reason(why)));
+    }
+
+    pub(crate) fn session_stalled(&self) {
+        self.stalls.add(1, &[]);
+    }
+
+    pub(crate) fn settled(&self, took: Duration) {
+        self.settle.record(took.as_secs_f64(), &[]);
+    }
+
+    pub(crate) fn set_leadership(&self, epoch: Option<Epoch>) {
+        self.set(|figures| figures.epoch = epoch);
+    }
+
+    pub(crate) fn set_sessions(&self, sessions: usize) {
+        self.set(|figures| figures.sessions = sessions);
+    }
+
+    pub(crate) fn set_problems(&self, problems: usize) {
+        self.set(|figures| figures.problems = problems);
+    }
+
+    pub(crate) fn set_clusters(&self, clusters: Vec<ClusterView>) {
+        self.set(|figures| figures.clusters = clusters);
+    }
+
+    /// Whether somebody is sent the figures without asking for them.
+    pub(crate) fn is_pushed(&self) -> bool {
+        self.is_pushed
+    }
+
+    /// Agents connected at present.
+    pub(crate) fn sessions(&self) -> usize {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner).sessions
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Figures)) {
+        change(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn count(meter: &Meter, name: &'static str, help: &'static str) -> Counter<u64> {
+    meter.u64_counter(name).with_description(help).build()
+}
+
+fn label(key: &'static str, value: &'static str) -> [KeyValue; 1] {
+    [KeyValue::new(key, value)]
+}
+
+fn reason(reason: &RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::NotLeader(_) => "not_leader",
+        RefusalReason::UnknownCluster => "unknown_cluster",
+        RefusalReason::NewerIncarnation(_) => "newer_incarnation",
+        RefusalReason::NewerLink => "newer_link",
+        RefusalReason::Protocol => "protocol",
+        RefusalReason::Limit => "limit",
+        RefusalReason::Invalid => "invalid",
+        RefusalReason::Unauthorized => "unauthorized",
+        RefusalReason::GoAway => "go_away",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_series_is_there_from_the_start_with_help_and_type() {
+        let metrics = Metrics::new(Resource::builder_empty().build(), None).expect("metrics");
+        let text = metrics.text().expect("text");
+        for name in [
+            "leasehold_leader",
+            "leasehold_epoch",
+            "leasehold_sessions",
+            "leasehold_manifest_problems",
+            "leasehold_grants_total",
+            "leasehold_revokes_total",
+            "leasehold_freed_total",
+            "leasehold_elections_total",
+            "leasehold_depositions_total",
+            "leasehold_renewals_total",
+            "leasehold_offences_total",
+            "leasehold_losses_total",
+            "leasehold_messages_received_total",
+            "leasehold_messages_sent_total",
+            "leasehold_refusals_total",
+            "leasehold_session_stalls_total",
+        ] {
+            assert!(text.contains(&format!("# HELP {name} ")), "{name} in\n{text}");
+            assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");
+        }
+        metrics.settled(Duration::from_micros(300));
+        let text = metrics.text().expect("text");
+        assert!(text.contains("leasehold_settle_duration_seconds_count 1"), "{text}");
+    }
+}

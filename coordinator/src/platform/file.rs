@@ -1,0 +1,80 @@
+//! The standalone platform: manifests in a folder that it watches, and a state folder on a local
+//! file system where replicas elect a leader and write down who may hold leases. A replica takes
+//! no term before it has read the manifests: a leader that wants nothing would take everything
+//! from everyone.
+
+mod campaign;
+mod manifests;
+mod register;
+mod terms;
+mod watcher;
+
+#[cfg(test)]
+mod election_tests;
+#[cfg(test)]
+mod manifests_tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leasehold_types::TimeBounds;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::campaign::Campaign;
+use self::manifests::Manifests;
+use self::terms::Terms;
+use super::{COMMANDS_MAX, EVENTS_MAX, Platform};
+
+/// How a replica runs on files.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The manifests' folder.
+    pub manifests: PathBuf,
+    /// The folder that the replicas share; made where it is missing.
+    pub state_dir: PathBuf,
+    /// This replica's name.
+    pub identity: String,
+    /// Where agents and people reach this replica: HOST:PORT.
+    pub address: String,
+    /// How long a leader's heartbeat may stand still before a standby takes over.
+    pub takeover_after: Duration,
+    /// How long leadership lasts after a renewal was sent.
+    pub leadership: Duration,
+    /// How far clocks may be apart.
+    pub bounds: TimeBounds,
+}
+
+/// Starts the platform on the present runtime.
+///
+/// # Errors
+/// Where the state folder cannot be made. Whatever goes wrong later is logged and tried again.
+pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
+    let state_dir = settings.state_dir.clone();
+    let terms = blocking(move || Terms::open(&state_dir)).await;
+    let terms = terms.with_context(|| {
+        format!("the state folder {} cannot be used", settings.state_dir.display())
+    })?;
+    let manifests = std::path::absolute(&settings.manifests)
+        .with_context(|| format!("{:?} is no folder's name", settings.manifests))?;
+    let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let (problem_sender, problems) = watch::channel(Arc::default());
+    let (ready, is_ready) = oneshot::channel();
+    let manifests = Manifests::new(manifests, event_sender.clone(), problem_sender, ready);
+    tokio::spawn(manifests.run());
+    let campaign = Campaign::new(settings, terms, event_sender, command_receiver);
+    tokio::spawn(campaign.run(is_ready));
+    Ok(Platform { events, commands, problems })
+}
+
+/// Runs what waits for the disk where it holds nobody up.
+async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down, and this task with it.
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,332 @@
+//! Elections on real files: two platforms on one state folder, and the files by hand where a
+//! process would have to hang.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::{Elected, Event, Exposure};
+use leasehold_types::{ClusterName, Epoch, SetName, TimeBounds, WorkerKey, WorkerName};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::register::{Change, Register};
+use super::terms::{Claim, Standing, Terms};
+use super::{Settings, start};
+use crate::clock;
+use crate::platform::{Command, Platform};
+
+/// Long enough that only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn settings(folder: &Path, name: &str) -> Settings {
+    let manifests = folder.join("manifests");
+    fs::create_dir_all(&manifests).unwrap();
+    Settings {
+        manifests,
+        state_dir: folder.join("state"),
+        identity: name.into(),
+        address: format!("{name}:7400"),
+        takeover_after: Duration::from_millis(400),
+        leadership: Duration::from_secs(30),
+        bounds: TimeBounds::default(),
+    }
+}
+
+fn claim(name: &str) -> Claim {
+    let address = format!("{name}:7400");
+    Claim { identity: name.into(), address, leadership_ms: 30_000, id: fastrand::u64(..) }
+}
+
+fn worker(name: &str) -> WorkerKey {
+    let cluster = ClusterName::new("swarm").unwrap();
+    WorkerKey { cluster, worker: WorkerName::new(name).unwrap() }
+}
+
+fn exposure(jobs_max: u32) -> Exposure {
+    let sets = BTreeMap::from([(SetName::new("cars").unwrap(), true)]);
+    Exposure { ttl: Duration::from_secs(10), jobs_max, sets }
+}
+
+async fn next(platform: &mut Platform) -> Event {
+    let event = timeout(PATIENCE, platform.events.recv()).await;
+    event.expect("an event in time").expect("a platform that runs")
+}
+
+async fn elected(platform: &mut Platform) -> Elected {
+    loop {
+        if let Event::Elected(elected) = next(platform).await {
+            return elected;
+        }
+    }
+}
+
+/// The next word on who else leads.
+async fn deposed(platform: &mut Platform) -> Option<String> {
+    loop {
+        match next(platform).await {
+            Event::Deposed { leader } => return leader,
+            Event::Elected(elected) => panic!("elected, epoch {}", elected.epoch),
+            _ => {}
+        }
+    }
+}
+
+/// Keeps a platform's channel from filling up while another is looked at.
+fn drain(mut platform: Platform) -> tokio::task::JoinHandle<Platform> {
+    tokio::spawn(async move {
+        let sleep = tokio::time::sleep(PATIENCE);
+        tokio::pin!(sleep);
+        loop {
+            tokio::select! {
+                event = platform.events.recv() => match event {
+                    Some(_) => {}
+                    None => return platform,
+                },
+                () = &mut sleep => return platform,
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    let first = elected(&mut a).await;
+    assert_eq!(first.epoch, Epoch(1));
+    assert!(first.exposed.is_empty());
+    assert!(first.predecessor_end <= clock::now());
+    assert!(first.until <= clock::now() + Duration::from_secs(30));
+
+    let mut b = start(settings(folder.path(), "b")).await.unwrap();
+    a.commands.send(Command::Register(vec![(worker("w"), exposure(3))])).await.unwrap();
+    loop {
+        if let Event::Registered(said) = next(&mut a).await {
+            assert_eq!(said, [(worker("w"), exposure(3))]);
+            break;
+        }
+    }
+    let a = drain(a);
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+
+    a.abort();
+    let second = elected(&mut b).await;
+    assert_eq!(second.epoch, Epoch(2));
+    assert_eq!(second.exposed, BTreeMap::from([(worker("w"), exposure(3))]));
+    // The first has ended, as its lock tells: nothing of it need be waited for.
+    assert!(second.predecessor_end <= clock::now());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_above() {
+    let folder = tempfile::tempdir().unwrap();
+    // No sign of life is ever missed here: only the lock can tell.
+    let mut slow = settings(folder.path(), "a");
+    slow.takeover_after = Duration::from_secs(3600);
+    let mut a = start(slow.clone()).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    a.commands.send(Command::StepDown { above: Some(Epoch(40)) }).await.unwrap();
+    assert_eq!(deposed(&mut a).await, None);
+    assert_eq!(elected(&mut a).await.epoch, Epoch(41));
+
+    slow.identity = "b".into();
+    slow.address = "b:7400".into();
+    let mut b = start(slow).await.unwrap();
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    let (done, is_done) = oneshot::channel();
+    a.commands.send(Command::Resign(done)).await.unwrap();
+    let _a = drain(a);
+    timeout(PATIENCE, is_done).await.unwrap().unwrap();
+    let second = elected(&mut b).await;
+    assert_eq!(second.epoch, Epoch(42));
+    assert!(second.predecessor_end <= clock::now());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_leader_is_replaced_and_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "b");
+    let terms = Terms::open(&settings.state_dir).unwrap();
+    let mut hung = terms.take(Epoch(7), &claim("hung")).unwrap().unwrap();
+    assert_eq!(terms.renew(&mut hung).unwrap(), Standing::Leads);
+    let last_renewal = clock::now();
+
+    let mut b = start(settings.clone()).await.unwrap();
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("hung:7400"));
+    let elected = elected(&mut b).await;
+    assert_eq!(elected.epoch, Epoch(8));
+    // It may grant until its last renewal runs out by its own clock.
+    let bounds = settings.bounds;
+    assert!(elected.predecessor_end >= last_renewal + bounds.outlast(Duration::from_secs(30)));
+    assert_eq!(terms.renew(&mut hung).unwrap(), Standing::Deposed(Epoch(8)));
+
+    // The next one waits for it too, for as long as its process lives.
+    let third = terms.lingering(Epoch(9)).unwrap();
+    assert_eq!(third.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [Epoch(7), Epoch(8)]);
+    drop(hung);
+    assert!(terms.is_over(Epoch(7)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    let first = elected(&mut a).await;
+    let terms = Terms::open(&settings.state_dir).unwrap();
+    let mut usurper = terms.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
+    a.commands.send(Command::Register(vec![(worker("late"), exposure(1))])).await.unwrap();
+    loop {
+        match next(&mut a).await {
+            Event::Registered(said) => panic!("{said:?} registered by a deposed leader"),
+            Event::Deposed { leader } => {
+                assert_eq!(leader.as_deref(), Some("b:7400"));
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(terms.renew(&mut usurper).unwrap(), Standing::Leads);
+    // Its driver may grant until the end of its term: whoever leads next waits for that.
+    drop(usurper);
+    let third = elected(&mut a).await;
+    assert_eq!(third.epoch, Epoch(3));
+    assert!(third.predecessor_end >= first.until);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    a.commands.send(Command::StepDown { above: Some(Epoch(6)) }).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(7));
+    a.commands.send(Command::Register(vec![(worker("w"), exposure(3))])).await.unwrap();
+    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+
+    // In one step: the leader would put files back while others are being removed.
+    fs::rename(&settings.state_dir, folder.path().join("removed")).unwrap();
+    // Two confirmations later it has been seen to be gone, and is there again.
+    let terms = loop {
+        a.commands.send(Command::Confirm).await.unwrap();
+        match next(&mut a).await {
+            Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(7)),
+            other => panic!("{other:?}"),
+        }
+        let terms = Terms::open(&settings.state_dir).unwrap();
+        if terms.highest().unwrap() == Some(Epoch(7)) {
+            break terms;
+        }
+    };
+    assert!(!terms.is_over(Epoch(7)));
+    let alive = || {
+        let names = fs::read_dir(settings.state_dir.join("epochs")).unwrap();
+        let mut paths = names.map(|entry| entry.unwrap().path());
+        paths.find(|path| path.extension().is_some_and(|extension| extension == "alive"))
+    };
+    fs::remove_file(alive().unwrap()).unwrap();
+    while alive().is_none() {
+        a.commands.send(Command::Confirm).await.unwrap();
+        next(&mut a).await;
+    }
+    assert!(!terms.is_over(Epoch(7)));
+    a.commands.send(Command::Register(vec![(worker("x"), exposure(1))])).await.unwrap();
+    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    let _a = drain(a);
+    let register = Register::open(&settings.state_dir, Epoch(8)).unwrap();
+    let workers: BTreeSet<_> = register.entries().keys().cloned().collect();
+    assert_eq!(workers, BTreeSet::from([worker("w"), worker("x")]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_readable_manifests_nobody_leads() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    fs::remove_dir(&settings.manifests).unwrap();
+    let mut a = start(settings.clone()).await.unwrap();
+    let mut problems = a.problems.clone();
+    timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
+    // After each command it looks whether it is to lead.
+    for _ in 0..5 {
+        a.commands.send(Command::Confirm).await.unwrap();
+    }
+    while a.commands.capacity() < a.commands.max_capacity() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(Terms::open(&settings.state_dir).unwrap().highest().unwrap(), None);
+    fs::create_dir(&settings.manifests).unwrap();
+    assert!(matches!(next(&mut a).await, Event::Desired(_)));
+    assert!(matches!(next(&mut a).await, Event::Elected(_)));
+}
+
+#[test]
+fn of_many_that_take_one_epoch_exactly_one_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let terms = Terms::open(folder.path()).unwrap();
+    const RACERS: usize = 8;
+    for round in 1..=200 {
+        let barrier = Barrier::new(RACERS);
+        let seats = std::thread::scope(|scope| {
+            let race = || {
+                barrier.wait();
+                terms.take(Epoch(round), &claim("racer")).unwrap()
+            };
+            let racers: Vec<_> = (0..RACERS).map(|_| scope.spawn(race)).collect();
+            racers.into_iter().filter_map(|racer| racer.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(seats.len(), 1, "round {round}");
+        assert_eq!(terms.highest().unwrap(), Some(Epoch(round)));
+        drop(seats);
+        terms.prune().unwrap();
+    }
+    let left: Vec<_> = fs::read_dir(folder.path().join("epochs")).unwrap().collect();
+    assert_eq!(left.len(), 8 * 3, "{left:?}");
+}
+
+#[test]
+fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = Register::open(folder.path(), Epoch(1)).unwrap();
+    let enter = |name: &str, jobs| Change::Enter(worker(name), exposure(jobs));
+    first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
+    first.write(&[Change::Strike(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
+    let log = folder.path().join("register/00000000000000000001.log");
+    let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
+    file.write_all(br#"{"enter":{"cluster":"swarm","worker":"to"#).unwrap();
+
+    let mut second = Register::open(folder.path(), Epoch(5)).unwrap();
+    let wanted = BTreeMap::from([(worker("b"), exposure(3)), (worker("c"), exposure(4))]);
+    assert_eq!(*second.entries(), wanted);
+    second.write(&[]).unwrap();
+    let mut third = Register::open(folder.path(), Epoch(6)).unwrap();
+    assert_eq!(*third.entries(), wanted);
+    third.write(&[]).unwrap();
+    assert!(!log.exists(), "an old log stays");
+
+    // A line in the middle may be a worker's: nobody may lead without it.
+    let newest = folder.path().join("register/00000000000000000006.log");
+    let text = fs::read_to_string(&newest).unwrap();
+    fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
+    let error = Register::open(folder.path(), Epoch(7)).unwrap_err().to_string();
+    assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");
+}
+
+#[test]
+fn a_log_does_not_grow_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut register = Register::open(folder.path(), Epoch(1)).unwrap();
+    let changes: Vec<_> = (0..5_000).map(|n| Change::Enter(worker("w"), exposure(n))).collect();
+    for _ in 0..5 {
+        register.write(&changes).unwrap();
+    }
+    let log = folder.path().join("register/00000000000000000001.log");
+    let lines = fs::read_to_string(log).unwrap().lines().count();
+    assert!(lines <= 15_000, "{lines} lines for one worker");
+    let entries = Register::open(folder.path(), Epoch(2)).unwrap();
+    assert_eq!(*entries.entries(), BTreeMap::from([(worker("w"), exposure(4_999))]));
+}

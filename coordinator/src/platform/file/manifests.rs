@@ -1,0 +1,175 @@
+//! Keeps the desired state in step with the manifests' folder: it reads all of it after every
+//! change, tells the driver what is different, and says each problem once when it appears and
+//! once when it is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_coordinator_core::event::Event;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::blocking;
+use super::watcher::Watcher;
+use crate::spec::folder::Stamp;
+use crate::spec::{Catalog, Problem, Reading};
+
+/// Changes are gathered until nothing has changed for so long, since a save is several.
+const QUIET: Duration = Duration::from_millis(25);
+/// Rounds of gathering: a folder that never comes to rest is read all the same.
+const ROUNDS_MAX: usize = 10;
+/// How often every stamp is looked at.
+const RESCAN: Duration = Duration::from_secs(5);
+
+/// Reads one folder for one driver.
+pub(crate) struct Manifests {
+    state: Box<State>,
+    wakes: mpsc::Receiver<()>,
+    events: mpsc::Sender<Event>,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    /// Told when the driver has the first desired state.
+    ready: Option<oneshot::Sender<()>>,
+    last: Option<Arc<Desired>>,
+}
+
+/// What is read and watched on the threads for blocking work.
+struct State {
+    root: PathBuf,
+    catalog: Catalog,
+    watcher: Watcher,
+    stamps: Vec<(PathBuf, Stamp)>,
+}
+
+impl Manifests {
+    pub(crate) fn new(
+        root: PathBuf,
+        events: mpsc::Sender<Event>,
+        problems: watch::Sender<Arc<Vec<Problem>>>,
+        ready: oneshot::Sender<()>,
+    ) -> Self {
+        let (watcher, wakes) = Watcher::new();
+        let catalog = Catalog::new(&root);
+        let state = Box::new(State { root, catalog, watcher, stamps: Vec::new() });
+        Self { state, wakes, events, problems, ready: Some(ready), last: None }
+    }
+
+    /// Runs until the driver is gone.
+    pub(crate) async fn run(mut self) {
+        let mut rescans = interval(RESCAN);
+        rescans.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut woken = true;
+        loop {
+            let mut state = self.state;
+            let (state, reading) = blocking(move || {
+                let reading = (woken || state.has_changed()).then(|| state.read());
+                (state, reading)
+            })
+            .await;
+            self.state = state;
+            if let Some(reading) = reading
+                && self.tell(reading).await.is_err()
+            {
+                return;
+            }
+            tokio::select! {
+                () = self.events.closed() => return,
+                _ = rescans.tick() => woken = false,
+                wake = self.wakes.recv() => {
+                    woken = true;
+                    if wake.is_some() {
+                        self.settle().await;
+                    } else {
+                        // Without notifications the rescans remain.
+                        rescans.tick().await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn settle(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            if timeout(QUIET, self.wakes.recv()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn tell(&mut self, reading: Reading) -> Result<(), ()> {
+        self.report(reading.problems);
+        let Some(desired) = reading.desired else { return Ok(()) };
+        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &desired)) {
+            return Ok(());
+        }
+        let (clusters, sets) = (desired.clusters.len(), desired.sets.len());
+        let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
+        tracing::info!(clusters, sets, streams, "manifests in force");
+        self.last = Some(desired.clone());
+        self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
+        if let Some(ready) = self.ready.take() {
+            let _ = ready.send(());
+        }
+        Ok(())
+    }
+
+    fn report(&self, problems: Vec<Problem>) {
+        let old: BTreeSet<Problem> = self.problems.borrow().iter().cloned().collect();
+        let new: BTreeSet<Problem> = problems.iter().cloned().collect();
+        for problem in new.difference(&old) {
+            let Problem { file, line, column, field, message } = problem;
+            tracing::warn!(file, line, column, field, message, "manifest problem");
+        }
+        for problem in old.difference(&new) {
+            let Problem { file, line, field, message, .. } = problem;
+            tracing::info!(file, line, field, message, "manifest problem gone");
+        }
+        if old != new {
+            self.problems.send_replace(Arc::new(problems));
+        }
+    }
+}
+
+impl State {
+    fn has_changed(&self) -> bool {
+        self.stamps != self.look()
+    }
+
+    /// Reads until everything that was read was watched before.
+    fn read(&mut self) -> Reading {
+        // A change during the reading must differ from what is remembered.
+        let before: BTreeMap<PathBuf, Stamp> = self.look().into_iter().collect();
+        let mut reading = self.catalog.read();
+        for _ in 0..ROUNDS_MAX {
+            let (folders, files) = self.paths();
+            if !self.watcher.watch(&folders, &files) {
+                break;
+            }
+            reading = self.catalog.read();
+        }
+        self.stamps = self.look();
+        for (path, stamp) in &mut self.stamps {
+            *stamp = before.get(path).copied().unwrap_or(*stamp);
+        }
+        reading
+    }
+
+    fn look(&self) -> Vec<(PathBuf, Stamp)> {
+        let (folders, files) = self.paths();
+        let paths = folders.into_iter().chain(files);
+        paths.map(|path| (path.clone(), Stamp::of(&path))).collect()
+    }
+
+    fn paths(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let seen = self.catalog.seen();
+        let below =
+            |path: &String| if path.is_empty() { self.root.clone() } else { self.root.join(path) };
+        let mut folders: Vec<PathBuf> = seen.folders.iter().map(below).collect();
+        if !seen.folders.contains("") {
+            folders.push(self.root.clone());
+        }
+        (folders, seen.files.iter().map(below).collect())
+    }
+}

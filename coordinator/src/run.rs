@@ -1,0 +1,241 @@
+//! One process: it puts platform, driver and ports together, and takes them down in an order in
+//! which nothing is granted that a successor could not know of.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use opentelemetry_otlp::MetricExporter;
+use opentelemetry_sdk::Resource;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::transport::ServerTlsConfig;
+
+use crate::admin::Admin;
+use crate::config::Settings;
+use crate::driver::{self, Driver};
+use crate::http::{self, HttpState};
+use crate::metrics::Metrics;
+use crate::platform::{Platform, file};
+use crate::server::{self, GrpcPort};
+use crate::telemetry::Telemetry;
+
+/// How long open streams may take to end once everybody was sent away.
+const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long the last metrics may take to be sent.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+
+/// Both ports, bound, so that their addresses are known before anything runs.
+#[derive(Debug)]
+pub struct Sockets {
+    grpc: TcpListener,
+    http: TcpListener,
+}
+
+impl Sockets {
+    /// Binds both ports.
+    ///
+    /// # Errors
+    /// Names the flag and the address that cannot be had.
+    pub async fn bind(listen: SocketAddr, http_listen: SocketAddr) -> anyhow::Result<Self> {
+        let grpc = bind("--listen", listen).await?;
+        let http = bind("--http-listen", http_listen).await?;
+        Ok(Self { grpc, http })
+    }
+
+    /// The address of the gRPC port.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn grpc_addr(&self) -> std::io::Result<SocketAddr> {
+        self.grpc.local_addr()
+    }
+
+    /// The address of the HTTP port.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn http_addr(&self) -> std::io::Result<SocketAddr> {
+        self.http.local_addr()
+    }
+}
+
+/// What a replica needs beside its sockets and its platform.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// How far clocks may be apart.
+    pub bounds: leasehold_types::TimeBounds,
+    /// The most agents that may be connected.
+    pub sessions_max: usize,
+    /// TLS for the gRPC port.
+    pub tls: Option<ServerTlsConfig>,
+    /// What describes this process to whoever collects.
+    pub resource: Option<Resource>,
+    /// Where metrics go beside the Prometheus text.
+    pub metrics: Option<MetricExporter>,
+}
+
+/// Runs a replica until SIGTERM or SIGINT; a second signal ends the process at once.
+///
+/// # Errors
+/// What it could not start with, or why it had to end.
+pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(run_settings(settings));
+    // Whatever still runs (a resolver, a file) must not hold the exit up.
+    runtime.shutdown_background();
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+async fn run_settings(settings: Settings) -> anyhow::Result<()> {
+    let tls = settings.tls.as_ref().map(crate::tls::TlsFiles::read).transpose()?;
+    let mut telemetry = Telemetry::start(settings.log_format)?;
+    let sockets = Sockets::bind(settings.listen, settings.http_listen).await?;
+    let grpc = sockets.grpc_addr()?;
+    let address = settings.advertise.unwrap_or_else(|| grpc.to_string());
+    tracing::info!(
+        %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
+        version = env!("CARGO_PKG_VERSION"), "listening"
+    );
+    let platform = file::start(file::Settings {
+        manifests: settings.manifests,
+        state_dir: settings.state_dir,
+        identity: settings.identity,
+        address,
+        takeover_after: settings.takeover_after,
+        leadership: settings.leadership,
+        bounds: settings.bounds,
+    })
+    .await?;
+    let options = Options {
+        bounds: settings.bounds,
+        sessions_max: settings.sessions_max,
+        tls,
+        resource: Some(telemetry.resource.clone()),
+        metrics: telemetry.metrics.take(),
+    };
+    let stop = stop_signals()?;
+    let outcome = serve(options, sockets, platform, stop).await;
+    match &outcome {
+        Ok(()) => tracing::info!("stopped"),
+        Err(error) => tracing::error!("{error:#}"),
+    }
+    // Flushing blocks this thread for a moment; exporters send on the others.
+    tokio::task::block_in_place(|| telemetry.shutdown());
+    outcome
+}
+
+/// Serves over a platform until `stop`, then gives leadership up and ends every session.
+///
+/// # Errors
+/// Where a part ends that must not.
+pub async fn serve(
+    options: Options,
+    sockets: Sockets,
+    platform: Platform,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let resource = options.resource.unwrap_or_else(|| Resource::builder_empty().build());
+    let metrics = Arc::new(Metrics::new(resource, options.metrics)?);
+    let settings = driver::Settings { bounds: options.bounds, sessions_max: options.sessions_max };
+    let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
+    let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
+    let admin = Admin::new(handle);
+    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, admin };
+
+    // First the driver stops, then the ports: agents are still told where things stand.
+    let (stop_driver, driver_stops) = watch::channel(false);
+    let (stop_ports, ports_stop) = watch::channel(false);
+    let mut driver = tokio::spawn(driver.run(driver_stops));
+    let mut grpc = tokio::spawn(server::serve(port, told(ports_stop.clone())));
+    let mut http = tokio::spawn(http::serve(sockets.http, state, told(ports_stop)));
+    let outcome = tokio::select! {
+        () = stop => {
+            tracing::info!("stopping");
+            let _ = stop_driver.send(true);
+            (&mut driver).await.context("driver").and_then(|ended| ended)
+        }
+        ended = &mut driver => ended.context("driver").and_then(|ended| ended),
+        ended = &mut grpc => early("gRPC port", ended),
+        ended = &mut http => early("HTTP port", ended),
+    };
+    let _ = stop_ports.send(true);
+    let ports = async {
+        for port in [&mut grpc, &mut http] {
+            if !port.is_finished() {
+                let _ = port.await;
+            }
+        }
+    };
+    if timeout(STREAMS_END_WITHIN, ports).await.is_err() {
+        tracing::debug!("some streams had to be cut");
+    }
+    for part in [&driver, &grpc, &http] {
+        part.abort();
+    }
+    let flushed = tokio::task::spawn_blocking(move || metrics.shutdown());
+    if timeout(FLUSH_WITHIN, flushed).await.is_err() {
+        tracing::debug!("the last metrics were not sent in time");
+    }
+    outcome
+}
+
+/// Reads the manifests as [`run`] would and prints what is wrong with them: 0 for nothing.
+#[must_use]
+pub fn check(manifests: &Path) -> ExitCode {
+    let problems = crate::spec::problems(manifests);
+    for problem in &problems {
+        println!("{problem}");
+    }
+    match problems.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{flag} {address}"))
+}
+
+async fn told(mut stop: watch::Receiver<bool>) {
+    // An error says that the sender is gone, and with it the process's main task.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+fn early(
+    part: &str,
+    ended: Result<anyhow::Result<()>, tokio::task::JoinError>,
+) -> anyhow::Result<()> {
+    let part = part.to_owned();
+    match ended {
+        Ok(Ok(())) => Err(anyhow::anyhow!("{part}: ended by itself")),
+        Ok(Err(error)) => Err(error.context(part)),
+        Err(error) => Err(anyhow::Error::from(error).context(part)),
+    }
+}
+
+/// Waits for the first signal that asks to stop; from then on a second one ends the process.
+fn stop_signals() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            std::process::exit(1);
+        });
+    })
+}

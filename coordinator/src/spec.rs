@@ -1,0 +1,20 @@
+//! The manifests: what people write, read once into the desired state. Past this module no
+//! invalid value exists, and whatever is wrong is named with its file, line, column and field.
+
+mod catalog;
+mod check;
+mod decode;
+mod duration;
+pub(crate) mod folder;
+pub mod manifest;
+mod problem;
+mod resolve;
+mod streams;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub use catalog::{Catalog, Reading, problems};
+pub use duration::{DURATION_MAX, Span};
+pub use problem::Problem;

@@ -1,0 +1,327 @@
+//! From one document to one object of the desired state: every rule on single values is here, and
+//! each value that breaks one is named with its place.
+
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{Cluster, Mode, Moves, Policy, StreamSet};
+use leasehold_types::{ClusterName, SetName, limits};
+use serde::de::DeserializeOwned;
+
+use super::decode::{decode, show};
+use super::manifest::{
+    API_VERSION, Manifest, ModeSpec, PolicySpec, StreamSetSpec, WorkerClusterSpec,
+};
+use super::problem::Problem;
+use super::streams::{self, StreamList};
+use super::tree::{Mark, Node, Value};
+
+/// Files that one set may take streams from.
+pub(crate) const SOURCES_MAX: usize = 1_000;
+
+/// Names an object of either kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ObjectId {
+    Cluster(ClusterName),
+    Set(SetName),
+}
+
+impl std::fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cluster(name) => write!(f, "WorkerCluster {name}"),
+            Self::Set(name) => write!(f, "StreamSet {name}"),
+        }
+    }
+}
+
+/// What a document says, where it says something valid.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Cluster(Cluster),
+    Set(SetDraft),
+}
+
+/// A set whose streams are not all read yet.
+#[derive(Clone, Debug)]
+pub(crate) struct SetDraft {
+    /// The set with its inline streams.
+    pub(crate) set: StreamSet,
+    /// The places of the inline streams.
+    pub(crate) marks: Vec<Mark>,
+    /// The files that the rest comes from.
+    pub(crate) sources: Vec<Source>,
+    /// Where it names its cluster.
+    pub(crate) cluster_at: Mark,
+}
+
+/// A file of streams, as a set names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) file: String,
+    pub(crate) at: Mark,
+    pub(crate) field: String,
+}
+
+/// One document, looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Document {
+    /// What it defines, if that much can be read.
+    pub(crate) id: Option<ObjectId>,
+    /// Where it names itself.
+    pub(crate) at: Mark,
+    /// What it says; none where a problem was reported.
+    pub(crate) body: Option<Body>,
+}
+
+/// Looks at one document of a manifest file.
+pub(crate) fn document(file: &str, mut node: Node, problems: &mut Vec<Problem>) -> Document {
+    let kind = node.get("kind").and_then(Node::text).map(str::to_owned);
+    let at = name_mark(&node);
+    let mut checker = Checker { file, at: node.at, problems, wrong: false };
+    let (id, body) = match kind.as_deref() {
+        Some("WorkerCluster") => {
+            let id = name(&node, ClusterName::new).map(ObjectId::Cluster);
+            let manifest = checker.shape::<WorkerClusterSpec>(&mut node);
+            (id, manifest.map(|m| Body::Cluster(checker.cluster(&node, &m.spec))))
+        }
+        Some("StreamSet") => {
+            let id = name(&node, SetName::new).map(ObjectId::Set);
+            let manifest = checker.shape::<StreamSetSpec>(&mut node);
+            (id, manifest.and_then(|m| checker.set(&node, &m.spec)).map(Body::Set))
+        }
+        _ => {
+            checker.stranger(&node);
+            (None, None)
+        }
+    };
+    let body = if checker.wrong { None } else { body };
+    Document { id, at, body }
+}
+
+/// The files of streams that a document names, valid or not.
+pub(crate) fn sources(node: &Node) -> impl Iterator<Item = &str> {
+    let list = node.get("spec").and_then(|spec| spec.get("streamsFrom"));
+    let items = match list.map(|list| &list.value) {
+        Some(Value::List(items)) => items.as_slice(),
+        _ => &[],
+    };
+    items.iter().filter_map(|item| item.get("file").and_then(Node::text))
+}
+
+fn name<T, E>(node: &Node, make: impl Fn(&str) -> Result<T, E>) -> Option<T> {
+    make(node.get("metadata")?.get("name")?.text()?).ok()
+}
+
+fn name_mark(node: &Node) -> Mark {
+    node.get("metadata").and_then(|m| m.get("name")).map_or(node.at, |name| name.at)
+}
+
+/// Gathers what is wrong with one document.
+struct Checker<'a> {
+    file: &'a str,
+    at: Mark,
+    problems: &'a mut Vec<Problem>,
+    wrong: bool,
+}
+
+impl Checker<'_> {
+    fn report(&mut self, at: Mark, field: impl Into<String>, message: impl Into<String>) {
+        self.wrong = true;
+        let at = if at.line == 0 { self.at } else { at };
+        self.problems.push(Problem::new(self.file, at, field, message));
+    }
+
+    /// Blames a field by its path, or the nearest mapping around it where it is left out.
+    fn blame(&mut self, root: &Node, path: &str, message: impl Into<String>) {
+        let mut node = root;
+        for key in path.split('.') {
+            match node.get(key) {
+                Some(below) => node = below,
+                None => break,
+            }
+        }
+        self.report(node.at, path, message);
+    }
+
+    fn stranger(&mut self, node: &Node) {
+        const KNOWN: &str = "WorkerCluster or StreamSet";
+        if !matches!(node.value, Value::Map(_)) || node.get("jobs").is_some() {
+            let message = "is no manifest, and no StreamSet names this file in streamsFrom: \
+                           name it there, or move it out of the folder";
+            return self.report(node.at, "", message);
+        }
+        match node.get("kind") {
+            None => self.report(node.at, "kind", format!("is missing: add {KNOWN}")),
+            Some(kind) => match &kind.value {
+                Value::Text(text) => {
+                    let message = format!("is {text:?}, but must be {KNOWN}");
+                    self.report(kind.at, "kind", message);
+                }
+                _ => self.report(kind.at, "kind", format!("must be {KNOWN}")),
+            },
+        }
+    }
+
+    fn shape<S: DeserializeOwned>(&mut self, node: &mut Node) -> Option<Manifest<S>> {
+        let (manifest, misfits) = decode::<Manifest<S>>(node);
+        for misfit in misfits {
+            self.report(misfit.at, show(&misfit.path), misfit.message);
+        }
+        let manifest = manifest?;
+        if manifest.api_version != API_VERSION {
+            let message = format!("is {:?}, but must be {API_VERSION:?}", manifest.api_version);
+            self.blame(node, "apiVersion", message);
+        }
+        // Names of clusters and of sets follow the same rule.
+        if let Err(error) = ClusterName::new(&manifest.metadata.name) {
+            self.blame(node, "metadata.name", error.to_string());
+        }
+        Some(manifest)
+    }
+
+    fn within(&mut self, root: &Node, path: &str, value: u32, min: u32, max: u32) {
+        if !(min..=max).contains(&value) {
+            self.blame(root, path, format!("is {value}, but must be from {min} to {max}"));
+        }
+    }
+
+    fn cluster(&mut self, root: &Node, spec: &WorkerClusterSpec) -> Cluster {
+        self.within(root, "spec.maxJobs", spec.max_jobs, 0, limits::JOBS_MAX);
+        let per_worker = spec.max_jobs_per_worker;
+        let path = "spec.maxJobsPerWorker";
+        self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
+        let given = [&spec.workload, &spec.template, &spec.workload_ref];
+        if given.iter().filter(|value| value.is_some()).count() > 1 {
+            let message = "gives more than one of workload, template and workloadRef: keep one";
+            self.blame(root, "spec", message);
+        }
+        let ttl = spec.lease.ttl.0;
+        if !(limits::TTL_MIN..=limits::TTL_MAX).contains(&ttl) {
+            self.blame(root, "spec.lease.ttl", "must be from 200ms to 10m");
+        }
+        let floor = spec.lease.floor;
+        if floor > per_worker {
+            let message = format!("is {floor}, above maxJobsPerWorker ({per_worker}): lower it");
+            self.blame(root, "spec.lease.floor", message);
+        }
+        if spec.drain.deadline.0 == Duration::ZERO {
+            self.blame(root, "spec.drain.deadline", "is 0: give workers time to end their jobs");
+        }
+        Cluster {
+            jobs_max: spec.max_jobs,
+            jobs_per_worker_max: per_worker,
+            drain_deadline: spec.drain.deadline.0,
+            ttl,
+            floor,
+        }
+    }
+
+    fn set(&mut self, root: &Node, spec: &StreamSetSpec) -> Option<SetDraft> {
+        let cluster = match ClusterName::new(&spec.cluster) {
+            Ok(cluster) => Some(cluster),
+            Err(error) => {
+                self.blame(root, "spec.cluster", error.to_string());
+                None
+            }
+        };
+        if spec.moves.per_round == Some(0) {
+            let message = "is 0, so that no stream could ever move: raise it, or leave it out";
+            self.blame(root, "spec.moves.perRound", message);
+        }
+        if spec.streams.is_empty() && spec.streams_from.is_empty() {
+            self.blame(root, "spec", "names no stream: add streams or streamsFrom");
+        }
+        let body = root.get("spec")?;
+        let list = self.inline(body, spec);
+        let sources = self.files(body, spec);
+        let per_round = spec.moves.per_round.and_then(|n| usize::try_from(n).ok());
+        let set = StreamSet {
+            cluster: cluster?,
+            streams: list.streams,
+            policy: match spec.policy {
+                PolicySpec::Sticky => Policy::Sticky,
+                PolicySpec::Contiguous => Policy::Contiguous,
+            },
+            mode: match spec.mode {
+                ModeSpec::Expiring => Mode::Expiring,
+                ModeSpec::Pinned => Mode::Pinned,
+            },
+            handover_deadline: spec.handover.deadline.0,
+            moves: Moves {
+                per_round_max: per_round.unwrap_or(usize::MAX),
+                cooldown: spec.moves.cooldown.0,
+                settle: spec.moves.settle.0,
+            },
+        };
+        let cluster_at = body.get("cluster").map_or(body.at, |node| node.at);
+        Some(SetDraft { set, marks: list.marks, sources, cluster_at })
+    }
+
+    fn inline(&mut self, body: &Node, spec: &StreamSetSpec) -> StreamList {
+        let mut list = StreamList::default();
+        let Some(node) = body.get("streams") else { return list };
+        for ((index, item), entry) in node.items().zip(&spec.streams) {
+            match streams::check(entry) {
+                Ok(stream) => {
+                    list.streams.push(stream);
+                    list.marks.push(item.at);
+                }
+                Err((field, message)) => {
+                    let at = item.get(field).map_or(item.at, |node| node.at);
+                    self.report(at, format!("spec.streams[{index}].{field}"), message);
+                }
+            }
+        }
+        list
+    }
+
+    fn files(&mut self, body: &Node, spec: &StreamSetSpec) -> Vec<Source> {
+        let mut sources = Vec::new();
+        let Some(node) = body.get("streamsFrom") else { return sources };
+        if spec.streams_from.len() > SOURCES_MAX {
+            let message = format!("names more than {SOURCES_MAX} files: join them");
+            self.report(node.at, "spec.streamsFrom", message);
+        }
+        let base = self.file.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for ((index, item), source) in node.items().zip(&spec.streams_from) {
+            let field = format!("spec.streamsFrom[{index}].file");
+            let at = item.get("file").map_or(item.at, |node| node.at);
+            match (&source.file, &source.config_map_key_ref) {
+                (Some(file), None) => match resolve(base, file) {
+                    Some(file) => sources.push(Source { file, at, field }),
+                    None => {
+                        let message = format!(
+                            "is {file:?}, outside the manifests' folder: give a path below it"
+                        );
+                        self.report(at, field, message);
+                    }
+                },
+                (None, Some(_)) => {
+                    let field = format!("spec.streamsFrom[{index}].configMapKeyRef");
+                    let message = "is read on Kubernetes only: name a file here";
+                    self.report(item.at, field, message);
+                }
+                _ => self.report(item.at, field, "give exactly one of file and configMapKeyRef"),
+            }
+        }
+        sources
+    }
+}
+
+/// A path below the manifests' folder, seen from one of its folders; none where it leaves it.
+pub(crate) fn resolve(base: &str, file: &str) -> Option<String> {
+    if file.is_empty() || file.starts_with('/') || file.contains('\0') {
+        return None;
+    }
+    let mut parts: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
+    for part in file.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join("/"))
+}

@@ -1,0 +1,121 @@
+//! Manifests as people get them wrong, with the problems that they are told; and right, with the
+//! desired state that follows. `UPDATE_EXPECT=1` writes the expectations anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{Cluster, Desired, Mode, Moves, Policy, StreamSet};
+
+use super::Catalog;
+
+mod last_good;
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/manifests").join(name)
+}
+
+fn copy(from: &Path, to: &Path) {
+    if from.is_file() {
+        fs::copy(from, to.join(from.file_name().unwrap())).unwrap();
+        return;
+    }
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => copy(&path, &to.join(path.file_name().unwrap())),
+            false => copy(&path, to),
+        }
+    }
+}
+
+fn told(case: &Path) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    copy(case, folder.path());
+    let problems = super::problems(folder.path());
+    problems.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+#[test]
+fn every_mistake_is_named_with_file_line_column_and_field() {
+    let mut cases: Vec<PathBuf> = fs::read_dir(testdata("bad"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_none_or(|extension| extension != "expect"))
+        .collect();
+    cases.sort();
+    assert!(cases.len() >= 35, "only {} cases found", cases.len());
+    let mut wrong = Vec::new();
+    for case in cases {
+        let expect = case.with_extension("expect");
+        let told = told(&case);
+        assert!(!told.is_empty(), "{} has no problem", case.display());
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&expect, &told).unwrap();
+        }
+        let expected = fs::read_to_string(&expect).unwrap_or_default();
+        if told != expected {
+            wrong.push(format!("{}:\n{told}expected:\n{expected}", case.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn read_good(name: &str) -> Desired {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&testdata("good").join(name), folder.path());
+    let reading = Catalog::new(folder.path()).read();
+    assert_eq!(reading.problems, []);
+    (*reading.desired.unwrap()).clone()
+}
+
+fn only<K, V: Clone>(map: &std::collections::BTreeMap<K, std::sync::Arc<V>>) -> V {
+    assert_eq!(map.len(), 1);
+    (**map.values().next().unwrap()).clone()
+}
+
+fn names(set: &StreamSet) -> Vec<(&str, u32, bool)> {
+    set.streams.iter().map(|s| (s.name.as_str(), s.weight, s.dedicated)).collect()
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let desired = read_good("defaults");
+    let cluster = Cluster {
+        jobs_max: 8,
+        jobs_per_worker_max: 3,
+        drain_deadline: Duration::from_secs(7200),
+        ttl: Duration::from_secs(10),
+        floor: 0,
+    };
+    assert_eq!(only(&desired.clusters), cluster);
+    let set = only(&desired.sets);
+    assert_eq!((set.policy, set.mode), (Policy::Sticky, Mode::Expiring));
+    assert_eq!(set.handover_deadline, Duration::from_secs(30));
+    let (cooldown, settle) = (Duration::from_secs(30), Duration::from_millis(200));
+    assert_eq!(set.moves, Moves { per_round_max: usize::MAX, cooldown, settle });
+    assert_eq!(names(&set), [("a", 1, false), ("b c", 5, true)]);
+}
+
+#[test]
+fn every_field_and_every_form_of_a_streams_file_is_read() {
+    let desired = read_good("everything");
+    let cluster = Cluster {
+        jobs_max: 0,
+        jobs_per_worker_max: 1,
+        drain_deadline: Duration::from_secs(90),
+        ttl: Duration::from_millis(500),
+        floor: 1,
+    };
+    assert_eq!(only(&desired.clusters), cluster);
+    let set = only(&desired.sets);
+    assert_eq!((set.policy, set.mode), (Policy::Contiguous, Mode::Pinned));
+    assert_eq!(set.handover_deadline, Duration::from_secs(1));
+    let (cooldown, settle) = (Duration::ZERO, Duration::from_millis(50));
+    assert_eq!(set.moves, Moves { per_round_max: 7, cooldown, settle });
+    let wanted = ["cars:new", "cars:updated", "no:1", "stream:a", "stream:b", "stream:c"];
+    let mut wanted: Vec<_> = wanted.iter().map(|name| (*name, 1, false)).collect();
+    wanted.push(("stream:d", 2, false));
+    assert_eq!(names(&set), wanted);
+}

@@ -1,0 +1,257 @@
+//! The admin service as grpcurl sees it: what it shows, and how precisely it refuses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::Event;
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use leasehold_proto::admin::v1::*;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::agent::{Agent, connect};
+use crate::replica::{PATIENCE, Replica, desired, options};
+
+async fn admin(replica: &Replica) -> AdminServiceClient<Channel> {
+    AdminServiceClient::new(connect(replica.grpc).await)
+}
+
+/// A worker that holds its whole share.
+async fn join_and_settle(replica: &Replica, worker: &str, slots: u32, streams: usize) -> Agent {
+    let mut agent = Agent::join(replica.grpc, worker).await;
+    let (mut has_slots, mut has_streams) = (0, 0);
+    while has_slots < slots || has_streams < streams {
+        let grant = agent.grant().await;
+        has_slots = grant.pool.map_or(has_slots, |pool| pool.size);
+        has_streams += grant.streams.len();
+        agent.beat(&grant).await;
+    }
+    agent
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, named: &str) {
+    let status = answer.expect_err(named);
+    assert_eq!(status.code(), code, "{status:?}");
+    assert!(status.message().contains(named), "{named}: {}", status.message());
+}
+
+#[tokio::test]
+async fn what_workers_hold_is_listed_and_explained() {
+    let replica = Replica::leading().await;
+    let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
+    let mut admin = admin(&replica).await;
+
+    let status = admin.get_status(GetStatusRequest {}).await.expect("a status").into_inner();
+    assert!(status.leads);
+    assert_eq!((status.epoch, status.sessions), (1, 1));
+    assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
+
+    let clusters = admin.list_clusters(ListClustersRequest {}).await.expect("a list");
+    let clusters = clusters.into_inner().clusters;
+    assert_eq!(clusters.len(), 1);
+    assert_eq!((clusters[0].max_jobs, clusters[0].granted), (8, 3));
+    assert_eq!((clusters[0].streams, clusters[0].streams_owned), (4, 4));
+
+    let name = || "crawl".to_owned();
+    let request = GetClusterRequest { name: name() };
+    let cluster = admin.get_cluster(request).await.expect("a cluster").into_inner().cluster;
+    assert_eq!(cluster.expect("a cluster"), clusters[0]);
+
+    let request = ListWorkersRequest { cluster: name(), ..Default::default() };
+    let workers = admin.list_workers(request).await.expect("a list").into_inner();
+    assert_eq!(workers.workers.len(), 1);
+    assert_eq!(workers.next_page_token, "");
+    assert_eq!(workers.workers[0].presence(), Presence::Connected);
+    assert_eq!((workers.workers[0].granted, workers.workers[0].streams), (3, 4));
+
+    let request = GetStreamRequest { set: "feeds".into(), stream: "a".into() };
+    let stream = admin.get_stream(request).await.expect("a stream").into_inner().stream;
+    let stream = stream.expect("a stream");
+    assert_eq!(stream.planned, "w-0");
+    assert_eq!(stream.claims.len(), 1);
+    assert!(stream.claims[0].token.starts_with("1."), "{stream:?}");
+
+    let request = ExplainWorkerRequest { cluster: name(), worker: "w-0".into() };
+    let why = admin.explain_worker(request).await.expect("an answer").into_inner().explanation;
+    assert!(!why.expect("an explanation").summary.is_empty());
+    let request = ExplainStreamRequest { set: "feeds".into(), stream: "a".into() };
+    let why = admin.explain_stream(request).await.expect("an answer").into_inner().explanation;
+    assert!(why.expect("an explanation").summary.contains("w-0"));
+}
+
+#[tokio::test]
+async fn long_lists_come_in_pages() {
+    let replica = Replica::leading().await;
+    let mut admin = admin(&replica).await;
+    let mut request =
+        ListStreamsRequest { set: "feeds".into(), page_size: 3, ..Default::default() };
+    let first = admin.list_streams(request.clone()).await.expect("a page").into_inner();
+    let names = |page: &ListStreamsResponse| -> Vec<String> {
+        page.streams.iter().map(|stream| stream.name.clone()).collect()
+    };
+    assert_eq!(names(&first), ["a", "b", "c"]);
+    request.page_token.clone_from(&first.next_page_token);
+    let second = admin.list_streams(request.clone()).await.expect("a page").into_inner();
+    assert_eq!(names(&second), ["d"]);
+    assert_eq!(second.next_page_token, "");
+
+    request.worker = "w-0".into();
+    refused(admin.list_streams(request.clone()).await, Code::InvalidArgument, "page_token");
+    request.page_token.clear();
+    let none = admin.list_streams(request.clone()).await.expect("a page").into_inner();
+    assert!(none.streams.is_empty());
+    request.page_size = 10_001;
+    refused(admin.list_streams(request).await, Code::InvalidArgument, "page_size");
+}
+
+#[tokio::test]
+async fn refusals_name_what_is_wrong() {
+    let replica = Replica::leading().await;
+    let mut admin = admin(&replica).await;
+    let (crawl, nowhere) = (|| "crawl".to_owned(), || "nowhere".to_owned());
+    let (missing, bad) = (Code::NotFound, Code::InvalidArgument);
+
+    let answer = admin.get_cluster(GetClusterRequest { name: nowhere() }).await;
+    refused(answer, missing, "nowhere");
+    let answer = admin.get_cluster(GetClusterRequest { name: "No Where".into() }).await;
+    refused(answer, bad, "name: ");
+    let answer = admin.get_cluster(GetClusterRequest { name: String::new() }).await;
+    refused(answer, bad, "name: ");
+    let request = ListWorkersRequest { cluster: nowhere(), ..Default::default() };
+    refused(admin.list_workers(request).await, missing, "nowhere");
+    let request = ListWorkersRequest { cluster: crawl(), page_token: "x".into(), page_size: 0 };
+    refused(admin.list_workers(request).await, bad, "page_token: ");
+    let request = GetWorkerRequest { cluster: crawl(), worker: "w-9".into() };
+    refused(admin.get_worker(request).await, missing, "w-9");
+    let request = GetWorkerRequest { cluster: crawl(), worker: "w\n9".into() };
+    refused(admin.get_worker(request).await, bad, "worker: ");
+    let request = ListStreamsRequest { set: nowhere(), ..Default::default() };
+    refused(admin.list_streams(request).await, missing, "nowhere");
+    let request = GetStreamRequest { set: "feeds".into(), stream: "z".into() };
+    refused(admin.get_stream(request).await, missing, "\"z\"");
+    let request = ExplainStreamRequest { set: "feeds".into(), stream: "z".into() };
+    refused(admin.explain_stream(request).await, missing, "\"z\"");
+    let request = ExplainWorkerRequest { cluster: crawl(), worker: "w-9".into() };
+    refused(admin.explain_worker(request).await, missing, "w-9");
+    let request = DrainWorkerRequest { cluster: crawl(), worker: "w-9".into() };
+    refused(admin.drain_worker(request).await, missing, "w-9");
+    let request = DeclareWorkerGoneRequest { cluster: crawl(), worker: "w-9".into() };
+    refused(admin.declare_worker_gone(request).await, missing, "w-9");
+    let answer = admin.watch_changes(WatchChangesRequest { cluster: nowhere() }).await;
+    refused(answer, missing, "nowhere");
+    let request = PlanRequest { cluster: nowhere(), ..Default::default() };
+    refused(admin.plan(request).await, missing, "nowhere");
+    let twice = vec!["w-1".to_owned(); 2];
+    let request =
+        PlanRequest { cluster: crawl(), add_workers: twice.clone(), ..Default::default() };
+    refused(admin.plan(request).await, bad, "add_workers: ");
+    let request = PlanRequest { cluster: crawl(), remove_workers: twice, ..Default::default() };
+    refused(admin.plan(request).await, bad, "remove_workers: ");
+    let request = PlanRequest { cluster: crawl(), max_jobs: Some(u32::MAX), ..Default::default() };
+    refused(admin.plan(request).await, bad, "max_jobs: ");
+}
+
+#[tokio::test]
+async fn a_replica_that_stands_by_answers_its_status_and_names_the_leader_otherwise() {
+    let replica = Replica::start(options()).await;
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.depose("leader.example:7400").await;
+    let mut admin = admin(&replica).await;
+    loop {
+        let status = admin.get_status(GetStatusRequest {}).await.expect("a status").into_inner();
+        assert!(!status.leads);
+        if status.leader_address == "leader.example:7400" {
+            break;
+        }
+    }
+    let answer = admin.list_clusters(ListClustersRequest {}).await;
+    refused(answer, Code::FailedPrecondition, "leader.example:7400");
+    let answer = admin.watch_changes(WatchChangesRequest::default()).await;
+    refused(answer, Code::FailedPrecondition, "leader.example:7400");
+}
+
+#[tokio::test]
+async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
+    let replica = Replica::leading().await;
+    let agent = join_and_settle(&replica, "w-0", 3, 4).await;
+    let mut admin = admin(&replica).await;
+    let request = DeclareWorkerGoneRequest { cluster: "crawl".into(), worker: "w-0".into() };
+    let answer = admin.declare_worker_gone(request.clone()).await;
+    refused(answer, Code::FailedPrecondition, "w-0");
+    drop(agent);
+    let worker = || GetWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
+    loop {
+        let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
+        if found.expect("a worker").presence() != Presence::Connected {
+            break;
+        }
+    }
+    let freed = admin.declare_worker_gone(request).await.expect("an answer").into_inner();
+    assert_eq!((freed.slots_freed, freed.streams_freed), (3, 4));
+    refused(admin.get_worker(worker()).await, Code::NotFound, "w-0");
+}
+
+#[tokio::test]
+async fn a_drain_that_is_ordered_reaches_the_agent() {
+    let replica = Replica::leading().await;
+    let mut agent = join_and_settle(&replica, "w-0", 3, 4).await;
+    let request = DrainWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
+    admin(&replica).await.drain_worker(request).await.expect("an answer");
+    loop {
+        let grant = agent.grant().await;
+        if grant.drain {
+            break;
+        }
+        agent.beat(&grant).await;
+    }
+}
+
+#[tokio::test]
+async fn a_plan_tells_what_would_be_and_changes_nothing() {
+    let replica = Replica::leading().await;
+    let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
+    let mut admin = admin(&replica).await;
+    let request = PlanRequest {
+        cluster: "crawl".into(),
+        add_workers: vec!["w-1".into()],
+        max_jobs: Some(4),
+        ..Default::default()
+    };
+    let plan = admin.plan(request).await.expect("a plan").into_inner();
+    let pools: Vec<_> = plan.pools.iter().map(|pool| (pool.worker.as_str(), pool.size)).collect();
+    assert_eq!(pools, [("w-0", 2), ("w-1", 2)]);
+    assert_eq!(plan.moves.len(), 2, "{:?}", plan.moves);
+    assert!(plan.moves.iter().all(|it| it.from == "w-0" && it.to == "w-1"), "{:?}", plan.moves);
+    let request = ListWorkersRequest { cluster: "crawl".into(), ..Default::default() };
+    let workers = admin.list_workers(request).await.expect("a list").into_inner().workers;
+    assert_eq!(workers.len(), 1);
+    assert_eq!((workers[0].granted, workers[0].streams), (3, 4));
+}
+
+#[tokio::test]
+async fn changes_are_told_as_they_happen() {
+    let replica = Replica::leading().await;
+    let mut admin = admin(&replica).await;
+    let request = WatchChangesRequest { cluster: "crawl".into() };
+    let mut changes = admin.watch_changes(request).await.expect("a watch").into_inner();
+    let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
+    replica.problems.send_replace(Arc::default());
+    let mut seen = Vec::new();
+    while seen.iter().filter(|kind| **kind == ChangeKind::StreamGranted).count() < 4
+        || !seen.contains(&ChangeKind::Manifests)
+    {
+        let change = timeout(PATIENCE, changes.message()).await.expect("a change in time");
+        let change = change.expect("a change").expect("a watch that goes on");
+        if change.kind() == ChangeKind::PoolGranted {
+            assert_eq!((change.worker.as_str(), change.size), ("w-0", 3));
+        }
+        seen.push(change.kind());
+    }
+    assert!(seen.contains(&ChangeKind::Joined), "{seen:?}");
+    assert!(seen.contains(&ChangeKind::PoolGranted), "{seen:?}");
+    // The end of the coordinator is the end of the watch.
+    tokio::spawn(replica.stop());
+    let end = async { while changes.message().await.is_ok_and(|change| change.is_some()) {} };
+    timeout(PATIENCE + Duration::from_secs(1), end).await.expect("an end");
+}

@@ -1,0 +1,148 @@
+//! The least that an agent is, word for word as the test wants it.
+
+use std::net::SocketAddr;
+
+use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_proto::coordinator::v1::{
+    Beat, DrainPhase, Grant, HeldPool, Hello, OpenSessionRequest, OpenSessionResponse, Refusal,
+    RefusalReason, Report, Welcome, open_session_request, open_session_response,
+};
+use leasehold_types::limits::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+use crate::replica::PATIENCE;
+
+pub(crate) struct Agent {
+    to: mpsc::Sender<OpenSessionRequest>,
+    from: Streaming<OpenSessionResponse>,
+    nonce: u64,
+    /// The newest pool that was granted.
+    pool: Option<HeldPool>,
+}
+
+impl Agent {
+    pub(crate) async fn dial(address: SocketAddr) -> Self {
+        Self::over(connect(address).await).await.expect("a session")
+    }
+
+    pub(crate) async fn over(channel: Channel) -> Result<Self, Status> {
+        let (to, messages) = mpsc::channel(16);
+        let mut client = SessionServiceClient::new(channel)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(usize::MAX);
+        let from = client.open_session(ReceiverStream::new(messages)).await?.into_inner();
+        Ok(Self { to, from, nonce: 0, pool: None })
+    }
+
+    /// An agent that has said hello and has reported nothing held.
+    pub(crate) async fn join(address: SocketAddr, worker: &str) -> Self {
+        let mut agent = Self::dial(address).await;
+        agent.say_hello("crawl", worker).await;
+        let welcome = agent.welcome().await;
+        agent.report(welcome.epoch).await;
+        agent
+    }
+
+    pub(crate) async fn say(&self, message: open_session_request::Message) {
+        self.say_raw(OpenSessionRequest { message: Some(message) }).await;
+    }
+
+    /// The number of the last report or beat.
+    pub(crate) fn sent(&self) -> u64 {
+        self.nonce
+    }
+
+    pub(crate) async fn say_raw(&self, request: OpenSessionRequest) {
+        // The coordinator may have ended the session: the test sees that by what it receives.
+        let _ = self.to.send(request).await;
+    }
+
+    pub(crate) async fn say_hello(&self, cluster: &str, worker: &str) {
+        self.say(open_session_request::Message::Hello(hello(cluster, worker))).await;
+    }
+
+    pub(crate) async fn report(&mut self, epoch: u64) {
+        self.nonce += 1;
+        let report = Report {
+            epoch,
+            nonce: self.nonce,
+            running: Some(0),
+            drain: DrainPhase::Working.into(),
+            ..Report::default()
+        };
+        self.say(open_session_request::Message::Report(report)).await;
+    }
+
+    pub(crate) async fn beat(&mut self, grant: &Grant) {
+        self.nonce += 1;
+        if let Some(pool) = grant.pool {
+            self.pool = Some(HeldPool { token: pool.token, size: pool.size });
+        }
+        let beat = Beat {
+            epoch: grant.epoch,
+            nonce: self.nonce,
+            applied: grant.number,
+            pool: self.pool,
+            running: Some(0),
+            drain: DrainPhase::Working.into(),
+            ..Beat::default()
+        };
+        self.say(open_session_request::Message::Beat(beat)).await;
+    }
+
+    /// The next message; none at the end of the session.
+    pub(crate) async fn next(&mut self) -> Result<Option<open_session_response::Message>, Status> {
+        let message = timeout(PATIENCE, self.from.message()).await.expect("a message in time")?;
+        Ok(message.map(|response| response.message.expect("a message in the response")))
+    }
+
+    pub(crate) async fn welcome(&mut self) -> Welcome {
+        match self.next().await {
+            Ok(Some(open_session_response::Message::Welcome(welcome))) => welcome,
+            other => panic!("no welcome: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn grant(&mut self) -> Grant {
+        match self.next().await {
+            Ok(Some(open_session_response::Message::Grant(grant))) => grant,
+            other => panic!("no grant: {other:?}"),
+        }
+    }
+
+    /// Skips grants; the refusal, after which the session is over.
+    pub(crate) async fn refusal(&mut self) -> (RefusalReason, Refusal) {
+        loop {
+            match self.next().await {
+                Ok(Some(open_session_response::Message::Refusal(refusal))) => {
+                    assert!(matches!(self.next().await, Ok(None)), "a refusal ends the session");
+                    return (refusal.reason(), refusal);
+                }
+                Ok(Some(open_session_response::Message::Grant(_))) => {}
+                other => panic!("no refusal: {other:?}"),
+            }
+        }
+    }
+}
+
+pub(crate) async fn connect(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    endpoint.connect().await.expect("a connection")
+}
+
+pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        cluster: cluster.into(),
+        worker: worker.into(),
+        incarnation: 1,
+        link: 1,
+        epoch_seen: 0,
+        stops_worker: true,
+        generation: 0,
+    }
+}

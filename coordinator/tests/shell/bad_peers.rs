@@ -1,0 +1,204 @@
+//! Peers that speak nonsense, too much, or nothing: each hurts itself and nobody else.
+
+use std::net::SocketAddr;
+
+use leasehold_proto::coordinator::v1::open_session_request::Message;
+use leasehold_proto::coordinator::v1::{
+    Beat, HeldStream, Hello, OpenSessionRequest, RefusalReason, Report, StreamRef, Token,
+};
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use prost::Message as _;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
+
+use crate::agent::{Agent, hello};
+use crate::http::get;
+use crate::replica::{PATIENCE, Replica};
+
+/// An agent whose session goes on while others misbehave.
+struct Witness(Agent);
+
+impl Witness {
+    async fn join(address: SocketAddr) -> Self {
+        let mut agent = Agent::join(address, "witness").await;
+        agent.grant().await;
+        Self(agent)
+    }
+
+    /// A beat is answered by a renewal.
+    async fn is_served(&mut self) {
+        let grant =
+            leasehold_proto::coordinator::v1::Grant { epoch: 1, number: 1, ..Default::default() };
+        self.0.beat(&grant).await;
+        let nonce = self.0.sent();
+        while self.0.grant().await.nonce < nonce {}
+    }
+}
+
+#[tokio::test]
+async fn the_first_message_must_be_a_hello() {
+    let replica = Replica::leading().await;
+    for (message, named) in [
+        (Some(Message::Report(Report { epoch: 1, drain: 1, ..Report::default() })), "report"),
+        (Some(Message::Beat(Beat { epoch: 1, drain: 1, ..Beat::default() })), "beat"),
+        (None, "message"),
+    ] {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say_raw(OpenSessionRequest { message }).await;
+        let (reason, refusal) = agent.refusal().await;
+        assert_eq!(reason, RefusalReason::Invalid);
+        assert!(refusal.message.contains(named), "{named}: {}", refusal.message);
+    }
+}
+
+#[tokio::test]
+async fn an_invalid_field_is_named() {
+    let replica = Replica::leading().await;
+    for (bad, named) in [
+        (Hello { worker: "w\n0".into(), ..hello("crawl", "w") }, "hello.worker"),
+        (Hello { cluster: "Crawl".into(), ..hello("crawl", "w") }, "hello.cluster"),
+        (Hello { cluster: String::new(), ..hello("crawl", "w") }, "hello.cluster"),
+    ] {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say(Message::Hello(bad)).await;
+        let (reason, refusal) = agent.refusal().await;
+        assert_eq!(reason, RefusalReason::Invalid);
+        assert!(refusal.message.contains(named), "{named}: {}", refusal.message);
+    }
+    let mut agent = Agent::join(replica.grpc, "w-0").await;
+    agent.say(Message::Beat(Beat { epoch: 0, drain: 1, ..Beat::default() })).await;
+    let (reason, refusal) = agent.refusal().await;
+    assert_eq!(reason, RefusalReason::Invalid);
+    assert!(refusal.message.contains("beat.epoch"), "{}", refusal.message);
+}
+
+#[tokio::test]
+async fn a_second_hello_is_refused() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::join(replica.grpc, "w-0").await;
+    agent.say_hello("crawl", "w-0").await;
+    assert_eq!(agent.refusal().await.0, RefusalReason::Invalid);
+}
+
+#[tokio::test]
+async fn a_message_above_the_limit_is_refused_and_others_go_on() {
+    let replica = Replica::leading().await;
+    let mut witness = Witness::join(replica.grpc).await;
+    let held = HeldStream {
+        stream: Some(StreamRef { set: "feeds".into(), stream: "s".repeat(250) }),
+        token: Some(Token { epoch: 1, seq: 1 }),
+        pinned: false,
+    };
+    let count = MESSAGE_BYTES_MAX / held.encoded_len() + 1;
+    let mut agent = Agent::dial(replica.grpc).await;
+    agent.say_hello("crawl", "w-0").await;
+    agent.welcome().await;
+    let report = Report { epoch: 1, drain: 1, streams: vec![held; count], ..Report::default() };
+    agent.say(Message::Report(report)).await;
+    let (reason, refusal) = agent.refusal().await;
+    assert_eq!(reason, RefusalReason::Limit);
+    assert!(refusal.message.contains("too large"), "{}", refusal.message);
+    witness.is_served().await;
+}
+
+/// Writes bytes and waits for the connection's end.
+async fn throw(address: SocketAddr, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    // The coordinator may hang up while we still write.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+}
+
+#[tokio::test]
+async fn garbage_on_the_port_is_dropped_and_others_go_on() {
+    let replica = Replica::leading().await;
+    let mut witness = Witness::join(replica.grpc).await;
+    let zeros = vec![0; 100_000];
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".as_slice();
+    let handshake = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01].as_slice();
+    for garbage in [request, b"PRI * HTTP/1.0\r\n", handshake, b"\n", &zeros] {
+        for _ in 0..20 {
+            throw(replica.grpc, garbage).await;
+        }
+        witness.is_served().await;
+    }
+    // A good beginning, and then frames that mean nothing.
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend([0xff; 1_000]);
+    throw(replica.grpc, &bytes).await;
+    witness.is_served().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_reads_nothing_stalls_itself_alone() {
+    let replica = Replica::leading().await;
+    let mut witness = Witness::join(replica.grpc).await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", replica.grpc)).expect("an address");
+    // Room for the welcome and the first grant, and then for nothing.
+    let channel = endpoint.initial_stream_window_size(256).connect().await.expect("a connection");
+    let mut stalled = Agent::over(channel).await.expect("a session");
+    stalled.say_hello("crawl", "stalled").await;
+    let welcome = stalled.welcome().await;
+    stalled.report(welcome.epoch).await;
+    let grant = stalled.grant().await;
+    let before = grants(replica.http).await;
+    for _ in 0..200 {
+        stalled.beat(&grant).await;
+    }
+    while count(replica.http, "leasehold_messages_received_total{kind=\"beat\"}").await < 200.0 {}
+    let waiting = grants(replica.http).await - before;
+    assert!(waiting < 20.0, "{waiting} grants pile up for an agent that takes none");
+    for _ in 0..20 {
+        witness.is_served().await;
+    }
+}
+
+async fn grants(http: SocketAddr) -> f64 {
+    count(http, "leasehold_messages_sent_total{kind=\"grant\"}").await
+}
+
+async fn count(http: SocketAddr, name: &str) -> f64 {
+    let (_, text) = get(http, "/metrics").await;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the metric");
+    line.trim().parse().expect("a number")
+}
+
+#[tokio::test]
+async fn an_agent_that_floods_hurts_itself_alone() {
+    let replica = Replica::leading().await;
+    let mut witness = Witness::join(replica.grpc).await;
+    let mut flooding = Agent::join(replica.grpc, "flooding").await;
+    let grant = flooding.grant().await;
+    let flood = tokio::spawn(async move {
+        loop {
+            flooding.beat(&grant).await;
+        }
+    });
+    while count(replica.http, "leasehold_session_stalls_total").await < 1.0 {}
+    for _ in 0..20 {
+        witness.is_served().await;
+    }
+    flood.abort();
+}
+
+#[tokio::test]
+async fn a_crowd_that_comes_and_goes_leaves_nothing_behind() {
+    let replica = Replica::leading().await;
+    let mut witness = Witness::join(replica.grpc).await;
+    // More than there are sessions: each one's place must come back.
+    for _ in 0..30 {
+        let crowd: Vec<_> = (0..20).map(|_| Agent::dial(replica.grpc)).collect();
+        drop(futures_util::future::join_all(crowd).await);
+    }
+    loop {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say_hello("crawl", "late").await;
+        if agent.next().await.is_ok_and(|message| format!("{message:?}").contains("Welcome")) {
+            break;
+        }
+    }
+    witness.is_served().await;
+}

@@ -1,0 +1,134 @@
+//! The HTTP port: probes and metrics as curl and Prometheus see them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::event::Event;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::agent::Agent;
+use crate::replica::{LONG, PATIENCE, Replica, desired, options};
+
+/// The status and the body of a GET.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("a request");
+    let mut answer = String::new();
+    let read = stream.read_to_string(&mut answer);
+    timeout(PATIENCE, read).await.expect("an answer in time").expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), body.into())
+}
+
+async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
+    loop {
+        let (status, body) = get(address, path).await;
+        if status == wanted.0 && body.contains(wanted.1) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn ready_comes_with_manifests_and_a_role_and_live_does_not_wait_for_them() {
+    let replica = Replica::start(options()).await;
+    assert_eq!(get(replica.http, "/livez").await, (200, "ok\n".into()));
+    assert_eq!(get(replica.http, "/healthz").await, (200, "ok\n".into()));
+    let (status, why) = get(replica.http, "/readyz").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("manifests"), "{why}");
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    until(replica.http, "/readyz", (503, "who leads")).await;
+    replica.depose("leader.example:7400").await;
+    until(replica.http, "/readyz", (200, "ok")).await;
+    replica.elect(1, LONG).await;
+    until(replica.http, "/readyz", (200, "ok")).await;
+}
+
+#[tokio::test]
+async fn an_unknown_path_names_the_ones_there_are() {
+    let replica = Replica::start(options()).await;
+    let (status, body) = get(replica.http, "/nothing").await;
+    assert_eq!(status, 404);
+    assert!(body.contains("/metrics"), "{body}");
+}
+
+/// Series by name, each with its value; checks the format on the way.
+fn parse(text: &str) -> Vec<(String, f64)> {
+    let mut described: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut series = Vec::new();
+    for line in text.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.splitn(3, ' ');
+            let (kind, name) = (words.next(), words.next());
+            assert!(words.next().is_some_and(|rest| !rest.is_empty()), "{line}");
+            described.insert((kind.expect("HELP or TYPE"), name.expect("a name")));
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+        let metric = name.split('{').next().expect("a name");
+        let metric = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| metric.strip_suffix(suffix).filter(|m| m.ends_with("_seconds")))
+            .unwrap_or(metric);
+        assert!(metric.starts_with("leasehold_"), "{line}");
+        assert!(described.contains(&("HELP", metric)), "no HELP for {line}");
+        assert!(described.contains(&("TYPE", metric)), "no TYPE for {line}");
+        series.push((name.to_owned(), value.parse().expect("a number")));
+    }
+    series
+}
+
+fn value(series: &[(String, f64)], name: &str) -> f64 {
+    let found = series.iter().find(|(series, _)| series == name);
+    found.unwrap_or_else(|| panic!("{name} in {series:#?}")).1
+}
+
+#[tokio::test]
+async fn metrics_tell_what_happened_and_name_no_worker() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::join(replica.grpc, "w-unmistakable").await;
+    agent.grant().await;
+    let (status, text) = get(replica.http, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(!text.contains("w-unmistakable"), "a label for a worker");
+    let series = parse(&text);
+    let is = |name: &str, wanted: f64| {
+        let got = value(&series, name);
+        assert!((got - wanted).abs() < f64::EPSILON, "{name}: {got}, not {wanted}");
+    };
+    is("leasehold_leader", 1.0);
+    is("leasehold_epoch", 1.0);
+    is("leasehold_sessions", 1.0);
+    is("leasehold_elections_total", 1.0);
+    is("leasehold_jobs_max{cluster=\"crawl\"}", 8.0);
+    is("leasehold_streams{cluster=\"crawl\"}", 4.0);
+    is("leasehold_workers{cluster=\"crawl\",presence=\"connected\"}", 1.0);
+    is("leasehold_messages_received_total{kind=\"hello\"}", 1.0);
+    is("leasehold_messages_received_total{kind=\"report\"}", 1.0);
+    is("leasehold_messages_sent_total{kind=\"welcome\"}", 1.0);
+    is("leasehold_grants_total{kind=\"pool\"}", 1.0);
+    assert!(value(&series, "leasehold_messages_sent_total{kind=\"grant\"}") >= 1.0);
+    assert!(value(&series, "leasehold_settle_duration_seconds_count") >= 1.0);
+}
+
+#[tokio::test]
+async fn problems_of_manifests_are_a_metric() {
+    let replica = Replica::leading().await;
+    let problem = leasehold_coordinator::spec::Problem {
+        file: "a.yaml".into(),
+        line: 3,
+        column: 7,
+        field: "spec.maxJobs".into(),
+        message: "must not be negative".into(),
+    };
+    replica.problems.send_replace(Arc::new(vec![problem]));
+    until(replica.http, "/metrics", (200, "leasehold_manifest_problems 1\n")).await;
+    replica.problems.send_replace(Arc::default());
+    until(replica.http, "/metrics", (200, "leasehold_manifest_problems 0\n")).await;
+}

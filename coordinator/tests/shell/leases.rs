@@ -1,0 +1,163 @@
+//! Sessions that go well, and how they end: redirects, limits, the end of leadership, shutdown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator::clock;
+use leasehold_coordinator_core::event::{Event, Renewed};
+use leasehold_proto::coordinator::v1::RefusalReason;
+use leasehold_types::Epoch;
+use tonic::Code;
+
+use crate::agent::{Agent, connect, hello};
+use crate::replica::{LONG, Replica, desired, options};
+
+#[tokio::test]
+async fn an_agent_that_joins_is_granted_slots_and_streams() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::join(replica.grpc, "w-0").await;
+    let first = agent.grant().await;
+    assert!(first.snapshot);
+    assert_eq!(first.epoch, 1);
+    let (mut size, mut streams) = (0, 0);
+    let mut grant = first;
+    loop {
+        size = grant.pool.map_or(size, |pool| pool.size);
+        streams += grant.streams.len();
+        if size == 3 && streams == 4 {
+            break;
+        }
+        agent.beat(&grant).await;
+        grant = agent.grant().await;
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_stands_by_names_the_leader() {
+    let replica = Replica::start(options()).await;
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.depose("leader.example:7400").await;
+    loop {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say_hello("crawl", "w-0").await;
+        let (reason, refusal) = agent.refusal().await;
+        assert_eq!(reason, RefusalReason::NotLeader);
+        // The first hello may have come before the word of the leader.
+        if !refusal.leader_address.is_empty() {
+            assert_eq!(refusal.leader_address, "leader.example:7400");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_is_deposed_sends_its_agents_to_the_new_one() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::join(replica.grpc, "w-0").await;
+    agent.grant().await;
+    replica.depose("leader.example:7400").await;
+    let (reason, refusal) = agent.refusal().await;
+    assert_eq!(reason, RefusalReason::NotLeader);
+    assert_eq!(refusal.leader_address, "leader.example:7400");
+}
+
+#[tokio::test]
+async fn a_leadership_that_runs_out_ends_the_sessions_without_another_grant() {
+    let replica = Replica::start(options()).await;
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.elect(1, LONG).await;
+    let mut agent = Agent::join(replica.grpc, "w-0").await;
+    agent.grant().await;
+    replica.elect(2, Duration::ZERO).await;
+    let (reason, _) = agent.refusal().await;
+    assert_eq!(reason, RefusalReason::NotLeader);
+    // A renewal of a term that is over revives nothing.
+    let now = clock::now();
+    let late = Renewed { epoch: Epoch(1), sent_at: now, until: now + LONG };
+    replica.tell(Event::Renewed(late)).await;
+    let mut agent = Agent::dial(replica.grpc).await;
+    agent.say_hello("crawl", "w-0").await;
+    assert_eq!(agent.refusal().await.0, RefusalReason::NotLeader);
+}
+
+#[tokio::test]
+async fn a_cluster_that_no_manifest_defines_is_refused_by_name() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::dial(replica.grpc).await;
+    agent.say_hello("nowhere", "w-0").await;
+    let (reason, refusal) = agent.refusal().await;
+    assert_eq!(reason, RefusalReason::UnknownCluster);
+    assert!(refusal.message.contains("nowhere"), "{}", refusal.message);
+}
+
+#[tokio::test]
+async fn an_agent_of_another_protocol_is_refused() {
+    use leasehold_proto::coordinator::v1::open_session_request::Message;
+    let replica = Replica::leading().await;
+    for protocol in [0, 1_000] {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent
+            .say(Message::Hello(leasehold_proto::coordinator::v1::Hello {
+                protocol,
+                ..hello("crawl", "w-0")
+            }))
+            .await;
+        assert_eq!(agent.refusal().await.0, RefusalReason::Protocol);
+    }
+}
+
+#[tokio::test]
+async fn sessions_beyond_the_limit_are_refused_until_one_ends() {
+    let replica =
+        Replica::start(leasehold_coordinator::run::Options { sessions_max: 2, ..options() }).await;
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.elect(1, LONG).await;
+    let mut one = Agent::join(replica.grpc, "w-0").await;
+    let two = Agent::join(replica.grpc, "w-1").await;
+    let mut three = Agent::dial(replica.grpc).await;
+    let (reason, refusal) = three.refusal().await;
+    assert_eq!(reason, RefusalReason::Limit);
+    assert!(refusal.message.contains("--sessions-max"), "{}", refusal.message);
+    let grant = one.grant().await;
+    one.beat(&grant).await;
+    one.grant().await;
+    drop(two);
+    loop {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say_hello("crawl", "w-2").await;
+        match agent.next().await {
+            Ok(Some(message)) if format!("{message:?}").contains("Welcome") => break,
+            // The coordinator has not noticed yet that a session has ended.
+            Ok(Some(_)) => {}
+            other => panic!("neither welcome nor refusal: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_stops_sends_its_agents_away_and_gives_leadership_up() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::join(replica.grpc, "w-0").await;
+    agent.grant().await;
+    // This one has not even said hello.
+    let mut silent = Agent::dial(replica.grpc).await;
+    let address = replica.grpc;
+    let stopped = tokio::spawn(replica.stop());
+    let (reason, _) = agent.refusal().await;
+    assert!(matches!(reason, RefusalReason::NotLeader | RefusalReason::GoAway), "{reason:?}");
+    assert_eq!(silent.refusal().await.0, RefusalReason::GoAway);
+    assert!(stopped.await.expect("an end"), "leadership was not given up");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is still open");
+}
+
+#[tokio::test]
+async fn a_method_that_the_service_does_not_have_is_unimplemented() {
+    let replica = Replica::leading().await;
+    let channel = connect(replica.grpc).await;
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.expect("a connection");
+    let path = "/leasehold.coordinator.v1.SessionService/Nothing".parse().expect("a path");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let answer = grpc.unary(tonic::Request::new(()), path, codec).await;
+    assert_eq!(answer.map(|_| ()).expect_err("a refusal").code(), Code::Unimplemented);
+}

@@ -1,0 +1,154 @@
+//! A whole replica in this process, over a platform that obeys the test.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator::clock;
+use leasehold_coordinator::platform::{Command, Platform};
+use leasehold_coordinator::run::{Options, Sockets, serve};
+use leasehold_coordinator::spec::Problem;
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_coordinator_core::event::{Elected, Event, Renewed};
+use leasehold_types::{ClusterName, Epoch, SetName, StreamName};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long a test waits for what must come; never how long something may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any test.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+pub(crate) struct Replica {
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) problems: watch::Sender<Arc<Vec<Problem>>>,
+    resigned: watch::Receiver<bool>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Replica {
+    /// A replica that has read no manifests and has no role yet.
+    pub(crate) async fn start(options: Options) -> Self {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let sockets = Sockets::bind(any, any).await.expect("sockets");
+        let (grpc, http) = (sockets.grpc_addr(), sockets.http_addr());
+        let (events, events_out) = mpsc::channel(64);
+        let (commands, commands_out) = mpsc::channel(64);
+        let (problems, problems_out) = watch::channel(Arc::default());
+        let (resigned_in, resigned) = watch::channel(false);
+        tokio::spawn(obey(commands_out, events.clone(), resigned_in));
+        let platform = Platform { events: events_out, commands, problems: problems_out };
+        let (stop, stops) = oneshot::channel();
+        let stops = async move {
+            let _ = stops.await;
+        };
+        let task = tokio::spawn(serve(options, sockets, platform, stops));
+        let (grpc, http) = (grpc.expect("an address"), http.expect("an address"));
+        Self { grpc, http, events, problems, resigned, stop, task }
+    }
+
+    /// A replica that leads epoch 1 over [`desired`].
+    pub(crate) async fn leading() -> Self {
+        let replica = Self::start(options()).await;
+        replica.tell(Event::Desired(Arc::new(desired()))).await;
+        replica.elect(1, LONG).await;
+        replica
+    }
+
+    pub(crate) async fn tell(&self, event: Event) {
+        self.events.send(event).await.expect("a driver");
+    }
+
+    pub(crate) async fn elect(&self, epoch: u64, leadership: Duration) {
+        let now = clock::now();
+        let elected = Elected {
+            epoch: Epoch(epoch),
+            until: now + leadership,
+            predecessor_end: now,
+            exposed: BTreeMap::new(),
+        };
+        self.tell(Event::Elected(elected)).await;
+    }
+
+    pub(crate) async fn depose(&self, leader: &str) {
+        self.tell(Event::Deposed { leader: Some(leader.into()) }).await;
+    }
+
+    /// Stops the replica as a signal would; true where it gave leadership up by itself.
+    pub(crate) async fn stop(self) -> bool {
+        self.stop.send(()).expect("a replica that runs");
+        let ended = timeout(PATIENCE, self.task).await.expect("an end").expect("no panic");
+        ended.expect("a clean end");
+        *self.resigned.borrow()
+    }
+}
+
+pub(crate) fn options() -> Options {
+    Options { sessions_max: 100, ..Options::default() }
+}
+
+/// One cluster `crawl` of 8 slots, 3 a worker, and the streams a, b, c, d of the set `feeds`.
+pub(crate) fn desired() -> Desired {
+    let crawl = ClusterName::new("crawl").expect("a name");
+    let cluster = Cluster {
+        jobs_max: 8,
+        jobs_per_worker_max: 3,
+        drain_deadline: LONG,
+        ttl: Duration::from_secs(60),
+        floor: 0,
+    };
+    let stream = |name: &str| Stream {
+        name: StreamName::new(name).expect("a name"),
+        weight: 1,
+        dedicated: false,
+    };
+    let set = StreamSet {
+        cluster: crawl.clone(),
+        streams: ["a", "b", "c", "d"].map(stream).into(),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: Duration::from_secs(30),
+        moves: Moves {
+            per_round_max: 100,
+            cooldown: Duration::ZERO,
+            settle: Duration::from_millis(1),
+        },
+    };
+    Desired {
+        clusters: BTreeMap::from([(crawl, Arc::new(cluster))]),
+        sets: BTreeMap::from([(SetName::new("feeds").expect("a name"), Arc::new(set))]),
+    }
+}
+
+/// Does at once what a platform does sooner or later.
+async fn obey(
+    mut commands: mpsc::Receiver<Command>,
+    events: mpsc::Sender<Event>,
+    resigned: watch::Sender<bool>,
+) {
+    while let Some(command) = commands.recv().await {
+        let event = match command {
+            Command::Register(workers) => Event::Registered(workers),
+            Command::Confirm => {
+                let now = clock::now();
+                Event::Renewed(Renewed { epoch: Epoch(1), sent_at: now, until: now + LONG })
+            }
+            Command::Unregister(_) | Command::StepDown { .. } => continue,
+            Command::Resign(answer) => {
+                resigned.send_replace(true);
+                let _ = answer.send(());
+                continue;
+            }
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Real binaries on loopback for tests: each writes its log into a file of its own, and is killed
+//! when its guard goes.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::toolbox;
+
+/// A hang shows as a failure after this time. No test asserts how long something took.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// A child process with its log.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both outputs going to the file `log`.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let file = File::create(log).expect("the log is created");
+        let twin = file.try_clone().expect("the log is opened twice");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(twin)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, log: log.to_owned() }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// How it has ended; none while it runs.
+    ///
+    /// # Panics
+    /// Where the system does not tell.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("the child's state")
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// After [`HANG`].
+    pub fn wait(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(begun.elapsed() < HANG, "process {} does not end:\n{}", self.id(), self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only where the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// A coordinator with folders of its own.
+#[derive(Debug)]
+pub struct Coordinator {
+    /// The process.
+    pub process: Process,
+    /// Where it serves gRPC.
+    pub grpc: SocketAddr,
+    /// Where it serves HTTP.
+    pub http: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl Coordinator {
+    /// Starts one on these manifests: file name and text.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn start(manifests: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let wanted = folder.path().join("manifests");
+        std::fs::create_dir(&wanted).expect("a folder for the manifests");
+        for (name, text) in manifests {
+            std::fs::write(wanted.join(name), text).expect("a manifest");
+        }
+        let (grpc, http) = (free_address(), free_address());
+        let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+        command.arg("run").arg("--manifests").arg(&wanted);
+        command.arg("--state-dir").arg(folder.path().join("state"));
+        command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+        let process = Process::start(&mut command, &folder.path().join("coordinator.log"));
+        Self { process, grpc, http, folder }
+    }
+
+    /// A folder that lives as long as the coordinator.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts an agent that dials this coordinator, with `more` at the end of its command line.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn agent(&self, cluster: &str, worker: &str, more: &[&str]) -> Agent {
+        let api = free_address();
+        let mut command = self.agent_command(cluster, worker, api);
+        command.args(more);
+        let log = self.folder().join(format!("{worker}.log"));
+        Agent { process: Process::start(&mut command, &log), api }
+    }
+
+    /// The command that [`Self::agent`] runs, for more than arguments to be added.
+    #[must_use]
+    pub fn agent_command(&self, cluster: &str, worker: &str, api: SocketAddr) -> Command {
+        let mut command = Command::new(toolbox::binary("leasehold-agent"));
+        command.args(["run", "--coordinator", &self.grpc.to_string()]);
+        command.args(["--cluster", cluster, "--worker", worker, "--listen", &api.to_string()]);
+        command.arg("--state-dir").arg(self.folder().join(format!("state-{worker}")));
+        command
+    }
+}
+
+/// An agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// The process.
+    pub process: Process,
+    /// Where it serves its worker.
+    pub api: SocketAddr,
+}
+
+/// One HTTP GET: the status and the body; none where nobody answers.
+#[must_use]
+pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(HANG)).ok()?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, body.to_owned()))
+}
+
+/// An address on loopback that nobody listens on.
+///
+/// # Panics
+/// Where the system has none left.
+#[must_use]
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address")
+}
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// After [`HANG`], with `what` was waited for.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begun.elapsed() < HANG, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,101 @@
+//! What tests of processes need from outside: the built binaries and the pinned tools. What is
+//! missing is a failure or is noted, and never passed over in silence.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Where to look for the binaries instead of beside the test's own.
+pub const BINARIES_VARIABLE: &str = "LEASEHOLD_BIN";
+
+/// A tool that `make tools` installs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// Lints the protos and compares them with the contract.
+    Buf,
+    /// Calls gRPC services by reflection.
+    Grpcurl,
+}
+
+/// Why a check cannot be made on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Something that could be installed: a failure where `CI=true`.
+    Installable,
+    /// Something that the kernel or the sandbox forbids: only reported.
+    Forbidden,
+}
+
+/// The workspace's root.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests' folder lies in the root")
+}
+
+/// The path of `leasehold-coordinator` or `leasehold-agent`: in the folder that the variable
+/// [`BINARIES_VARIABLE`] names, or else in the target folder that this test was built into.
+///
+/// # Panics
+/// Where it was not built, with the command that builds it.
+#[must_use]
+pub fn binary(name: &str) -> PathBuf {
+    let folder = match std::env::var_os(BINARIES_VARIABLE) {
+        Some(folder) => PathBuf::from(folder),
+        None => beside_this_test(),
+    };
+    let path = folder.join(name);
+    assert!(path.is_file(), "no {name} in {}: `make binaries` builds it", folder.display());
+    path
+}
+
+/// The tool's path; none where it is not installed, which is then noted for the end of
+/// `make test`.
+///
+/// # Panics
+/// Where it is not installed and `CI=true`.
+#[must_use]
+pub fn tool(tool: Tool) -> Option<PathBuf> {
+    let name = match tool {
+        Tool::Buf => "buf",
+        Tool::Grpcurl => "grpcurl",
+    };
+    let path = root().join(".cache/bin").join(name);
+    if path.is_file() {
+        return Some(path);
+    }
+    leave_out(&format!("tests with {name}"), "`make tools` installs it", Missing::Installable);
+    None
+}
+
+/// Notes that a check was left out, for the end of `make test`.
+///
+/// # Panics
+/// Where what is missing could be installed and `CI=true`.
+pub fn leave_out(what: &str, why: &str, missing: Missing) {
+    let kind = match missing {
+        Missing::Installable => "installable",
+        Missing::Forbidden => "forbidden",
+    };
+    eprintln!("!!! LEFT OUT: {what}: {why}");
+    let notes = root().join(".cache");
+    let noted = std::fs::create_dir_all(&notes).and_then(|()| {
+        let mut file = OpenOptions::new().create(true).append(true).open(notes.join("left-out"))?;
+        file.write_all(format!("{kind}\t{what}\t{why}\n").as_bytes())
+    });
+    noted.expect("the note of what was left out is written");
+    let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(
+        missing == Missing::Forbidden || !in_ci,
+        "{what}: {why} (with CI=true nothing that could be installed may be left out)"
+    );
+}
+
+/// The target folder's profile folder: the test's own binary lies in its `deps`.
+fn beside_this_test() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    let folder = test.parent().expect("a file lies in a folder");
+    match folder.file_name().is_some_and(|name| name == "deps") {
+        true => folder.parent().expect("deps lies in the profile's folder").to_owned(),
+        false => folder.to_owned(),
+    }
+}

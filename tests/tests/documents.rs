@@ -1,0 +1,208 @@
+//! What the documents tell people to type works, and what they list is what there is.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use tests::process::{Coordinator, Process, eventually, free_address, get};
+use tests::toolbox::{self, Missing, Tool};
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(toolbox::root().join(file)).expect("a document")
+}
+
+/// The blocks in fences of this language, indentation taken off.
+fn fenced(text: &str, language: &str) -> Vec<String> {
+    let opening = format!("```{language}");
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(fence) = lines.find(|line| line.trim_start() == opening) {
+        let indent = fence.len() - fence.trim_start().len();
+        let inside = lines.by_ref().take_while(|line| line.trim_start() != "```");
+        let line = |line: &str| line.get(indent..).unwrap_or_default().to_owned() + "\n";
+        blocks.push(inside.map(line).collect());
+    }
+    assert!(!blocks.is_empty(), "no block of {language}");
+    blocks
+}
+
+/// The commands in indented blocks that begin with `program`, with continued lines joined.
+fn commands(text: &str, program: &str) -> Vec<String> {
+    let joined = text.replace("\\\n", " ");
+    let code = joined.lines().filter_map(|line| line.strip_prefix("    "));
+    code.map(str::trim).filter(|line| line.starts_with(program)).map(str::to_owned).collect()
+}
+
+/// A coordinator on the README's manifests.
+fn readmes_coordinator() -> Coordinator {
+    let coordinator =
+        Coordinator::start(&[("builds.yaml", &fenced(&read("README.md"), "yaml")[0])]);
+    eventually("readiness", || {
+        get(coordinator.http, "/readyz").filter(|(status, _)| *status == 200)
+    });
+    coordinator
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn the_readmes_worker_compresses_every_file() {
+    if !is_there("curl") {
+        let why = "Debian's package curl has it";
+        return toolbox::leave_out("the README's worker with curl", why, Missing::Installable);
+    }
+    let coordinator = readmes_coordinator();
+    let queue = coordinator.folder().join("queue");
+    std::fs::create_dir(&queue).expect("a queue");
+    for name in ["one", "two", "three", "four"] {
+        std::fs::write(queue.join(name), name.repeat(1_000)).expect("a file");
+    }
+    let worker = coordinator.folder().join("worker.sh");
+    std::fs::write(&worker, &fenced(&read("README.md"), "sh")[0]).expect("the worker");
+
+    let mut command = coordinator.agent_command("builds", "worker-0", free_address());
+    command.args(["--", "sh"]).arg(&worker).current_dir(coordinator.folder());
+    let mut agent = Process::start(&mut command, &coordinator.folder().join("agent.log"));
+    assert!(agent.wait().success(), "the agent passes its worker's exit code on");
+    let left: BTreeSet<String> = std::fs::read_dir(&queue)
+        .expect("the queue")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+        .collect();
+    let want = ["four.gz", "one.gz", "three.gz", "two.gz"].map(str::to_owned);
+    assert_eq!(left, want.into());
+}
+
+#[test]
+fn the_readmes_grpcurl_lines_are_answered() {
+    let Some(grpcurl) = toolbox::tool(Tool::Grpcurl) else { return };
+    let coordinator = readmes_coordinator();
+    let agent = coordinator.agent("builds", "worker-0", &[]);
+    eventually("the worker's lease", || {
+        let (_, lease) = get(agent.api, "/v1/lease")?;
+        (lease.contains("\"size\":3") && lease.contains("cars:sold")).then_some(())
+    });
+    let lines = commands(&read("README.md"), "grpcurl ");
+    assert!(lines.len() >= 4, "{lines:?}");
+    for line in lines {
+        let own = line.replace("127.0.0.1:7400", &coordinator.grpc.to_string());
+        let own = own.replacen("grpcurl", grpcurl.to_str().expect("UTF-8"), 1);
+        let output = Command::new("sh").args(["-c", &own]).output().expect("sh starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+        assert!(!output.stdout.is_empty(), "{line}");
+    }
+}
+
+/// The words in a text that begin with `--` and a letter.
+fn flags(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let words = text.split(|c: char| !is_part(c));
+    let is_flag = |word: &&str| {
+        word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_alphabetic()))
+    };
+    words.filter(is_flag).map(|word| word.trim_end_matches('-').to_owned()).collect()
+}
+
+/// The flags that a binary explains, clap's own left out.
+fn flags_of(binary: &str, commands: &[&str]) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for command in commands {
+        let output = Command::new(toolbox::binary(binary))
+            .args([command, "--help"])
+            .output()
+            .expect("the binary starts");
+        assert!(output.status.success(), "{binary} {command} --help");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        // A flag is explained on a line that begins with it, after `-x,` at most.
+        for line in text.lines() {
+            let words = line.split_whitespace().take_while(|word| word.starts_with('-'));
+            all.extend(words.flat_map(flags));
+        }
+    }
+    for own in ["--help", "--version"] {
+        all.remove(own);
+    }
+    assert!(!all.is_empty(), "{binary} explains no flag");
+    all
+}
+
+#[test]
+fn every_flag_is_documented_and_no_other() {
+    let documented = flags(&read("docs/OPERATIONS.md"));
+    let mut there = flags_of("leasehold-coordinator", &["run", "check"]);
+    there.extend(flags_of("leasehold-agent", &["run"]));
+    let missing: Vec<_> = there.difference(&documented).collect();
+    assert!(missing.is_empty(), "docs/OPERATIONS.md does not name {missing:?}");
+    let gone: Vec<_> = documented.difference(&there).collect();
+    assert!(gone.is_empty(), "docs/OPERATIONS.md names {gone:?}, which no binary has");
+}
+
+/// The names of the metrics in Prometheus' text format.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    types.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let coordinator = readmes_coordinator();
+    let agent = coordinator.agent("builds", "worker-0", &[]);
+    eventually("the worker's pool", || {
+        get(agent.api, "/v1/lease").filter(|(_, lease)| lease.contains("\"size\":3"))
+    });
+    let document = read("docs/OPERATIONS.md");
+    for address in [coordinator.http, agent.api] {
+        let (status, text) = get(address, "/metrics").expect("an answer");
+        assert_eq!(status, 200, "{text}");
+        let names = metrics(&text);
+        assert!(!names.is_empty(), "{text}");
+        for name in names {
+            assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
+        }
+    }
+}
+
+#[test]
+fn every_link_in_a_document_leads_somewhere() {
+    let mut waiting = vec![toolbox::root().join("README.md")];
+    for folder in ["docs", "docs/adr"] {
+        let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
+        waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
+    }
+    for document in waiting.iter().filter(|path| path.extension().is_some_and(|it| it == "md")) {
+        let text = std::fs::read_to_string(document).expect("a document");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            if target.contains("://") || path.is_empty() {
+                continue;
+            }
+            let folder = document.parent().expect("a folder");
+            assert!(folder.join(path).exists(), "{}: {target}", document.display());
+        }
+    }
+}
+
+#[test]
+fn the_manifests_in_the_documents_are_good() {
+    for document in ["README.md", "docs/MANIFESTS.md"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (index, block) in fenced(&read(document), "yaml").iter().enumerate() {
+            std::fs::write(folder.path().join(format!("{index}.yaml")), block).expect("a manifest");
+        }
+        write_lists(folder.path());
+        let output = Command::new(toolbox::binary("leasehold-coordinator"))
+            .args(["check", "--manifests"])
+            .arg(folder.path())
+            .output()
+            .expect("the binary starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{document}: {said}");
+    }
+}
+
+/// The files of streams that the documents' manifests name.
+fn write_lists(folder: &Path) {
+    std::fs::write(folder.join("more-cars.txt"), "cars:parts\n").expect("a list");
+}

@@ -1,0 +1,335 @@
+//! The rules of `docs/ARCHITECTURE.md` that a machine can check: who depends on whom, what the
+//! pure crates may name, and what no tracked file may hold.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::toolbox::{self, Missing};
+
+/// The pure crates: package and folder.
+const PURE: [(&str, &str); 3] = [
+    ("leasehold-types", "proto/types"),
+    ("leasehold-coordinator-core", "coordinator/core"),
+    ("leasehold-agent-core", "agent/core"),
+];
+
+/// All that a pure crate may be built from, however indirectly: serialisation and derives.
+const PURE_CLOSURE: [&str; 10] = [
+    "leasehold-types",
+    "proc-macro2",
+    "quote",
+    "serde",
+    "serde_core",
+    "serde_derive",
+    "syn",
+    "thiserror",
+    "thiserror-impl",
+    "unicode-ident",
+];
+
+/// What the text of a pure crate may not name outside its tests.
+const IMPURE: [&str; 10] = [
+    "Instant",
+    "SystemTime",
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "println!",
+    "rand::",
+];
+
+const FILE_LINES_MAX: usize = 600;
+const LINE_CHARS_MAX: usize = 100;
+
+/// The names of all packages that `package` is built from, itself left out.
+fn closure(package: &str, kinds: &str) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--prefix", "none", "--package", package, "--edges", kinds])
+        .current_dir(toolbox::root())
+        .output()
+        .expect("cargo starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree --package {package}: {said}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let name = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    text.lines().filter_map(name).filter(|name| name != package).collect()
+}
+
+/// The workspace's packages.
+fn packages() -> Vec<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
+        .current_dir(toolbox::root())
+        .output()
+        .expect("cargo starts");
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let list = all["packages"].as_array().expect("a list of packages");
+    list.iter().map(|package| package["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// Every file that git tracks, from the root; none outside a work tree.
+fn tracked() -> Vec<PathBuf> {
+    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(toolbox::root()).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        toolbox::leave_out("rules on tracked files", "no git work tree", Missing::Forbidden);
+        return Vec::new();
+    };
+    let text = String::from_utf8(output.stdout).expect("names in UTF-8");
+    let there = |path: &PathBuf| toolbox::root().join(path).is_file();
+    text.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).filter(there).collect()
+}
+
+/// The text of a tracked file; none where it is no text.
+fn text(path: &Path) -> Option<String> {
+    let bytes = std::fs::read(toolbox::root().join(path)).expect("a tracked file");
+    String::from_utf8(bytes).ok()
+}
+
+fn is_generated(path: &Path) -> bool {
+    path.starts_with("proto/src/gen")
+}
+
+fn has_extension(path: &Path, extensions: &[&str]) -> bool {
+    path.extension().and_then(|found| found.to_str()).is_some_and(|it| extensions.contains(&it))
+}
+
+/// The tracked Rust files below a folder that are part of the library or binary.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let in_source = |path: &PathBuf| path.starts_with(Path::new(folder).join("src"));
+    let mut all = Vec::new();
+    for path in tracked().into_iter().filter(in_source).filter(|it| has_extension(it, &["rs"])) {
+        let whole = text(&path).expect("Rust is UTF-8");
+        let shipped = whole.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        all.push((path, shipped));
+    }
+    all
+}
+
+/// A file that only tests use, as its parent declares it under `#[cfg(test)]`.
+fn is_test_file(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+}
+
+/// The lines of `text` that are no comments, with their numbers.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line));
+    numbered.filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+/// Whether `line` has `name` as a word of its own.
+fn names(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let after = line[at + name.len()..].chars().next();
+        !before.is_some_and(is_part) && (name.ends_with(':') || !after.is_some_and(is_part))
+    })
+}
+
+#[test]
+fn these_rules_can_be_broken() {
+    assert!(names("let a = Instant::now();", "Instant"));
+    assert!(names("use std::fs::File;", "std::fs"));
+    assert!(!names("let instants = Instantly;", "Instant"));
+    let commented = "//! An Instant.\nlet a = 1; // b\n/// SystemTime\n";
+    assert_eq!(code(commented).collect::<Vec<_>>(), [(2, "let a = 1; // b")]);
+    assert!(closure("tests", "normal").contains("leasehold-coordinator-core"));
+    assert!(closure("tests", "normal").contains("tokio"));
+}
+
+#[test]
+fn pure_crates_are_built_from_no_io() {
+    for (package, _) in PURE {
+        let allowed: BTreeSet<String> = PURE_CLOSURE.map(str::to_owned).into();
+        let beyond: Vec<String> =
+            closure(package, "normal,build").difference(&allowed).cloned().collect();
+        assert!(beyond.is_empty(), "{package} is built from {beyond:?}");
+    }
+}
+
+#[test]
+fn pure_crates_name_no_clock_and_no_io() {
+    let mut wrong = Vec::new();
+    for (_, folder) in PURE {
+        for (path, text) in sources(folder).into_iter().filter(|(path, _)| !is_test_file(path)) {
+            for (number, line) in code(&text) {
+                for name in IMPURE.iter().filter(|name| names(line, name)) {
+                    wrong.push(format!("{}:{number}: {name}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "pure crates take events and `now`:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_two_binaries_share_contracts_and_no_code() {
+    let coordinator = closure("leasehold-coordinator", "normal,build");
+    let agent = closure("leasehold-agent", "normal,build");
+    assert!(!coordinator.iter().any(|name| name.starts_with("leasehold-agent")));
+    assert!(!agent.iter().any(|name| name.starts_with("leasehold-coordinator")));
+    let kubernetes = |name: &&String| name.starts_with("kube") || name.starts_with("k8s");
+    assert_eq!(agent.iter().find(kubernetes), None, "the agent has no client of Kubernetes");
+}
+
+#[test]
+fn nothing_depends_on_the_tests() {
+    for package in packages().iter().filter(|name| *name != "tests") {
+        let all = closure(package, "normal,build,dev");
+        assert!(!all.contains("tests"), "{package} depends on the package `tests`");
+    }
+}
+
+#[test]
+fn no_shipped_crate_switches_mutations_on() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--edges", "normal,features", "--prefix", "none"])
+        .args(["--package", "leasehold-coordinator", "--package", "leasehold-agent"])
+        .current_dir(toolbox::root())
+        .output()
+        .expect("cargo starts");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("leasehold-coordinator-core"), "{text}");
+    assert!(!text.contains("feature \"mutations\""), "a binary is built with deliberate faults");
+}
+
+#[test]
+fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources("coordinator/core") {
+        let forbidden: &[&str] = match path.to_str().expect("UTF-8") {
+            name if name.contains("/planner") => {
+                &["Moment", "Duration", "Epoch", "Token", "ledger", "Leadership"]
+            }
+            name if name.contains("/ledger") => &["desired", "Desired", "StreamSet", "planner"],
+            _ => continue,
+        };
+        for (number, line) in code(&text) {
+            for name in forbidden.iter().filter(|name| names(line, name)) {
+                wrong.push(format!("{}:{number}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "the planner proposes, the ledger disposes:\n{}", wrong.join("\n"));
+}
+
+/// What only some files of a shell may name: the words, and how those files' paths begin.
+const RESERVED: [(&str, &[&str], &[&str]); 5] = [
+    ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/src/clock.rs"]),
+    ("agent", &["clock_gettime", "SystemTime"], &["agent/src/clock.rs"]),
+    ("coordinator", &["Core::new"], &["coordinator/src/driver"]),
+    ("agent", &["Holder::new"], &["agent/src/driver"]),
+    (
+        "coordinator",
+        &["serde_yaml", "notify::"],
+        &["coordinator/src/spec", "coordinator/src/platform"],
+    ),
+];
+
+#[test]
+fn clocks_cores_and_manifests_stay_in_their_rooms() {
+    let mut wrong = Vec::new();
+    for (folder, words, rooms) in RESERVED {
+        for (path, text) in sources(folder) {
+            let shown = path.to_str().expect("UTF-8");
+            if rooms.iter().any(|room| shown.starts_with(room)) || is_test_file(&path) {
+                continue;
+            }
+            for (number, line) in code(&text) {
+                for word in words.iter().filter(|word| names(line, word)) {
+                    wrong.push(format!("{shown}:{number}: {word} belongs into {rooms:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_of_rust_is_one_noun_with_its_purpose_first_and_is_short() {
+    let mut wrong = Vec::new();
+    let rust = |path: &PathBuf| has_extension(path, &["rs"]) && !is_generated(path);
+    for path in tracked().into_iter().filter(rust) {
+        let shown = path.display();
+        let whole = text(&path).expect("Rust is UTF-8");
+        if !whole.starts_with("//!") {
+            wrong.push(format!("{shown}: begins without `//!` and its purpose"));
+        }
+        if whole.starts_with("//! .\n") {
+            wrong.push(format!("{shown}: does not say its purpose"));
+        }
+        let lines = whole.lines().count();
+        if lines > FILE_LINES_MAX {
+            wrong.push(format!("{shown}: {lines} lines, more than {FILE_LINES_MAX}"));
+        }
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if ["utils", "util", "helpers", "helper", "manager", "common", "misc"].contains(&stem) {
+            wrong.push(format!("{shown}: named for no noun of the domain"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_line_is_longer_than_a_screen_is_wide() {
+    let mut wrong = Vec::new();
+    let written = |path: &PathBuf| has_extension(path, &["rs", "proto", "py"]);
+    for path in tracked().into_iter().filter(written).filter(|path| !is_generated(path)) {
+        for (index, line) in text(&path).expect("UTF-8").lines().enumerate() {
+            if line.chars().count() > LINE_CHARS_MAX {
+                wrong.push(format!("{}:{}", path.display(), index + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "longer than {LINE_CHARS_MAX}:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn tracked_files_name_no_folder_of_one_machine() {
+    let homes = [concat!("/", "root/"), concat!("/", "work/"), concat!("/", "home/")];
+    let mut wrong = Vec::new();
+    for path in tracked() {
+        let Some(text) = text(&path) else { continue };
+        for (index, line) in text.lines().enumerate() {
+            if homes.iter().any(|home| line.contains(home)) {
+                wrong.push(format!("{}:{}", path.display(), index + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "a path of one machine:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn pinned_dependencies_name_no_registry_of_one_machine() {
+    let pins = [
+        "go.mod",
+        "go.sum",
+        "requirements.txt",
+        "package.json",
+        "package-lock.json",
+        ".npmrc",
+        "pip.conf",
+        "Cargo.toml",
+        "config.toml",
+    ];
+    let mut wrong = Vec::new();
+    for path in tracked() {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !pins.contains(&name) {
+            continue;
+        }
+        let text = text(&path).expect("UTF-8");
+        if text.contains("://") {
+            wrong.push(path.display().to_string());
+        }
+    }
+    let lock = text(Path::new("Cargo.lock")).expect("UTF-8");
+    let sources: BTreeSet<&str> =
+        lock.lines().filter_map(|line| line.strip_prefix("source = ")).collect();
+    assert!(sources.len() <= 1, "Cargo.lock has more than one source: {sources:?}");
+    assert!(wrong.is_empty(), "an address in {wrong:?}");
+}
