@@ -398,6 +398,8 @@ impl World {
             return;
         }
         worker.introduced = run;
+        // What it counted for the agent before means nothing to this one.
+        worker.calls.retain(|call| !matches!(call, Call::Start(..) | Call::Count(..)));
         worker.unnamed = worker.jobs.clone();
         worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
         let size = worker.obeyed.0;

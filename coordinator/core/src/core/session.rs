@@ -1,6 +1,8 @@
 //! Agents' connections: the handshake, beats and their end. A coordinator adopts from the report,
 //! never from the hello.
 
+use std::time::Duration;
+
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Terms, Welcome,
@@ -164,6 +166,7 @@ impl Core {
         report: &Report,
         now: Moment,
     ) {
+        let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl);
         let Role::Leads(term) = &mut self.role else { return };
         let ledger = &mut term.ledger;
         let new = ledger.account(key).is_none();
@@ -194,6 +197,8 @@ impl Core {
             false => None,
         };
         let account = ledger.open(key, now);
+        // Until it is granted something, its silence is judged by what it would be.
+        account.ttl = account.ttl.max(ttl);
         account.incarnation = Some(incarnation);
         account.heard = now;
         account.reported(report.pool, report.jobs);

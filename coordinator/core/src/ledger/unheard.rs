@@ -43,8 +43,7 @@ impl Ledger {
         let until = now + self.bounds.outlast(self.unheard.get(key)?.exposure.ttl);
         let all = memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees);
         let unheard = self.unheard.get_mut(key)?;
-        let timeless = unheard.exposure.sets.values().any(|timeless| *timeless);
-        if all || (memory.aged && !timeless) {
+        if all {
             self.unheard.remove(key);
             return None;
         }
@@ -52,7 +51,7 @@ impl Ledger {
             unheard.amnesiac = true;
             // An earlier agent may still live, and obey the predecessor to its end.
             let latest = unheard.until.max(until);
-            unheard.until = if memory.aged { now } else { latest };
+            unheard.until = if memory.aged { unheard.until.max(now) } else { latest };
         }
         Some(unheard.until)
     }
