@@ -145,7 +145,6 @@ impl World {
         let silent = now.since(since) >= self.profile.takeover_after;
         let takes = silent || owner.is_none() || election.eager;
         if election.term.is_none() && takes {
-            self.replicas[replica].election.eager = false;
             self.take_from(replica, version, since);
         }
     }
@@ -161,6 +160,7 @@ impl World {
         let now = self.local_of_replica(replica);
         let patience = self.profile.leadership;
         let election = &mut self.replicas[replica].election;
+        let patience = if election.eager { patience / 20 } else { patience };
         let asked_lately = election.taking.is_some_and(|(sent, _)| now.since(sent) < patience);
         if election.term.is_some() || asked_lately {
             return;
@@ -177,6 +177,7 @@ impl World {
         let Some((sent, since)) = election.taking.take() else { return };
         let Some((epoch, version)) = won else { return };
         election.seen = Some((version, now));
+        election.eager = false;
         election.leader = None;
         // Nothing has been renewed since `since`: what ran then ends within one more leadership.
         let predecessor_end = match epoch {

@@ -55,7 +55,7 @@ impl World {
             return;
         }
         // Still for longer than any cooldown and settling that a manifest may ask for.
-        if self.t - self.observer.last_change < ttl * 5 / 2 {
+        if self.t - self.observer.last_change < self.stillness() {
             if waited > self.patience() {
                 self.fail("L4", || "it moves again and again".into());
             }
@@ -70,6 +70,13 @@ impl World {
             }
             Stage::Done => self.stage = Stage::Done,
         }
+    }
+
+    fn stillness(&self) -> Real {
+        let desired = self.manifests.desired();
+        let waits = desired.sets.values().map(|set| set.moves.cooldown + set.moves.settle * 5);
+        let longest = waits.max().unwrap_or_default().as_nanos() as Real;
+        self.profile.ttl_real() * 2 + longest
     }
 
     fn patience(&self) -> Real {

@@ -158,7 +158,7 @@ impl World {
         if worker.alive && !worker.tick_soon {
             worker.tick_soon = true;
             let soon = match self.rng.u8(0..8) {
-                0 => self.rng.u64(0..self.profile.ttl_real()),
+                0 if self.calm_since.is_none() => self.rng.u64(0..self.profile.ttl_real()),
                 _ => self.rng.u64(0..10 * MS),
             };
             self.tick_after(pod, soon);
