@@ -91,7 +91,8 @@ pub struct RunArgs {
     pub leadership: Duration,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
-    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
+    #[arg(allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
     pub drift_ppm: u32,
     /// Added to every time after which somebody else's lease counts as over.
     #[arg(long, value_name = "TIME", env = "LEASEHOLD_MARGIN")]

@@ -11,14 +11,19 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(toolbox::root().join(file)).expect("a document")
 }
 
-/// The lines between a fence with this language and its end, indentation taken off.
-fn fenced(text: &str, language: &str) -> String {
-    let mut lines = text.lines();
+/// The blocks in fences of this language, indentation taken off.
+fn fenced(text: &str, language: &str) -> Vec<String> {
     let opening = format!("```{language}");
-    let fence = lines.find(|line| line.trim_start() == opening).expect("a fenced block");
-    let indent = fence.len() - fence.trim_start().len();
-    let block = lines.take_while(|line| line.trim_start() != "```");
-    block.map(|line| line.get(indent..).unwrap_or_default().to_owned() + "\n").collect()
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(fence) = lines.find(|line| line.trim_start() == opening) {
+        let indent = fence.len() - fence.trim_start().len();
+        let inside = lines.by_ref().take_while(|line| line.trim_start() != "```");
+        let line = |line: &str| line.get(indent..).unwrap_or_default().to_owned() + "\n";
+        blocks.push(inside.map(line).collect());
+    }
+    assert!(!blocks.is_empty(), "no block of {language}");
+    blocks
 }
 
 /// The commands in indented blocks that begin with `program`, with continued lines joined.
@@ -30,7 +35,8 @@ fn commands(text: &str, program: &str) -> Vec<String> {
 
 /// A coordinator on the README's manifests.
 fn readmes_coordinator() -> Coordinator {
-    let coordinator = Coordinator::start(&[("builds.yaml", &fenced(&read("README.md"), "yaml"))]);
+    let coordinator =
+        Coordinator::start(&[("builds.yaml", &fenced(&read("README.md"), "yaml")[0])]);
     eventually("readiness", || {
         get(coordinator.http, "/readyz").filter(|(status, _)| *status == 200)
     });
@@ -54,7 +60,7 @@ fn the_readmes_worker_compresses_every_file() {
         std::fs::write(queue.join(name), name.repeat(1_000)).expect("a file");
     }
     let worker = coordinator.folder().join("worker.sh");
-    std::fs::write(&worker, fenced(&read("README.md"), "sh")).expect("the worker");
+    std::fs::write(&worker, &fenced(&read("README.md"), "sh")[0]).expect("the worker");
 
     let mut command = coordinator.agent_command("builds", "worker-0", free_address());
     command.args(["--", "sh"]).arg(&worker).current_dir(coordinator.folder());
@@ -110,9 +116,9 @@ fn flags_of(binary: &str, commands: &[&str]) -> BTreeSet<String> {
         assert!(output.status.success(), "{binary} {command} --help");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         // A flag is explained on a line that begins with it, after `-x,` at most.
-        let begins = |line: &&str| line.trim_start().starts_with('-');
-        for line in text.lines().filter(begins) {
-            all.extend(flags(line));
+        for line in text.lines() {
+            let words = line.split_whitespace().take_while(|word| word.starts_with('-'));
+            all.extend(words.flat_map(flags));
         }
     }
     for own in ["--help", "--version"] {
@@ -182,11 +188,8 @@ fn every_link_in_a_document_leads_somewhere() {
 fn the_manifests_in_the_documents_are_good() {
     for document in ["README.md", "docs/MANIFESTS.md"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let text = read(document);
-        for (index, part) in text.split("```yaml").skip(1).enumerate() {
-            let block = format!("```yaml{part}");
-            let file = folder.path().join(format!("{index}.yaml"));
-            std::fs::write(file, fenced(&block, "yaml")).expect("a manifest");
+        for (index, block) in fenced(&read(document), "yaml").iter().enumerate() {
+            std::fs::write(folder.path().join(format!("{index}.yaml")), block).expect("a manifest");
         }
         write_lists(folder.path());
         let output = Command::new(toolbox::binary("leasehold-coordinator"))

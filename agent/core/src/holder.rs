@@ -42,8 +42,8 @@ pub struct Config {
 pub struct Holder<J> {
     config: Config,
     journal: J,
-    /// The last incarnation that wrote the journal before this one, and since when it is kept.
-    predecessor: Option<Incarnation>,
+    /// The first incarnation that wrote the journal, and when it began.
+    first: Incarnation,
     begun: Moment,
     complete: bool,
     epoch: Option<Epoch>,
@@ -57,11 +57,16 @@ pub struct Holder<J> {
     streams: BTreeMap<StreamKey, Held>,
     /// The highest token of all grants that were applied: a lower one was once given back.
     token_max: Token,
+    /// Records that could not be written: until they are, the journal must not say that what
+    /// they end goes on.
+    owed: Vec<Record>,
     /// Given back, and not yet told.
     released: Vec<Release>,
     start: Option<StartId>,
     jobs: BTreeSet<JobId>,
     jobs_known: bool,
+    /// Jobs whose id nobody told: they began under an agent whose journal was lost.
+    unnamed: u32,
     count: Option<Count>,
     drain: Drain,
     version: u64,
@@ -121,9 +126,10 @@ impl<J: Journal> Holder<J> {
             true => Drain::Draining { since: now },
             false => Drain::Working,
         };
+        let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
-            predecessor: memory.incarnation,
-            begun: memory.begun.unwrap_or(now),
+            first,
+            begun,
             complete: memory.complete,
             epoch: memory.epoch,
             terms: None,
@@ -133,10 +139,12 @@ impl<J: Journal> Holder<J> {
             pool_expired: false,
             token_max: tokens.max().unwrap_or_default(),
             streams,
+            owed: Vec::new(),
             released: Vec::new(),
             start: memory.start,
             jobs: memory.jobs,
             jobs_known: memory.jobs_known,
+            unnamed: memory.unnamed,
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
             version: 1,
@@ -239,10 +247,13 @@ impl<J: Journal> Holder<J> {
 
     /// The most jobs that may start under what is held, renewed or not: what a beat tells.
     fn size_in_effect(&self) -> u32 {
-        let size = match self.draining() {
-            true => 0,
-            false => self.pool.map_or(0, |pool| pool.size),
+        let ended = match self.drain {
+            Drain::Working => false,
+            // A successor that finds no drain in the journal would start jobs again.
+            Drain::Draining { .. } => !self.owed.contains(&Record::Draining),
+            Drain::Leaving { .. } | Drain::Left => true,
         };
+        let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         size.max(self.count.map_or(0, |count| count.obeyed))
     }
 
@@ -252,7 +263,8 @@ impl<J: Journal> Holder<J> {
 
     fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
-        ids.saturating_add(self.count.map_or(0, |count| count.running))
+        let counted = self.count.map_or(0, |count| count.running);
+        ids.saturating_add(counted).saturating_add(self.unnamed)
     }
 
     fn draining(&self) -> bool {
@@ -285,14 +297,35 @@ impl<J: Journal> Holder<J> {
         written
     }
 
+    /// Writes a record that ends something; where it cannot be written, it is owed.
+    fn write_or_owe(&mut self, record: Record) -> Result<(), JournalError> {
+        let written = self.write(&record);
+        if written.is_err() {
+            self.owed.push(record);
+        }
+        written
+    }
+
+    /// Writes what is owed, oldest first.
+    fn write_owed(&mut self) -> Result<(), JournalError> {
+        while let Some(record) = self.owed.first().cloned() {
+            self.write(&record)?;
+            self.owed.remove(0);
+            if let Record::StreamEnded { stream, token } = record {
+                self.released.push(Release { stream, token });
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a record whose loss does no harm: a successor then assumes more than is true.
     fn write_if_possible(&mut self, record: &Record) {
         let _ = self.write(record);
     }
 
     fn write_begun(&mut self) {
-        let (incarnation, begun) = (self.config.incarnation, self.begun);
-        self.write_if_possible(&Record::Begun { incarnation, begun });
+        let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
+        self.write_if_possible(&Record::Begun { incarnation, begun, first });
     }
 }
 

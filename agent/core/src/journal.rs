@@ -27,8 +27,10 @@ pub enum Record {
     Begun {
         /// Its incarnation.
         incarnation: Incarnation,
-        /// When the journal was begun from nothing: by the first agent that wrote it.
+        /// When the journal was begun from nothing.
         begun: Moment,
+        /// By this one, the first that wrote it.
+        first: Incarnation,
     },
     /// Nothing was outstanding before this journal: it tells everything.
     Fresh,
@@ -96,6 +98,12 @@ pub enum Record {
         /// The start's id.
         start: StartId,
     },
+    /// Jobs that run in the worker's process without an id here: they began under an agent whose
+    /// journal was lost.
+    Unnamed {
+        /// The jobs.
+        running: u32,
+    },
     /// The drain began.
     Draining,
 }
@@ -105,8 +113,8 @@ pub enum Record {
 pub struct Memory {
     /// The incarnation that wrote last; none for an empty journal.
     pub incarnation: Option<Incarnation>,
-    /// When the journal was begun.
-    pub begun: Option<Moment>,
+    /// By which incarnation the journal was begun, and when.
+    pub begun: Option<(Incarnation, Moment)>,
     /// It tells everything that was ever held.
     pub complete: bool,
     /// Whether the jobs are known: it is complete, or the worker told.
@@ -121,6 +129,8 @@ pub struct Memory {
     pub streams: BTreeMap<StreamKey, RememberedStream>,
     /// The jobs with an id.
     pub jobs: BTreeSet<JobId>,
+    /// Jobs whose id nobody told.
+    pub unnamed: u32,
     /// Jobs without one, and the pool size that the worker keeps to, if it ever told.
     pub count: Option<(u32, u32)>,
     /// The worker's last start.
@@ -144,9 +154,9 @@ impl Memory {
     /// Adds one record.
     pub fn apply(&mut self, record: &Record) {
         match record {
-            Record::Begun { incarnation, begun } => {
+            Record::Begun { incarnation, begun, first } => {
                 self.incarnation = Some(*incarnation);
-                self.begun = Some(*begun);
+                self.begun = Some((*first, *begun));
             }
             Record::Fresh => {
                 self.complete = true;
@@ -177,14 +187,17 @@ impl Memory {
             }
             Record::Count { running, obeyed } => {
                 self.count = Some((*running, *obeyed));
+                self.unnamed = 0;
                 self.jobs_known = true;
             }
             Record::WorkerStarted { start } => {
                 self.start = Some(start.clone());
                 self.jobs_known = true;
                 self.jobs.clear();
+                self.unnamed = 0;
                 self.count = None;
             }
+            Record::Unnamed { running } => self.unnamed = *running,
             Record::Draining => self.draining = true,
         }
     }
@@ -193,8 +206,8 @@ impl Memory {
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let mut all = Vec::new();
-        if let (Some(incarnation), Some(begun)) = (self.incarnation, self.begun) {
-            all.push(Record::Begun { incarnation, begun });
+        if let (Some(incarnation), Some((first, begun))) = (self.incarnation, self.begun) {
+            all.push(Record::Begun { incarnation, begun, first });
         }
         all.extend(self.complete.then_some(Record::Fresh));
         all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));
@@ -208,6 +221,8 @@ impl Memory {
         all.push(Record::Renewed { until: self.renewed_until });
         all.extend(self.jobs.iter().map(|job| Record::JobBegan { job: job.clone() }));
         all.extend(self.count.map(|(running, obeyed)| Record::Count { running, obeyed }));
+        let unnamed = self.unnamed;
+        all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));
         all.extend(self.draining.then_some(Record::Draining));
         all
     }

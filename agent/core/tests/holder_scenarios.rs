@@ -195,8 +195,8 @@ impl Scenario {
 }
 
 fn shown_report(report: &Report) -> String {
-    let memory = report.speaks_for.map_or("none".into(), |spoken| format!("{spoken}"));
-    let mut line = format!("report {} memory={memory}", report.nonce);
+    let mut line = format!("report {} knows={}", report.nonce, report.memory.knows_from);
+    line += if report.memory.aged { " aged" } else { "" };
     let _ = write!(line, " {}", shown_jobs(report.jobs));
     if let Some(pool) = report.pool {
         let _ = write!(line, " pool={}:{}", pool.token, pool.size);

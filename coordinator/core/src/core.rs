@@ -45,6 +45,9 @@ pub struct Core {
     timers: BTreeSet<(Moment, Timer)>,
     /// What waits for a confirmed leadership.
     unconfirmed: BTreeSet<Timer>,
+    /// Agents that are granted nothing before a leadership is confirmed that is later than their
+    /// hello.
+    awaiting: BTreeSet<WorkerKey>,
     /// A renewal was asked for, and has not come yet.
     confirming: bool,
     /// Workers that may have a message to get.
@@ -122,6 +125,7 @@ impl Core {
             conns: BTreeMap::new(),
             timers: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
+            awaiting: BTreeSet::new(),
             confirming: false,
             dirty: BTreeSet::new(),
             wants_woken: false,
@@ -225,9 +229,7 @@ impl Core {
         for timer in std::mem::take(&mut self.unconfirmed) {
             self.timers.insert((now, timer));
         }
-        // Agents without an epoch may have waited for this.
-        let waiting = self.conns.values().cloned();
-        self.dirty.extend(waiting);
+        self.dirty.append(&mut self.awaiting);
     }
 
     fn deposed(&mut self, leader: Option<String>) {
@@ -248,6 +250,7 @@ impl Core {
         }
         self.timers.clear();
         self.unconfirmed.clear();
+        self.awaiting.clear();
         self.confirming = false;
         self.dirty.clear();
         self.role = Role::StandsBy { leader: leader.clone() };
@@ -287,10 +290,12 @@ impl Core {
 
     fn desire_sets(&mut self, desired: &Desired, now: Moment) {
         let mut changed = BTreeSet::new();
+        let mut altered = Vec::new();
         let gone = self.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
         for name in gone {
             changed.extend(self.sets.remove(&name).map(|set| set.spec.cluster.clone()));
+            altered.push(name);
         }
         for (name, spec) in &desired.sets {
             if self.sets.get(name).is_some_and(|set| set.spec == *spec) {
@@ -300,9 +305,22 @@ impl Core {
             changed.extend(old.as_ref().map(|set| set.spec.cluster.clone()));
             changed.insert(spec.cluster.clone());
             self.sets.insert(name.clone(), SetState::new(spec.clone(), old));
+            altered.push(name.clone());
         }
         for cluster in changed {
             self.plan_at(&cluster, now, now);
+        }
+        // Streams that are desired no more are in no plan: whoever has one is asked for it.
+        for name in altered {
+            let first =
+                StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
+            let claimed = self.ledger().map(|ledger| {
+                let from_first = ledger.claimed_from(&first);
+                from_first.take_while(|key| key.set == name).cloned().collect::<Vec<_>>()
+            });
+            for stream in claimed.unwrap_or_default() {
+                self.touch(&stream, now);
+            }
         }
     }
 

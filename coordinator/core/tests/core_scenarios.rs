@@ -16,7 +16,7 @@ use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewe
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
-    Report, StreamState,
+    Report, ReportedMemory, StreamState,
 };
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamKey,
@@ -191,13 +191,18 @@ impl Scenario {
         self.core.handle(Event::Hello(conn(plain[0]), hello), self.now);
     }
 
-    /// `report CONN [NONCE] [memory=INCARNATION] [pool=TOKEN:SIZE] [run=N] [streams=a:TOKEN,…]`
+    /// `report CONN [NONCE] [knows=INCARNATION [aged=yes]] [pool=TOKEN:SIZE] [run=N]
+    /// [streams=a:TOKEN,…]`
     fn report(&mut self, plain: &[&str], pairs: &Words) {
+        let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let held = |(stream, token)| HeldStream { stream, token, pinned: false };
         let report = Report {
             epoch: self.epoch,
             nonce: Nonce(plain.get(1).map_or(1, |nonce| nonce.parse().expect("a nonce"))),
-            speaks_for: pairs.get("memory").map(|it| Incarnation(it.parse().expect("a number"))),
+            memory: ReportedMemory {
+                knows_from: Incarnation(number("knows", 0)),
+                aged: !pairs.contains_key("knows") || pairs.contains_key("aged"),
+            },
             pool: pairs.get("pool").map(|it| pool(it)),
             streams: streams(pairs.get("streams")).into_iter().map(held).collect(),
             jobs: jobs(pairs),

@@ -167,9 +167,13 @@ pub struct Report {
     /// This report's number among the agent's reports and beats.
     #[prost(uint64, tag = "2")]
     pub nonce: u64,
-    /// The newest earlier incarnation whose holdings this report knows in full; none without memory.
-    #[prost(uint64, optional, tag = "3")]
-    pub speaks_for: ::core::option::Option<u64>,
+    /// Of this incarnation and all later ones the agent's journal tells everything; 0 for all that
+    /// there ever were.
+    #[prost(uint64, tag = "3")]
+    pub knows_from: u64,
+    /// The journal is older than any lease that earlier incarnations can have had by time.
+    #[prost(bool, tag = "8")]
+    pub aged: bool,
     /// The pool lease that is held.
     #[prost(message, optional, tag = "4")]
     pub pool: ::core::option::Option<HeldPool>,

@@ -3,7 +3,8 @@
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs,
-    PoolGrant, Refusal, RefusalReason, Release, Report, StreamGrant, StreamState, Terms, Welcome,
+    PoolGrant, Refusal, RefusalReason, Release, Report, ReportedMemory, StreamGrant, StreamState,
+    Terms, Welcome,
 };
 use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, StreamKey, Token};
 
@@ -197,7 +198,10 @@ impl TryFrom<wire::Report> for Report {
         Ok(Self {
             epoch: epoch("report.epoch", report.epoch)?,
             nonce: Nonce(report.nonce),
-            speaks_for: report.speaks_for.map(Incarnation),
+            memory: ReportedMemory {
+                knows_from: Incarnation(report.knows_from),
+                aged: report.aged,
+            },
             pool: report.pool.map(TryInto::try_into).transpose()?,
             streams: streams.collect::<Result<_, _>>()?,
             jobs: jobs("report.running", report.running)?,
@@ -211,7 +215,8 @@ impl From<Report> for wire::Report {
         Self {
             epoch: report.epoch.0,
             nonce: report.nonce.0,
-            speaks_for: report.speaks_for.map(|incarnation| incarnation.0),
+            knows_from: report.memory.knows_from.0,
+            aged: report.memory.aged,
             pool: report.pool.map(Into::into),
             streams: report.streams.into_iter().map(Into::into).collect(),
             running: running(report.jobs),

@@ -115,9 +115,8 @@ pub struct Report {
     pub epoch: Epoch,
     /// This report's number among the agent's reports and beats.
     pub nonce: Nonce,
-    /// The newest earlier incarnation whose holdings this report knows in full. None: the agent
-    /// has no memory, and its report frees nothing of its predecessors'.
-    pub speaks_for: Option<Incarnation>,
+    /// How far back the agent's journal reaches.
+    pub memory: ReportedMemory,
     /// The pool lease that is held.
     pub pool: Option<HeldPool>,
     /// The stream leases that are held.
@@ -126,6 +125,17 @@ pub struct Report {
     pub jobs: Jobs,
     /// How far a drain has come.
     pub drain: DrainPhase,
+}
+
+/// How far back an agent's journal reaches: what it does not list was given back, as far as the
+/// journal can know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportedMemory {
+    /// Of this incarnation and all later ones it tells everything. [`Incarnation`] 0: it tells of
+    /// all that there ever were.
+    pub knows_from: Incarnation,
+    /// It is older than any lease that earlier ones can have had by time.
+    pub aged: bool,
 }
 
 /// A pool lease as its holder has it.

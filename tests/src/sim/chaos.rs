@@ -1,6 +1,6 @@
 //! What goes wrong: each fault picks its victim and its time from the seed.
 
-use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::event::{Event, Exposure};
 
 use super::clock::MS;
 use super::faults::Fault;
@@ -141,7 +141,7 @@ impl World {
                 self.cover.hit("fault: pod appeared");
                 self.new_pod(None, newest);
             }
-            Fault::TwinPod if room && !self.pods[pod].replaced => {
+            Fault::TwinPod if room && self.may_be_doubled(pod) => {
                 self.cover.hit("fault: twin appeared");
                 self.new_pod(Some(pod), newest);
                 let later = self.rng.u64(MS..self.profile.ttl_real() * 6);
@@ -158,6 +158,14 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// A platform that takes a pod for dead starts another of its name; the first, unreachable
+    /// to it, runs on.
+    fn may_be_doubled(&self, pod: usize) -> bool {
+        let node = &self.pods[pod];
+        let known = node.disk.borrow().memory.epoch.is_some();
+        known && node.agent.is_some() && !node.replaced && !node.twin
     }
 
     fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {
@@ -208,6 +216,14 @@ impl World {
         }
     }
 
+    fn stuck_by_design(&self, pod: usize) -> bool {
+        let node = &self.pods[pod];
+        let complete = node.disk.borrow().memory.complete;
+        let doubtful = !complete || node.twin || node.replaced;
+        let timeless = |exposure: &Exposure| exposure.sets.values().any(|timeless| *timeless);
+        doubtful && self.store.register.get(&node.key).is_some_and(timeless)
+    }
+
     /// Faults end: everything works, and what had died comes back.
     pub(super) fn calm(&mut self) {
         self.profile.calm();
@@ -220,6 +236,11 @@ impl World {
             self.boot_replica(replica);
         }
         for pod in self.living() {
+            if self.stuck_by_design(pod) {
+                // Only the platform's word frees what nobody can tell of and no time ends.
+                self.end_pod(pod);
+                continue;
+            }
             let node = &mut self.pods[pod];
             node.paused_until = self.t;
             let mut disk = node.disk.borrow_mut();

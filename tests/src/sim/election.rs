@@ -34,6 +34,8 @@ pub(super) struct Election {
     pub term: Option<Term>,
     /// The version last seen, and when it was first seen.
     pub seen: Option<(u64, Moment)>,
+    /// It takes over as soon as it has looked, since it knows that the leader is lost.
+    pub eager: bool,
     /// Who was said to lead.
     pub leader: Option<usize>,
     /// When the take on its way was sent, and what it rests on.
@@ -141,7 +143,9 @@ impl World {
         let election = &self.replicas[replica].election;
         let Some((version, since)) = election.seen else { return };
         let silent = now.since(since) >= self.profile.takeover_after;
-        if election.term.is_none() && (silent || owner.is_none()) {
+        let takes = silent || owner.is_none() || election.eager;
+        if election.term.is_none() && takes {
+            self.replicas[replica].election.eager = false;
             self.take_from(replica, version, since);
         }
     }

@@ -144,12 +144,19 @@ impl World {
             .clone()
             .map(|(_, set)| set.streams.iter().filter(|stream| stream.dedicated).count())
             .sum();
+        let stray = owners.keys().find(|key| {
+            let set = desired.sets.get(&key.set);
+            set.is_none_or(|set| !set.streams.iter().any(|stream| stream.name == key.stream))
+        });
+        if let Some(stray) = stray {
+            return Err(("L1", format!("{stray} is desired no more, and used")));
+        }
         let room = !workers.is_empty() && (dedicated == 0 || dedicated < workers.len());
         for (name, set) in sets {
             for stream in &set.streams {
                 let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
                 match owners.get(&key) {
-                    None if room => return Err(("L2", format!("{key} has no owner"))),
+                    None if room => return Err(("L2", self.why_unowned(&key))),
                     Some(pod) if !workers.contains(pod) => {
                         return Err(("L2", format!("{key} is owned by p{pod} of another cluster")));
                     }
@@ -158,6 +165,14 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn why_unowned(&self, key: &StreamKey) -> String {
+        let told = self.true_leader().and_then(|(leader, _)| {
+            let now = self.local_of_replica(leader);
+            self.replicas[leader].core.as_ref()?.explain_stream(key, now)
+        });
+        format!("{key} has no owner: {told:?}")
     }
 
     /// Who really uses each stream.
@@ -172,7 +187,10 @@ impl World {
 
     fn change_one_thing(&mut self) {
         let living = self.living();
-        let pod = living[self.rng.usize(0..living.len())];
+        let Some(pod) = self.rng.choice(living) else {
+            self.stage = Stage::Done;
+            return;
+        };
         let before = (self.owners(), self.observer.stream_changes);
         let what = match self.rng.u8(0..4) {
             0 | 1 => {
@@ -186,8 +204,12 @@ impl World {
                             Happening::BootReplica { replica: leader },
                         );
                     }
-                    false => self.take(standby),
+                    false => self.cover.hit("checked: a leader that lives is followed"),
                 }
+                // A standby that loses its connection to the leader does not wait.
+                self.replicas[standby].election.eager = true;
+                let run = self.replicas[standby].run;
+                self.after(super::clock::MS, Happening::Poll { replica: standby, run });
                 What::Failover
             }
             2 => {

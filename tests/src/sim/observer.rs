@@ -77,7 +77,7 @@ impl World {
         for pod in 0..self.pods.len() {
             let node = &self.pods[pod];
             // Of a pod whose name another has taken, nobody can know how many jobs it runs.
-            if node.dead || node.replaced {
+            if node.dead || node.replaced || node.twin {
                 continue;
             }
             let truth = node.jobs_truth(self.local_of_pod(pod));
@@ -370,9 +370,9 @@ impl World {
         };
         drop(disk);
         if let AgentMessage::Report(report) = message {
-            self.cover.hit(match report.speaks_for {
-                Some(_) => "report with memory",
-                None => "report without memory",
+            self.cover.hit(match report.memory.aged {
+                true => "report with memory",
+                false => "report without memory",
             });
             if !report.streams.is_empty() {
                 self.cover.hit("report claims streams");

@@ -160,7 +160,7 @@ impl World {
             self.rng.bool().then_some(self.profile.ttl * self.rng.u32(1..=6) + Duration::ZERO);
         if let Some(other) = twin_of {
             self.pods[other].replaced = true;
-            self.twins += 1;
+            node.twin = true;
         }
         self.pods.push(node);
         let pod = self.pods.len() - 1;

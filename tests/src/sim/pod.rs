@@ -61,6 +61,8 @@ pub(super) struct Pod {
     pub leaving: bool,
     /// A pod of the same name has appeared since.
     pub replaced: bool,
+    /// It has taken the name of one that lived.
+    pub twin: bool,
     /// The highest incarnation it has had.
     pub incarnation: Incarnation,
     /// How long its drain may take, where it was told.
@@ -83,6 +85,7 @@ impl Pod {
             left: false,
             leaving: false,
             replaced: false,
+            twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
         }
@@ -120,10 +123,12 @@ impl World {
     /// The agent's process starts, with what the journal tells.
     pub(super) fn boot_agent(&mut self, pod: usize) {
         let now = self.local_of_pod(pod);
-        let by_time = Incarnation(self.t / MS + 1);
+        // Equal numbers of two agents are ruled out: only their order may be wrong.
+        let own = pod as u64 + 1;
+        let by_time = Incarnation((self.t / MS + 1_000) * 32 + own);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
-        if node.dead || node.left || node.agent.is_some() {
+        if node.dead || node.left || node.replaced || node.agent.is_some() {
             return;
         }
         node.run += 1;
@@ -134,7 +139,7 @@ impl World {
         };
         let incarnation = match memory.incarnation {
             Some(last) => last.next(),
-            None if wrong_clock => Incarnation(node.run),
+            None if wrong_clock => Incarnation(node.run * 32 + own),
             None => by_time.max(Incarnation(node.incarnation.0 + 1)),
         };
         self.cover.hit(match (memory.incarnation, node.run) {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::clock::Real;
 
 /// Lines that are kept of a traced run.
-const LINES_MAX: usize = 20_000;
+const LINES_MAX: usize = 400_000;
 
 /// The record of one run; it outlives a panic in it.
 #[derive(Clone, Debug)]

@@ -33,8 +33,8 @@ pub(super) struct Use {
 /// What it has yet to tell its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// A process starts.
-    Start(StartId),
+    /// A process starts; so many jobs run in it that its agent has no id of.
+    Start(StartId, u32),
     /// A job has ended.
     End(JobId),
     /// A stream was let go.
@@ -56,6 +56,8 @@ pub(super) struct Worker {
     pub start: u64,
     /// The jobs that really run.
     pub jobs: BTreeSet<JobId>,
+    /// Those of them that its agent knows by number only: it came without a journal.
+    pub unnamed: BTreeSet<JobId>,
     /// A job that it asked for and got no answer about.
     pub limbo: Option<JobId>,
     /// How many jobs it would run.
@@ -84,6 +86,7 @@ impl Worker {
             alive: false,
             start: 0,
             jobs: BTreeSet::new(),
+            unnamed: BTreeSet::new(),
             limbo: None,
             appetite: 4,
             obeyed: (0, None),
@@ -122,7 +125,7 @@ impl World {
         worker.alive = true;
         worker.appetite = self.rng.u32(1..=8);
         worker.calls.clear();
-        let call = Call::Start(worker.start_id());
+        let call = Call::Start(worker.start_id(), 0);
         worker.calls.push_back(call);
         worker.introduced = run;
         let soon = self.rng.u64(0..50 * MS);
@@ -138,6 +141,7 @@ impl World {
         worker.alive = false;
         worker.start += 1;
         worker.jobs.clear();
+        worker.unnamed.clear();
         worker.limbo = None;
         worker.obeyed = (0, None);
         worker.streams.clear();
@@ -344,6 +348,9 @@ impl World {
             return;
         }
         match worker.kind {
+            Kind::Gate if worker.unnamed.remove(&job) => {
+                worker.calls.push_back(Call::Start(worker.start_id(), worker.unnamed.len() as u32));
+            }
             Kind::Gate => worker.calls.push_back(Call::End(job)),
             Kind::Count => self.tell_later(pod),
         }
@@ -363,7 +370,7 @@ impl World {
             let running = self.pods[pod].worker.jobs.len() as u32;
             let said = call.clone();
             let result = self.agent_call(pod, |holder, now| match said {
-                Call::Start(start) => holder.start_worker(start, running, now),
+                Call::Start(start, running) => holder.start_worker(start, running, now),
                 Call::End(job) => holder.end_job(&job, now),
                 Call::Release(stream, token) => holder.release_stream(&stream, token, now),
                 Call::Count(running, obeyed) => holder.report_count(running, obeyed, now),
@@ -376,7 +383,7 @@ impl World {
                 Some(_) => {}
             }
             self.pods[pod].worker.calls.pop_front();
-            if matches!(call, Call::Start(_)) && self.pods[pod].worker.kind == Kind::Count {
+            if matches!(call, Call::Start(..)) && self.pods[pod].worker.kind == Kind::Count {
                 self.pods[pod].worker.calls.push_front(Call::Count(running, 0));
             }
         }
@@ -385,14 +392,17 @@ impl World {
     /// A worker tells an agent that is new beside it who it is and how many jobs it runs.
     fn introduce(&mut self, pod: usize) {
         let run = self.pods[pod].run;
+        let disk = std::rc::Rc::clone(&self.pods[pod].disk);
         let worker = &mut self.pods[pod].worker;
         if worker.introduced == run {
             return;
         }
         worker.introduced = run;
+        worker.unnamed = worker.jobs.clone();
+        worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
         let size = worker.obeyed.0;
         let call = match worker.kind {
-            Kind::Gate => Call::Start(worker.start_id()),
+            Kind::Gate => Call::Start(worker.start_id(), worker.unnamed.len() as u32),
             Kind::Count => Call::Count(worker.jobs.len() as u32, size),
         };
         worker.calls.push_front(call);

@@ -52,8 +52,6 @@ pub(super) struct World {
     pub stage: Stage,
     /// When faults ended, or the last change after that was made.
     pub calm_since: Option<Real>,
-    /// Pods that took another's name.
-    pub twins: u32,
 }
 
 impl World {
@@ -80,7 +78,6 @@ impl World {
             trace,
             stage: Stage::default(),
             calm_since: None,
-            twins: 0,
         };
         world.begin();
         world

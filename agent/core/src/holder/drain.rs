@@ -20,7 +20,7 @@ impl<J: Journal> Holder<J> {
         if self.draining() {
             return;
         }
-        self.write_if_possible(&Record::Draining);
+        let _ = self.write_or_owe(Record::Draining);
         self.drain = Drain::Draining { since: now };
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();

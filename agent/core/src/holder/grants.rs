@@ -52,7 +52,7 @@ impl<J: Journal> Holder<J> {
         for (stream, token) in ended {
             self.notice(Notice::StreamExpired(stream.clone(), token));
             self.streams.remove(&stream);
-            if self.write(&stream_ended(&stream, token)).is_ok() {
+            if self.write_or_owe(stream_ended(&stream, token)).is_ok() {
                 self.released.push(Release { stream, token });
             }
         }
@@ -96,7 +96,7 @@ impl<J: Journal> Holder<J> {
         let before = self.token_max;
         let until = self.renewal(grant, now);
         let mut changed = false;
-        if grant.fresh && !self.jobs_known {
+        if grant.fresh && !self.complete {
             self.write(&Record::Fresh)?;
             (self.jobs_known, self.complete) = (true, true);
         }
@@ -110,7 +110,10 @@ impl<J: Journal> Holder<J> {
             changed |= self.apply_absence(grant, until, now)?;
         }
         if until > self.renewed_until {
-            self.write_if_possible(&Record::Renewed { until });
+            // Unwritten, a successor would give back what the worker still uses; and it would
+            // claim what has ended without a record of that.
+            self.write_owed()?;
+            self.write(&Record::Renewed { until })?;
             self.effects.push_back(Effect::LeaseRenewed);
             changed |= self.pool_expired;
             (self.renewed_until, self.pool_expired) = (until, false);
@@ -216,7 +219,7 @@ impl<J: Journal> Holder<J> {
             self.notice(Notice::StreamRevoked(stream.clone(), token));
         }
         if let (true, Some(until)) = (lapsing, lapses) {
-            self.write_if_possible(&Record::Lapsing { stream: stream.clone(), until });
+            let _ = self.write_or_owe(Record::Lapsing { stream: stream.clone(), until });
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, HeldStream, Hello, Jobs, Refusal, RefusalReason,
-    Report, Terms, Welcome,
+    Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce};
@@ -206,6 +206,8 @@ impl<J: Journal> Holder<J> {
         if !self.link.is_live() {
             return;
         }
+        // What cannot be written now is tried again with the next beat.
+        let _ = self.write_owed();
         let beat = Beat {
             epoch: self.epoch.unwrap_or_default(),
             nonce: self.link.next_nonce(now),
@@ -283,7 +285,7 @@ impl<J: Journal> Holder<J> {
         let report = Report {
             epoch: self.epoch.unwrap_or_default(),
             nonce: self.link.next_nonce(now),
-            speaks_for: self.speaks_for(terms, now),
+            memory: self.memory(terms, now),
             pool: self.held_pool(),
             streams: streams.collect(),
             jobs: self.jobs_told(),
@@ -295,12 +297,14 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The newest earlier incarnation of which the journal tells everything: one that is younger
-    /// than a lease may have been begun while an earlier one's leases lasted.
-    fn speaks_for(&self, terms: Terms, now: Moment) -> Option<Incarnation> {
+    /// How far back the journal reaches. One that is younger than a lease may have been begun
+    /// while an earlier incarnation's leases lasted.
+    fn memory(&self, terms: Terms, now: Moment) -> ReportedMemory {
         let old = now.since(self.begun) > terms.reserve;
-        let memory = self.complete || old || mutation::on(Mutation::YoungJournalSpeaks);
-        memory.then_some(self.predecessor.unwrap_or(self.config.incarnation))
+        ReportedMemory {
+            knows_from: if self.complete { Incarnation(0) } else { self.first },
+            aged: self.complete || old || mutation::on(Mutation::YoungJournalSpeaks),
+        }
     }
 
     fn refused(&mut self, refusal: Refusal, now: Moment) {

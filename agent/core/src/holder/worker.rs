@@ -10,7 +10,8 @@ use crate::lease::Refused;
 
 impl<J: Journal> Holder<J> {
     /// The worker's process says that it starts, and how many jobs already run in it. A new
-    /// start id ends the jobs of the process before, and gives its streams back.
+    /// start id ends the jobs of the process before, and gives its streams back. The same start id
+    /// again, with fewer jobs, tells that jobs have ended which its agent knows no id of.
     ///
     /// # Errors
     /// [`Refused::Limit`] or [`Refused::Journal`].
@@ -21,23 +22,35 @@ impl<J: Journal> Holder<J> {
         now: Moment,
     ) -> Result<(), Refused> {
         if self.start.as_ref() == Some(&start) {
-            return Ok(());
+            return self.fewer_unnamed(running, now);
         }
         at_most(running)?;
         self.write(&Record::WorkerStarted { start: start.clone() })?;
-        let count = (running > 0).then_some(Count { running, obeyed: 0 });
-        if let Some(Count { running, obeyed }) = count {
-            self.write(&Record::Count { running, obeyed })?;
+        if running > 0 {
+            self.write(&Record::Unnamed { running })?;
         }
         self.start = Some(start);
         self.jobs.clear();
-        self.count = count;
+        self.unnamed = running;
+        self.count = None;
         self.jobs_known = true;
         let shown = self.streams.iter().filter(|(_, held)| held.shown);
         let shown: Vec<_> = shown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in shown {
             self.give_back(&stream, token)?;
         }
+        self.changed();
+        self.beat(now);
+        self.check_drain(now);
+        Ok(())
+    }
+
+    fn fewer_unnamed(&mut self, running: u32, now: Moment) -> Result<(), Refused> {
+        if running >= self.unnamed {
+            return Ok(());
+        }
+        self.write(&Record::Unnamed { running })?;
+        self.unnamed = running;
         self.changed();
         self.beat(now);
         self.check_drain(now);
@@ -112,6 +125,7 @@ impl<J: Journal> Holder<J> {
         let before = (self.size_in_effect(), self.running());
         self.write(&Record::Count { running, obeyed })?;
         self.count = Some(count);
+        self.unnamed = 0;
         let first = !std::mem::replace(&mut self.jobs_known, true);
         self.changed();
         let after = (self.size_in_effect(), self.running());

@@ -27,28 +27,38 @@ impl Core {
         }
         let mut keys: Vec<_> = std::mem::take(&mut self.dirty).into_iter().collect();
         // Free slots go to the newest generation first.
-        keys.sort_by_key(|key| {
+        keys.sort_by_cached_key(|key| {
             std::cmp::Reverse(self.observed(key).map_or(0, |worker| worker.generation))
         });
         let mut free = BTreeMap::new();
         for key in keys {
-            self.send_to(&key, &mut free, now);
+            let free = free
+                .entry(key.cluster.clone())
+                .or_insert_with(|| self.free_slots(&key.cluster, now));
+            self.send_to(&key, free.as_mut(), now);
         }
     }
 
-    fn send_to(&mut self, key: &WorkerKey, free: &mut BTreeMap<ClusterName, u32>, now: Moment) {
+    /// The slots of a cluster that nobody can be using; none while nothing may grow there.
+    fn free_slots(&self, cluster: &ClusterName, now: Moment) -> Option<u32> {
+        let ledger = self.ledger()?;
+        let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
+        let held = ledger.held_by(cluster, now).is_some();
+        (!held).then(|| jobs_max.saturating_sub(ledger.committed(cluster)))
+    }
+
+    fn send_to(&mut self, key: &WorkerKey, free: Option<&mut u32>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
-        let Some(session) = worker.session.as_ref() else { return };
-        let ready = session.reported && session.writable && self.is_confirmed(session);
-        let Some(terms) = self.terms_for(key).filter(|_| ready) else { return };
-        let (Some(ledger), Some(cluster)) = (self.ledger(), self.clusters.get(&key.cluster)) else {
+        let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
             return;
         };
+        if !self.is_confirmed(session) {
+            self.awaiting.insert(key.clone());
+            return;
+        }
+        let Some(terms) = self.terms_for(key) else { return };
+        let Some(ledger) = self.ledger() else { return };
         let Some(account) = ledger.account(key) else { return };
-        let held = ledger.held_by(&key.cluster, now).is_some();
-        let free = free.entry(key.cluster.clone()).or_insert_with(|| {
-            cluster.spec.jobs_max.saturating_sub(ledger.committed(&key.cluster))
-        });
         let number = account.number.next();
         let (conn, nonce) = (session.conn, session.nonce);
         let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
@@ -56,13 +66,17 @@ impl Core {
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
         let epoch = ledger.epoch();
 
-        let mut pool = if held { None } else { self.pool_change(key, number, free) };
+        let mut pool = None;
         let mut streams = self.stream_news(key, now);
-        if !held {
+        if let Some(free) = free {
+            pool = self.pool_change(key, number, free);
             streams.extend(self.stream_grants(key, now));
         }
         if snapshot {
             pool = pool.or(self.pool_again(key, number));
+            if let Role::Leads(term) = &mut self.role {
+                term.ledger.repeat_lapses(key);
+            }
             streams = self.all_streams(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
@@ -97,8 +111,15 @@ impl Core {
         let ttl = cluster.spec.ttl.min(exposed);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
-            Terms { reserve: self.config.bounds.outlast(exposed), ..self.terms(&spec) }
+            Terms { reserve: self.reserve(key, exposed), ..self.terms(&spec) }
         })
+    }
+
+    /// How old a journal must be to speak for what came before it by time.
+    pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
+        self.config.bounds.outlast(ttl.max(exposed))
     }
 
     /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one

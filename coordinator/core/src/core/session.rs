@@ -3,7 +3,7 @@
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
 use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Welcome,
+    Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Moment, WorkerKey};
@@ -40,7 +40,7 @@ impl Core {
             let message = format!("a leader later than epoch {epoch} is known to {key}");
             return Err((RefusalReason::NotLeader(None), message));
         }
-        let terms = self.terms(&spec);
+        let terms = Terms { reserve: self.reserve(&key, spec.ttl), ..self.terms(&spec) };
         self.replace_session(conn, hello, &key, now);
         let welcome = CoordinatorMessage::Welcome(Welcome { epoch, terms });
         self.effects.push_back(Effect::Send { conn, message: welcome });
@@ -49,7 +49,7 @@ impl Core {
         }
         if mutation::on(Mutation::AdoptAtHello) {
             let Role::Leads(term) = &mut self.role else { return Ok(()) };
-            term.ledger.heard_all(&key);
+            term.ledger.adopt_at_hello(&key);
             term.ledger.open(&key, now).unknown = None;
         }
         Ok(())
@@ -151,8 +151,8 @@ impl Core {
         self.check_left(conn, &key, now);
     }
 
-    /// Takes what an agent reports as what it holds, and ends what the report speaks for and
-    /// does not list.
+    /// Takes what an agent reports as what it holds, and ends what its journal tells of and the
+    /// report does not list.
     fn adopt(
         &mut self,
         key: &WorkerKey,
@@ -170,32 +170,35 @@ impl Core {
         if new {
             account.fresh_since = Some(incarnation);
         }
-        let spoken = report.speaks_for.is_some_and(|spoken| earlier.is_none_or(|it| it <= spoken));
+        let memory = report.memory;
+        let told = match earlier {
+            Some(earlier) => memory.knows_from <= earlier,
+            None => memory.knows_from == Incarnation(0) || memory.aged,
+        };
         let reports_anew = account.incarnation != Some(incarnation);
         let committed = account.committed();
+        // What an earlier agent in this term could not tell of, this one cannot tell of either.
+        let untold = account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let ended = ledger.adopt_streams(
             key,
             incarnation,
-            report.speaks_for,
+            memory.knows_from,
             &report.streams,
             stops_worker,
         );
-        let remembers = report.speaks_for.is_some();
-        let mut memory_end = None;
-        if remembers {
-            ledger.heard_all(key);
-        } else if reports_anew {
-            memory_end = ledger.heard_nothing(key, now);
-        }
+        let memory_end = match reports_anew {
+            true => ledger.heard(key, memory, now),
+            false => None,
+        };
         let account = ledger.open(key, now);
         account.incarnation = Some(incarnation);
         account.heard = now;
         account.reported(report.pool, report.jobs);
         if reports_anew && !new {
-            let known = spoken && report.jobs != Jobs::Unknown;
-            let until = memory_end.unwrap_or(old_end);
-            let unknown = Unknown { slots: committed, until };
-            account.unknown = (!known && committed > 0).then_some(unknown);
+            let until = if told { now } else { memory_end.unwrap_or(old_end) };
+            let until = untold.map_or(until, |untold| until.max(untold));
+            account.unknown = (committed > 0).then_some(Unknown { slots: committed, until });
+            account.settle_unknown(now);
         }
         // A worker of which nothing was outstanding runs no job that began without a lease.
         if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
@@ -206,6 +209,9 @@ impl Core {
             self.timers.insert((at, Timer::Unheard(key.clone())));
         }
         self.ended(ended, Freed::Released, now);
+        if reports_anew {
+            self.watch_orphans(key, now);
+        }
         for held in &report.streams {
             self.adopt_plan(&held.stream, key);
             self.touch(&held.stream, now);

@@ -57,12 +57,7 @@ impl Core {
 
     /// Asks for a renewal of leadership, where something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        let hello = self.conns.values().filter_map(|key| self.observed(key)).any(|worker| {
-            worker.session.as_ref().is_some_and(|session| {
-                session.reported && session.snapshot_due && !self.is_confirmed(session)
-            })
-        });
-        if (hello || !self.unconfirmed.is_empty()) && !self.confirming {
+        if !(self.awaiting.is_empty() && self.unconfirmed.is_empty()) && !self.confirming {
             self.confirming = true;
             self.effects.push_back(Effect::Confirm);
         }
@@ -102,6 +97,15 @@ impl Core {
         let Some(account) = self.ledger().and_then(|ledger| ledger.account(key)) else { return };
         for stream in account.streams.clone() {
             self.claim_due(&stream, now);
+        }
+    }
+
+    /// Reminds of the end of what an earlier agent of the worker holds: nobody else speaks of it.
+    pub(super) fn watch_orphans(&mut self, key: &WorkerKey, now: Moment) {
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
+        for stream in &streams {
+            self.claim_due(stream, now);
         }
     }
 

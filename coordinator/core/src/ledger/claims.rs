@@ -77,12 +77,12 @@ impl Ledger {
         token
     }
 
-    /// Takes over what an agent reports, and ends what its report speaks for and does not list.
+    /// Takes over what an agent reports, and ends what its journal tells of and does not list.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
         incarnation: Incarnation,
-        speaks_for: Option<Incarnation>,
+        knows_from: Incarnation,
         held: &[HeldStream],
         stops_worker: bool,
     ) -> Vec<Ended> {
@@ -96,7 +96,7 @@ impl Ledger {
         for stream in known {
             let own = |claim: &Claim| {
                 claim.incarnation == incarnation
-                    || speaks_for.is_some_and(|spoken| claim.incarnation <= spoken)
+                    || claim.incarnation >= knows_from
                     || mutation::on(Mutation::NewIncarnationFrees)
             };
             let absent = |claim: &Claim| !listed.contains(&(stream.clone(), claim.token));
@@ -154,6 +154,22 @@ impl Ledger {
             self.remove_claims(stream, &worker, |claim| claim.token == token)
         });
         ended.collect()
+    }
+
+    /// A snapshot repeats what lapses: an agent that missed the first word of it counts from the
+    /// beat that the snapshot echoes.
+    pub(crate) fn repeat_lapses(&mut self, key: &WorkerKey) {
+        let latest = self.free_at(key);
+        let Some(account) = self.accounts.get(key) else { return };
+        for stream in &account.streams {
+            for claim in self.claims.get_mut(stream).into_iter().flatten() {
+                if let Phase::Lapsing { free_at } = &mut claim.phase
+                    && claim.worker == *key
+                {
+                    *free_at = latest.max(*free_at);
+                }
+            }
+        }
     }
 
     /// When a claim's time is surely over; none where it never is.

@@ -1,8 +1,9 @@
 //! Workers that may hold leases nobody here has heard of: those of a predecessor's time that have
 //! not reported, and those whose agent has lost its memory.
 
+use leasehold_types::message::{Jobs, ReportedMemory};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
+use leasehold_types::{ClusterName, Incarnation, Moment, SetName, WorkerKey};
 
 use super::{Account, Ledger, Unknown};
 use crate::event::Exposure;
@@ -25,30 +26,38 @@ impl Ledger {
         account.exposure = exposure.clone();
         account.ttl = exposure.ttl;
         account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
-        account.jobs = leasehold_types::message::Jobs::Unknown;
+        account.jobs = Jobs::Unknown;
         self.accounts.insert(key.clone(), account);
         let unheard = Unheard { exposure: exposure.clone(), until, amnesiac: false };
         self.unheard.insert(key.clone(), unheard);
     }
 
-    /// A report speaks for all that the worker may hold.
-    pub(crate) fn heard_all(&mut self, key: &WorkerKey) -> bool {
-        self.unheard.remove(key).is_some()
-    }
-
-    /// A report came without memory: what the worker holds otherwise lasts at most for one more
-    /// lease from now on.
-    pub(crate) fn heard_nothing(&mut self, key: &WorkerKey, now: Moment) -> Option<Moment> {
+    /// A report came of a worker of a predecessor's time: what its journal cannot know of lasts
+    /// at most for one more lease, or until the worker is gone. When that is over, if it matters.
+    pub(crate) fn heard(
+        &mut self,
+        key: &WorkerKey,
+        memory: ReportedMemory,
+        now: Moment,
+    ) -> Option<Moment> {
         let until = now + self.bounds.outlast(self.unheard.get(key)?.exposure.ttl);
+        let all = memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees);
         let unheard = self.unheard.get_mut(key)?;
-        if mutation::on(Mutation::NoMemoryFrees) {
+        let timeless = unheard.exposure.sets.values().any(|timeless| *timeless);
+        if all || (memory.aged && !timeless) {
             self.unheard.remove(key);
             return None;
         }
         if !unheard.amnesiac {
-            (unheard.amnesiac, unheard.until) = (true, until);
+            unheard.amnesiac = true;
+            unheard.until = if memory.aged { now } else { until };
         }
         Some(unheard.until)
+    }
+
+    /// See the mutation.
+    pub(crate) fn adopt_at_hello(&mut self, key: &WorkerKey) {
+        self.unheard.remove(key);
     }
 
     /// Forgets what an amnesiac may hold by time, where that time is over and confirmed.
