@@ -272,6 +272,9 @@ impl World {
         for cut in self.network.cuts.clone() {
             self.heal(cut);
         }
+        for link in &mut self.network.links {
+            link.slow_writer = false;
+        }
         for replica in 0..self.replicas.len() {
             self.replicas[replica].paused_until = self.t;
             self.boot_replica(replica);

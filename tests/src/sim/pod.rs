@@ -128,8 +128,8 @@ impl World {
     pub(super) fn boot_agent(&mut self, pod: usize) {
         let now = self.local_of_pod(pod);
         // Equal numbers of two agents are ruled out: only their order may be wrong.
-        let own = pod as u64 + 1;
-        let by_time = Incarnation((self.t / MS + 1_000) * 32 + own);
+        let own = pod as u64;
+        let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
         if node.dead || node.left || node.replaced || node.agent.is_some() {
@@ -143,7 +143,7 @@ impl World {
         };
         let incarnation = match memory.incarnation {
             Some(last) => last.next(),
-            None if wrong_clock => Incarnation(node.run * 32 + own),
+            None if wrong_clock => Incarnation(own * 1_000 + node.run),
             None => by_time.max(Incarnation(node.incarnation.0 + 1)),
         };
         self.cover.hit(match (memory.incarnation, node.run) {
