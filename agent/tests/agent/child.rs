@@ -17,7 +17,9 @@ async fn start(coordinator: &Coordinator, options: &[&str], script: &str) -> Age
 fn leaving(message: &AgentMessage) -> Option<()> {
     match message {
         AgentMessage::Beat(beat) => (beat.drain == DrainPhase::Leaving).then_some(()),
-        _ => None,
+        // Where the drain ended before the link was there.
+        AgentMessage::Report(report) => (report.drain == DrainPhase::Leaving).then_some(()),
+        AgentMessage::Hello(_) => None,
     }
 }
 
