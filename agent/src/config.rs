@@ -317,7 +317,8 @@ mod tests {
             ("--coordinator http://a:7400", "HOST:PORT"),
             ("--coordinator a", "HOST:PORT"),
             ("--coordinator a:0", "HOST:PORT"),
-            ("--worker W_1", "DNS subdomain"),
+            ("--worker w2", "multiple times"),
+            ("--socket s --socket-mode 0777", "0660"),
             ("--unknown", "--unknown"),
         ] {
             let error = parse(more).expect_err(more);

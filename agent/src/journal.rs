@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::{Journal, JournalError, Memory, Record};
-use leasehold_types::{Incarnation, Moment, WorkerKey};
+use leasehold_types::{Moment, WorkerKey};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -128,13 +128,13 @@ impl FileJournal {
                     old.worker
                 );
             }
-            Found::Whole(old, memory) if boot_id == Some(old.boot_id.as_str()) => memory,
+            Found::Whole(old, memory) if boot_id == Some(old.boot_id.as_str()) => *memory,
             Found::Whole(..) if boot_id.is_none() => {
                 let why = "the kernel's boot id cannot be read: nobody knows by which clock the \
                            journal counts";
                 set_aside(&path, why)?
             }
-            Found::Whole(_, memory) => after_boot(memory),
+            Found::Whole(_, memory) => after_boot(*memory),
         };
         let (file, len) = write_whole(&path, &header, &memory)
             .with_context(|| format!("journal {} cannot be written", path.display()))?;
@@ -189,7 +189,7 @@ fn after_boot(memory: Memory) -> Memory {
     Memory {
         incarnation: memory.incarnation,
         epoch: memory.epoch,
-        begun: memory.begun.map(|_| (Incarnation(0), Moment(0))),
+        begun: memory.begun.map(|(first, _)| (first, Moment(0))),
         complete: true,
         jobs_known: true,
         ..Memory::default()
@@ -199,7 +199,7 @@ fn after_boot(memory: Memory) -> Memory {
 enum Found {
     Nothing,
     Damaged(String),
-    Whole(Header, Memory),
+    Whole(Header, Box<Memory>),
 }
 
 fn read(path: &Path) -> anyhow::Result<Found> {
@@ -242,7 +242,7 @@ fn parse(bytes: &[u8]) -> Found {
             Err(error) => return Found::Damaged(format!("line {number}: {error}")),
         }
     }
-    Found::Whole(header, memory)
+    Found::Whole(header, Box::new(memory))
 }
 
 fn set_aside(path: &Path, why: &str) -> anyhow::Result<Memory> {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn begun() -> Record {
-        Record::Begun { incarnation: Incarnation(7), begun: Moment(5), first: Incarnation(7) }
+        Record::Begun { incarnation: Incarnation(7), begun: Moment(5), first: Incarnation(6) }
     }
 
     /// Opens, appends, and leaves as a killed process does.
@@ -357,7 +357,7 @@ mod tests {
         let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
         let wanted = Memory {
             incarnation: Some(Incarnation(7)),
-            begun: Some((Incarnation(0), Moment(0))),
+            begun: Some((Incarnation(6), Moment(0))),
             complete: true,
             jobs_known: true,
             epoch: Some(Epoch(3)),

@@ -29,6 +29,9 @@ use crate::telemetry::Telemetry;
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
 
+/// How long the last metrics may take to be sent.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+
 /// Both ports, bound, so that their addresses are known before anything runs.
 #[derive(Debug)]
 pub struct Sockets {
@@ -177,7 +180,10 @@ pub async fn serve(
     for part in [&driver, &grpc, &http] {
         part.abort();
     }
-    tokio::task::spawn_blocking(move || metrics.shutdown());
+    let flushed = tokio::task::spawn_blocking(move || metrics.shutdown());
+    if timeout(FLUSH_WITHIN, flushed).await.is_err() {
+        tracing::debug!("the last metrics were not sent in time");
+    }
     outcome
 }
 

@@ -1,6 +1,7 @@
-//! What tests of the whole are built from: the simulator, real processes, and the tools that the
-//! project installs for them.
+//! What tests of the whole are built from: the demo, the simulator, real processes, and the tools
+//! that the project installs for them.
 
+pub mod demo;
 pub mod process;
 pub mod sim;
 pub mod toolbox;

@@ -84,6 +84,14 @@ impl Door {
         self.ask(|reply| Command::Lease { reply }).await
     }
 
+    /// Tells the holder that whatever the worker ran before is over.
+    pub(crate) async fn start_anew(&self) -> Result<(), String> {
+        let id = format!("agent-{:016x}", fastrand::u64(..));
+        let start = StartId::new(&id).expect("letters and digits are printable");
+        let told = self.ask(|reply| Command::Start { start, running: 0, reply }).await;
+        told.map_err(|gone| gone.to_string())?.map_err(|refused| format!("{refused:?}"))
+    }
+
     /// Begins a drain and does not wait for its end.
     pub(crate) async fn drain(&self) -> Result<(), Gone> {
         self.commands.send(Command::Drain { ended: None }).await.map_err(|_| Gone)

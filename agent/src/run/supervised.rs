@@ -6,7 +6,6 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use leasehold_types::StartId;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -143,11 +142,8 @@ impl Supervised {
 
     /// Tells the holder that the jobs of every process before are over.
     async fn tell_start(&self) {
-        let id = format!("agent-{:016x}", fastrand::u64(..));
-        let start = StartId::new(&id).expect("letters and digits are printable");
-        let told = self.door.ask(|reply| Command::Start { start, running: 0, reply }).await;
-        if let Ok(Err(refused)) = told {
-            tracing::error!(?refused, "the end of the child's jobs could not be noted: they count");
+        if let Err(why) = self.door.start_anew().await {
+            tracing::error!(why, "the end of the child's jobs could not be noted: they count");
         }
     }
 

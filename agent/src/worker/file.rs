@@ -83,9 +83,8 @@ impl FileWorker {
         self.version = config_yml::version_in(&self.adapter.path);
         if self.forgot {
             // A worker that only reads a file runs no jobs: somebody has to say so.
-            let count = |reply| Command::Count { running: 0, obeyed: 0, reply };
-            if !matches!(self.door.ask(count).await, Ok(Ok(()))) {
-                tracing::warn!("that no jobs run could not be noted");
+            if let Err(why) = self.door.start_anew().await {
+                tracing::warn!(why, "that no jobs run could not be noted");
             }
         }
         let mut changes = self.door.changes();

@@ -312,7 +312,8 @@ impl Core {
         }
         // Streams that are desired no more are in no plan: whoever has one is asked for it.
         for name in altered {
-            let first = StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
+            let first =
+                StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
             let claimed = self.ledger().map(|ledger| {
                 let from_first = ledger.claimed_from(&first);
                 from_first.take_while(|key| key.set == name).cloned().collect::<Vec<_>>()

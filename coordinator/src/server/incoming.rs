@@ -188,7 +188,11 @@ impl AsyncRead for Connection {
         let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if self.deadline.is_some() && buf.filled().len() > before => {
-                Poll::Ready(self.look_at(&buf.filled()[before..]))
+                let looked = self.look_at(&buf.filled()[before..]);
+                if looked.is_err() {
+                    buf.set_filled(before);
+                }
+                Poll::Ready(looked)
             }
             Poll::Ready(read) => Poll::Ready(read),
             Poll::Pending => {
@@ -264,6 +268,8 @@ impl Strangers {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[tokio::test]
@@ -276,5 +282,60 @@ mod tests {
         let news = (2..200).filter(|last| strangers.is_news(peer(*last), start)).count();
         assert_eq!(news, WARNED_PEERS_MAX - 1);
         assert!(strangers.is_news(peer(1), start + WARN_AGAIN_AFTER));
+    }
+
+    /// What the port reads of a peer that says `bytes`.
+    async fn said(preface: Preface, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = socket.local_addr().expect("an address");
+        let listener = Listener::new(socket, preface, 1);
+        let mut peer = TcpStream::connect(address).await.expect("a connection");
+        let (mut connection, _) = listener.next().await;
+        peer.write_all(bytes).await.expect("room");
+        drop(peer);
+        let mut read = Vec::new();
+        connection.read_to_end(&mut read).await.map(|_| read)
+    }
+
+    #[tokio::test]
+    async fn a_port_reads_what_begins_as_it_must_and_nothing_else() {
+        let good = [HTTP2_PREFACE, b"more"].concat();
+        assert_eq!(said(Preface::Http2, &good).await.expect("good"), good);
+        let hello = [0x16, 0x03, 0x01, 0x02];
+        assert_eq!(said(Preface::Tls, &hello).await.expect("good"), hello);
+        let idle = FIRST_BYTES_WITHIN;
+        assert_eq!(said(Preface::Any { idle }, b"GET /").await.expect("good"), b"GET /");
+        for (preface, bad) in [
+            (Preface::Http2, b"GET / HTTP/1.1\r\n".as_slice()),
+            (Preface::Http2, b"PRI * HTTP/1.1\r\n"),
+            (Preface::Http2, &hello),
+            (Preface::Tls, HTTP2_PREFACE),
+            (Preface::Tls, &[0x16, 0x02]),
+        ] {
+            let error = said(preface, bad).await.expect_err("taken");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{preface:?}: {bad:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_beyond_the_limit_is_closed_until_a_place_is_free() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = socket.local_addr().expect("an address");
+        let listener = Listener::new(socket, Preface::Http2, 1);
+        let _first = TcpStream::connect(address).await.expect("a connection");
+        let (first, _) = listener.next().await;
+        let mut second = TcpStream::connect(address).await.expect("a connection");
+        let closed = async {
+            // A reset is as good an end as any.
+            let _ = second.read_to_end(&mut Vec::new()).await;
+        };
+        tokio::select! {
+            () = closed => {}
+            _ = listener.next() => panic!("a second connection was taken"),
+        }
+        drop(first);
+        let third = TcpStream::connect(address).await.expect("a connection");
+        let (connection, _) = listener.next().await;
+        assert_eq!(connection.peer, third.local_addr().expect("an address"));
     }
 }

@@ -261,6 +261,7 @@ impl World {
         message: &CoordinatorMessage,
     ) -> Before {
         let node = &self.pods[pod];
+        node.disk.borrow_mut().fresh.clear();
         let disk = node.disk.borrow();
         let agent = node.agent.as_ref().expect("a message comes to a living agent");
         let epoch = disk.memory.epoch.unwrap_or_default();

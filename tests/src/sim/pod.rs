@@ -14,6 +14,7 @@ use super::clock::{Clock, MS, Real};
 use super::journal::{Disk, SimJournal};
 use super::network::LinkId;
 use super::queue::Happening;
+use super::replica::WAKE_GAP_MIN;
 use super::worker::Worker;
 use super::world::World;
 
@@ -61,6 +62,8 @@ pub(super) struct Pod {
     pub leaving: bool,
     /// A pod of the same name has appeared since.
     pub replaced: bool,
+    /// Its agent dials this replica next.
+    pub lured: Option<usize>,
     /// It has taken the name of one that lived.
     pub twin: bool,
     /// The highest incarnation it has had.
@@ -85,6 +88,7 @@ impl Pod {
             left: false,
             leaving: false,
             replaced: false,
+            lured: None,
             twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
@@ -162,7 +166,7 @@ impl World {
             holder,
             link: None,
             number: LinkNumber(0),
-            next_address: pod + node.run as usize,
+            next_address: node.lured.take().unwrap_or(pod + node.run as usize),
             wake: None,
             applied: (Epoch(0), GrantNumber(0)),
         });
@@ -227,7 +231,7 @@ impl World {
             agent.wake = wake;
             if let Some(at) = wake {
                 let run = node.run;
-                let t = node.clock.real(at).max(self.t + 1);
+                let t = node.clock.real(at).max(self.t + WAKE_GAP_MIN);
                 if t < Real::MAX {
                     self.queue.push(t, Happening::AgentWake { pod, run, at });
                 }

@@ -138,7 +138,7 @@ impl<J: Journal> Holder<J> {
             worker: self.config.worker.clone(),
             incarnation: self.config.incarnation,
             link,
-            epoch_seen: self.epoch,
+            epoch_seen: self.epoch.filter(|_| !mutation::on(Mutation::ObeyLowerEpoch)),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
         };
@@ -247,6 +247,10 @@ impl<J: Journal> Holder<J> {
 
     fn jobs_told(&self) -> Jobs {
         match self.jobs_known {
+            // A size that is kept to without a lease can be told in no other way.
+            true if self.pool.is_none() => {
+                Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
+            }
             true => Jobs::Running(self.running()),
             false => Jobs::Unknown,
         }

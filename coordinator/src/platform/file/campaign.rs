@@ -400,7 +400,8 @@ fn take_term(
     let Some(mut seat) = terms.take(epoch, &claim)? else { return Ok(None) };
     let mut register = Register::open(&settings.state_dir, epoch)?;
     let predecessor_end = predecessor_end(settings, terms, epoch, seen, claimed < registered)?;
-    register.write(&[])?;
+    // Where it cannot be written yet, this leader leads those who are in it, and registers nobody.
+    let unwritten = register.write(&[]).is_err();
     if terms.renew(&mut seat)? != Standing::Leads {
         return Ok(None);
     }
@@ -409,7 +410,7 @@ fn take_term(
     }
     let until = sent_at + settings.leadership;
     let exposed = register.entries().clone();
-    let lead = Lead { seat, register, until, unsaid: Vec::new(), unwritten: false };
+    let lead = Lead { seat, register, until, unsaid: Vec::new(), unwritten };
     let elected = Elected { epoch, until, predecessor_end, exposed };
     Ok(Some(Won { lead: Box::new(lead), elected }))
 }
@@ -428,11 +429,13 @@ fn predecessor_end(
     let now = clock::now();
     let mut end = now;
     for (earlier, claim) in lingering {
-        let leadership = claim.map_or(settings.leadership, |claim| claim.leadership());
-        let still = seen.filter(|seen| {
-            seen.sight.epoch == earlier && terms.heartbeat(earlier) == seen.sight.heartbeat
+        let leadership = claim.as_ref().map_or(settings.leadership, Claim::leadership);
+        let still = seen.zip(claim.as_ref()).filter(|(seen, claim)| {
+            seen.sight.epoch == earlier
+                && seen.sight.claim.as_ref() == Some(claim)
+                && terms.heartbeat(earlier, claim) == seen.sight.heartbeat
         });
-        let renewed_before = still.map_or(now, |seen| seen.moved_at);
+        let renewed_before = still.map_or(now, |(seen, _)| seen.moved_at);
         end = end.max(renewed_before + settings.bounds.outlast(leadership));
     }
     if claims_lost {

@@ -191,8 +191,11 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
         }
     }
     assert_eq!(terms.renew(&mut usurper).unwrap(), Standing::Leads);
-    // Its driver may grant until the end of its term: it counts as living until then.
-    assert!(!terms.is_over(first.epoch));
+    // Its driver may grant until the end of its term: whoever leads next waits for that.
+    drop(usurper);
+    let third = elected(&mut a).await;
+    assert_eq!(third.epoch, Epoch(3));
+    assert!(third.predecessor_end >= first.until);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,7 +209,8 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     a.commands.send(Command::Register(vec![(worker("w"), exposure(3))])).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
 
-    fs::remove_dir_all(&settings.state_dir).unwrap();
+    // In one step: the leader would put files back while others are being removed.
+    fs::rename(&settings.state_dir, folder.path().join("removed")).unwrap();
     // Two confirmations later it has been seen to be gone, and is there again.
     let terms = loop {
         a.commands.send(Command::Confirm).await.unwrap();
@@ -219,6 +223,17 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
             break terms;
         }
     };
+    assert!(!terms.is_over(Epoch(7)));
+    let alive = || {
+        let names = fs::read_dir(settings.state_dir.join("epochs")).unwrap();
+        let mut paths = names.map(|entry| entry.unwrap().path());
+        paths.find(|path| path.extension().is_some_and(|extension| extension == "alive"))
+    };
+    fs::remove_file(alive().unwrap()).unwrap();
+    while alive().is_none() {
+        a.commands.send(Command::Confirm).await.unwrap();
+        next(&mut a).await;
+    }
     assert!(!terms.is_over(Epoch(7)));
     a.commands.send(Command::Register(vec![(worker("x"), exposure(1))])).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
@@ -236,6 +251,13 @@ async fn without_readable_manifests_nobody_leads() {
     let mut a = start(settings.clone()).await.unwrap();
     let mut problems = a.problems.clone();
     timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
+    // After each command it looks whether it is to lead.
+    for _ in 0..5 {
+        a.commands.send(Command::Confirm).await.unwrap();
+    }
+    while a.commands.capacity() < a.commands.max_capacity() {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(Terms::open(&settings.state_dir).unwrap().highest().unwrap(), None);
     fs::create_dir(&settings.manifests).unwrap();
     assert!(matches!(next(&mut a).await, Event::Desired(_)));

@@ -2,7 +2,7 @@
 //! change, tells the driver what is different, and says each problem once when it appears and
 //! once when it is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,6 +139,8 @@ impl State {
 
     /// Reads until everything that was read was watched before.
     fn read(&mut self) -> Reading {
+        // A change during the reading must differ from what is remembered.
+        let before: BTreeMap<PathBuf, Stamp> = self.look().into_iter().collect();
         let mut reading = self.catalog.read();
         for _ in 0..ROUNDS_MAX {
             let (folders, files) = self.paths();
@@ -148,6 +150,9 @@ impl State {
             reading = self.catalog.read();
         }
         self.stamps = self.look();
+        for (path, stamp) in &mut self.stamps {
+            *stamp = before.get(path).copied().unwrap_or(*stamp);
+        }
         reading
     }
 

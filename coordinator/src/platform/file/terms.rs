@@ -2,9 +2,10 @@
 //! is the one whose file has the highest number; no number is ever given twice.
 //!
 //! For each epoch N there are `N.json`, the claim, made whole and then linked to its name, which
-//! fails where the number is taken; `N.heartbeat`, a counter that the leader writes with every
-//! renewal; and `N.alive`, which the leader keeps locked, so that its death is known at once.
-//! The lock only says that a process has ended. It never keeps anyone from taking the next epoch.
+//! fails where the number is taken; `N.ID.heartbeat`, a counter that the leader writes with every
+//! renewal; and `N.ID.alive`, which the leader keeps locked from before its claim, so that its
+//! death is known at once. The lock only says that a process has ended. It never keeps anyone from
+//! taking the next epoch.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -85,20 +86,14 @@ impl Terms {
 
     /// Takes an epoch; none where another has it already.
     pub(crate) fn take(&self, epoch: Epoch, claim: &Claim) -> io::Result<Option<Seat>> {
-        let seat = Seat {
-            epoch,
-            claim: claim.clone(),
-            alive: locked(&self.temporary("alive", claim))?,
-            heartbeat: File::create(self.temporary("heartbeat", claim))?,
-            beats: 0,
-        };
+        let claim = claim.clone();
+        let alive = locked(&self.path(epoch, &claim, "alive"))?;
+        let heartbeat = File::create(self.path(epoch, &claim, "heartbeat"))?;
+        let seat = Seat { epoch, claim, alive, heartbeat, beats: 0 };
         let taken = self.link(&seat);
-        match taken {
-            Ok(true) => self.publish(&seat)?,
-            _ => {
-                for kind in ["alive", "heartbeat"] {
-                    let _ = fs::remove_file(self.temporary(kind, claim));
-                }
+        if !matches!(taken, Ok(true)) {
+            for kind in ["alive", "heartbeat"] {
+                let _ = fs::remove_file(self.path(epoch, &seat.claim, kind));
             }
         }
         Ok(taken?.then_some(seat))
@@ -108,17 +103,20 @@ impl Terms {
     /// successor that sees no sign of life after it took its epoch knows that no renewal that
     /// began since the last one can succeed.
     pub(crate) fn renew(&self, seat: &mut Seat) -> io::Result<Standing> {
-        seat.beats += 1;
-        seat.heartbeat.write_all_at(format!("{:020}\n", seat.beats).as_bytes(), 0)?;
+        seat.beat()?;
         match self.claim(seat.epoch) {
             Ok(claim) if claim.as_ref() == Some(&seat.claim) => {}
             Ok(_) => return Ok(Standing::Deposed(seat.epoch)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.restore(seat)?,
+            // Somebody has removed it: put it back, so that the number is not given again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&self.folder)?;
+                if !self.link(seat)? {
+                    return Ok(Standing::Deposed(seat.epoch));
+                }
+            }
             Err(error) => return Err(error),
         }
-        if !same_file(&seat.heartbeat, &self.path(seat.epoch, "heartbeat")) {
-            self.restore_heartbeat(seat)?;
-        }
+        self.restore(seat)?;
         match self.highest()? {
             Some(highest) if highest > seat.epoch => Ok(Standing::Deposed(highest)),
             Some(highest) if highest == seat.epoch => Ok(Standing::Leads),
@@ -130,12 +128,13 @@ impl Terms {
     pub(crate) fn sight(&self) -> io::Result<Option<Sight>> {
         let Some(epoch) = self.highest()? else { return Ok(None) };
         let claim = self.claim(epoch).unwrap_or_default();
-        Ok(Some(Sight { epoch, claim, heartbeat: self.heartbeat(epoch) }))
+        let heartbeat = claim.as_ref().map(|claim| self.heartbeat(epoch, claim));
+        Ok(Some(Sight { epoch, claim, heartbeat: heartbeat.unwrap_or_default() }))
     }
 
     /// What a leader's sign of life says; any change is one.
-    pub(crate) fn heartbeat(&self, epoch: Epoch) -> Vec<u8> {
-        fs::read(self.path(epoch, "heartbeat")).unwrap_or_default()
+    pub(crate) fn heartbeat(&self, epoch: Epoch, claim: &Claim) -> Vec<u8> {
+        fs::read(self.path(epoch, claim, "heartbeat")).unwrap_or_default()
     }
 
     /// Claims below an epoch of processes that may still run, each with its epoch; a claim is
@@ -148,7 +147,8 @@ impl Terms {
 
     /// Waits until the leader of an epoch has given up its place or ended. Blocks for as long.
     pub(crate) fn wait_for_end(&self, epoch: Epoch) -> io::Result<()> {
-        let file = File::open(self.path(epoch, "alive"))?;
+        let claim = self.claim(epoch)?.ok_or(io::ErrorKind::InvalidData)?;
+        let file = File::open(self.path(epoch, &claim, "alive"))?;
         loop {
             match file.lock_shared() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -159,16 +159,24 @@ impl Terms {
 
     /// Whether the process that held an epoch has surely stopped granting under it.
     pub(crate) fn is_over(&self, epoch: Epoch) -> bool {
-        File::open(self.path(epoch, "alive")).is_ok_and(|file| file.try_lock_shared().is_ok())
+        let Ok(Some(claim)) = self.claim(epoch) else { return false };
+        let file = File::open(self.path(epoch, &claim, "alive"));
+        file.is_ok_and(|file| file.try_lock_shared().is_ok())
     }
 
     /// Removes what is left of old epochs, the newest few and those of living processes apart.
     pub(crate) fn prune(&self) -> io::Result<()> {
         let epochs = self.epochs()?;
         let old = epochs.len().saturating_sub(CLAIMS_KEPT);
-        for epoch in epochs[..old].iter().filter(|epoch| self.is_over(**epoch)) {
-            for kind in ["heartbeat", "alive", "json"] {
-                match fs::remove_file(self.path(*epoch, kind)) {
+        let Some(oldest_kept) = epochs.get(old) else { return Ok(()) };
+        let living: Vec<Epoch> =
+            epochs[..old].iter().copied().filter(|epoch| !self.is_over(*epoch)).collect();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            // What candidates left behind that have lost or ended goes too.
+            let epoch = entry.file_name().to_str().and_then(number).map(|(epoch, _)| epoch);
+            if epoch.is_some_and(|epoch| epoch < *oldest_kept && !living.contains(&epoch)) {
+                match fs::remove_file(entry.path()) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
@@ -188,24 +196,24 @@ impl Terms {
     }
 
     fn claim(&self, epoch: Epoch) -> io::Result<Option<Claim>> {
-        Ok(serde_json::from_slice(&fs::read(self.path(epoch, "json"))?).ok())
+        Ok(serde_json::from_slice(&fs::read(self.claim_path(epoch))?).ok())
     }
 
-    fn path(&self, epoch: Epoch, kind: &str) -> PathBuf {
-        self.folder.join(format!("{:020}.{kind}", epoch.0))
+    fn claim_path(&self, epoch: Epoch) -> PathBuf {
+        self.folder.join(format!("{:020}.json", epoch.0))
     }
 
-    fn temporary(&self, kind: &str, claim: &Claim) -> PathBuf {
-        self.folder.join(format!("{:016x}.{kind}.tmp", claim.id))
+    fn path(&self, epoch: Epoch, claim: &Claim, kind: &str) -> PathBuf {
+        self.folder.join(format!("{:020}.{:016x}.{kind}", epoch.0, claim.id))
     }
 
     /// Makes the claim's file whole and durable, then gives it its name, if that is free.
     fn link(&self, seat: &Seat) -> io::Result<bool> {
-        let temporary = self.temporary("json", &seat.claim);
+        let temporary = self.path(seat.epoch, &seat.claim, "json.tmp");
         let mut text = serde_json::to_vec_pretty(&seat.claim).map_err(io::Error::other)?;
         text.push(b'\n');
         let written = write_durably(&temporary, &text)
-            .and_then(|()| fs::hard_link(&temporary, self.path(seat.epoch, "json")));
+            .and_then(|()| fs::hard_link(&temporary, self.claim_path(seat.epoch)));
         let _ = fs::remove_file(&temporary);
         match written {
             Ok(()) => {}
@@ -216,35 +224,31 @@ impl Terms {
         Ok(true)
     }
 
-    /// Gives the leader's other files their names.
-    fn publish(&self, seat: &Seat) -> io::Result<()> {
-        for kind in ["heartbeat", "alive"] {
-            fs::rename(self.temporary(kind, &seat.claim), self.path(seat.epoch, kind))?;
+    /// Puts back the leader's other files where somebody has removed them.
+    fn restore(&self, seat: &mut Seat) -> io::Result<()> {
+        let alive = self.path(seat.epoch, &seat.claim, "alive");
+        if !same_file(&seat.alive, &alive) {
+            let temporary = alive.with_extension("alive.tmp");
+            seat.alive = locked(&temporary)?;
+            fs::rename(temporary, alive)?;
+        }
+        let heartbeat = self.path(seat.epoch, &seat.claim, "heartbeat");
+        if !same_file(&seat.heartbeat, &heartbeat) {
+            let temporary = heartbeat.with_extension("heartbeat.tmp");
+            seat.heartbeat = File::create(&temporary)?;
+            seat.beat()?;
+            fs::rename(temporary, heartbeat)?;
         }
         Ok(())
-    }
-
-    /// Puts back what somebody has removed while its leader lives, so that the number is not
-    /// given again.
-    fn restore(&self, seat: &mut Seat) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        if !self.link(seat)? {
-            return Ok(());
-        }
-        seat.alive = locked(&self.temporary("alive", &seat.claim))?;
-        fs::rename(self.temporary("alive", &seat.claim), self.path(seat.epoch, "alive"))?;
-        self.restore_heartbeat(seat)
-    }
-
-    fn restore_heartbeat(&self, seat: &mut Seat) -> io::Result<()> {
-        let temporary = self.temporary("heartbeat", &seat.claim);
-        seat.heartbeat = File::create(&temporary)?;
-        seat.heartbeat.write_all_at(format!("{:020}\n", seat.beats).as_bytes(), 0)?;
-        fs::rename(temporary, self.path(seat.epoch, "heartbeat"))
     }
 }
 
 impl Seat {
+    fn beat(&mut self) -> io::Result<()> {
+        self.beats += 1;
+        self.heartbeat.write_all_at(format!("{:020}\n", self.beats).as_bytes(), 0)
+    }
+
     /// The file that tells others, while it is locked, that this leader's process runs.
     pub(crate) fn into_alive(self) -> File {
         self.alive
@@ -256,15 +260,20 @@ pub(crate) fn numbered(folder: &Path, extension: &str) -> io::Result<Vec<Epoch>>
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
-        let Some((stem, found)) = name.to_str().and_then(|name| name.split_once('.')) else {
-            continue;
-        };
-        if found == extension && stem.len() == 20 {
-            numbers.extend(stem.parse().ok().map(Epoch));
+        if let Some((epoch, found)) = name.to_str().and_then(number)
+            && found == extension
+        {
+            numbers.push(epoch);
         }
     }
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// The number that a file's name begins with, and the rest of the name.
+fn number(name: &str) -> Option<(Epoch, &str)> {
+    let (stem, rest) = name.split_once('.')?;
+    (stem.len() == 20).then(|| stem.parse().ok().map(|epoch| (Epoch(epoch), rest))).flatten()
 }
 
 /// Writes a new file and waits until it is on disk.

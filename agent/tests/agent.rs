@@ -1,0 +1,23 @@
+//! The agent as a process: real sockets, files, signals and children, and a small coordinator in
+//! the test that grants what the test says.
+
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+#[path = "agent/child.rs"]
+mod child;
+#[path = "agent/coordinator.rs"]
+mod coordinator;
+#[path = "agent/drain.rs"]
+mod drain;
+#[path = "agent/file.rs"]
+mod file;
+#[path = "agent/input.rs"]
+mod input;
+#[path = "agent/journal.rs"]
+mod journal;
+#[path = "agent/link.rs"]
+mod link;
+#[path = "agent/process.rs"]
+mod process;
+#[path = "agent/worker_api.rs"]
+mod worker_api;

@@ -1,0 +1,212 @@
+//! The worker as a child: its environment, its exit code, its restarts, its signals, PID 1.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::coordinator::Coordinator;
+use super::process::{AGENT, Agent, read, until};
+
+async fn start(coordinator: &Coordinator, options: &[&str], script: &str) -> Agent {
+    let args = [options, &["--", "sh", "-c", script]].concat();
+    Agent::start(coordinator, &args).await
+}
+
+fn leaving(message: &AgentMessage) -> Option<()> {
+    match message {
+        AgentMessage::Beat(beat) => (beat.drain == DrainPhase::Leaving).then_some(()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn the_child_knows_its_agent_and_its_exit_code_is_passed_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    let coordinator = Coordinator::start().await;
+    let script = format!(
+        "echo $LEASEHOLD_ADDR $LEASEHOLD_CLUSTER $LEASEHOLD_WORKER > {}; exit 7",
+        told.display()
+    );
+    let mut agent = start(&coordinator, &[], &script).await;
+    assert_eq!(agent.code().await, Some(7));
+    assert_eq!(read(&told), format!("http://{} ci w1\n", agent.address));
+    // It drained first: the coordinator knows that nothing is left.
+    coordinator.hear("the farewell", leaving).await;
+    let mut killed = start(&coordinator, &[], "kill -9 $$").await;
+    assert_eq!(killed.code().await, Some(137));
+}
+
+#[tokio::test]
+async fn a_child_is_restarted_by_policy_and_its_jobs_end_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (runs, go) = (dir.path().join("runs"), dir.path().join("go"));
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    // Fails until its third run, then ends well.
+    let script = format!(
+        "echo run >> {0}; n=$(wc -l < {0}); [ $n -ge 3 ] && exit 0; \
+         [ $n -ge 2 ] && exit 5; while ! [ -e {1} ]; do sleep 0.02; done; exit 5",
+        runs.display(),
+        go.display()
+    );
+    let mut agent = start(&coordinator, &["--restart", "on-failure"], &script).await;
+    agent.pool(2).await;
+    until("it runs", || read(&runs).lines().count() == 1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let running = |jobs: u32| {
+        move |message: &AgentMessage| match message {
+            AgentMessage::Beat(beat) => (beat.jobs == Jobs::Running(jobs)).then_some(()),
+            _ => None,
+        }
+    };
+    coordinator.hear("the job", running(1)).await;
+    coordinator.forget();
+    std::fs::write(&go, "").unwrap();
+    coordinator.hear("the end of the job with its process", running(0)).await;
+    assert_eq!(agent.code().await, Some(0));
+    assert_eq!(read(&runs).lines().count(), 3);
+}
+
+#[tokio::test]
+async fn signals_reach_the_child_and_sigterm_drains_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let script = format!(
+        "for s in HUP USR1 USR2; do trap \"echo $s >> {0}\" $s; done; \
+         trap 'echo TERM >> {0}; exit 3' TERM; echo up >> {0}; while :; do sleep 0.02; done",
+        told.display()
+    );
+    let mut agent = start(&coordinator, &[], &script).await;
+    agent.pool(1).await;
+    until("it runs", || read(&told).contains("up")).await;
+    for (signal, name) in [(Signal::HUP, "HUP"), (Signal::USR1, "USR1"), (Signal::USR2, "USR2")] {
+        agent.signal(signal);
+        until(name, || read(&told).contains(name)).await;
+    }
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    agent.signal(Signal::TERM);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    let (status, refused) = agent.ask("PUT", "/v1/jobs/b", "").await;
+    assert_eq!((status, refused["error"]["reason"].as_str()), (409, Some("draining")));
+    // It still answers: no signal that came before this one has ended it.
+    agent.signal(Signal::USR1);
+    until("it is told again", || read(&told).matches("USR1").count() == 2).await;
+    assert!(!read(&told).contains("TERM"), "the child was ended while its job ran");
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.code().await, Some(3));
+    assert!(read(&told).contains("TERM"));
+    coordinator.hear("the farewell", leaving).await;
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_child_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let script = format!(
+        "trap 'echo INT >> {0}; exit 4' INT; echo up >> {0}; while :; do sleep 0.02; done",
+        told.display()
+    );
+    let mut agent = start(&coordinator, &[], &script).await;
+    agent.pool(1).await;
+    until("it runs", || read(&told).contains("up")).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    agent.signal(Signal::INT);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert!(!read(&told).contains("INT"));
+    agent.signal(Signal::INT);
+    assert_eq!(agent.code().await, Some(4));
+}
+
+#[tokio::test]
+async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
+    let coordinator = Coordinator::start().await;
+    let script = "trap '' TERM; while :; do sleep 0.02; done";
+    let options = ["--child-grace", "50ms", "--child-kill"];
+    let mut agent = start(&coordinator, &options, script).await;
+    agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(137));
+
+    let mut agent = start(&coordinator, &options[..2], script).await;
+    let line = agent.log.line("child started").await;
+    agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
+    agent.signal(Signal::TERM);
+    agent.log.line("its jobs run on, the agent waits").await;
+    let pid = pid_in(&line);
+    assert!(test_kill_process(pid).is_ok(), "the child was killed");
+    kill_process(pid, Signal::KILL).unwrap();
+    assert_eq!(agent.code().await, Some(137));
+}
+
+fn pid_in(line: &str) -> Pid {
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    let pid = line["fields"]["pid"].as_i64().unwrap();
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_killed_agents_child_is_adopted_not_started_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state").display().to_string();
+    let (runs, go) = (dir.path().join("runs"), dir.path().join("go"));
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    let script = format!(
+        "echo run >> {}; while ! [ -e {} ]; do sleep 0.02; done",
+        runs.display(),
+        go.display()
+    );
+    let options = ["--state-dir", &state, "--restart", "never"];
+    let mut agent = start(&coordinator, &options, &script).await;
+    agent.pool(2).await;
+    until("it runs", || read(&runs).lines().count() == 1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    agent.kill().await;
+    let mut successor = start(&coordinator, &options, &script).await;
+    successor.log.line("adopted").await;
+    successor.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 1).await;
+    assert_eq!(read(&runs).lines().count(), 1, "a second worker was started beside the first");
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(successor.code().await, Some(1), "nobody knows how an adopted child has ended");
+}
+
+#[tokio::test]
+async fn as_pid_1_it_waits_for_orphans_and_handles_signals() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    let coordinator = Coordinator::start().await;
+    let probe = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: a process namespace cannot be made here (it needs root)");
+        return;
+    }
+    // The orphan's parent ends at once; then the worker waits until no zombie is left.
+    let script = format!(
+        "trap 'exit 6' TERM; (sh -c 'echo $$ > {0}.orphan; sleep 0.1' &); \
+         while ! [ -s {0}.orphan ]; do sleep 0.02; done; \
+         while [ -e /proc/$(cat {0}.orphan) ]; do sleep 0.02; done; \
+         cat /proc/1/comm > {0}; while :; do sleep 0.02; done",
+        told.display()
+    );
+    let address = coordinator.address.to_string();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run"]);
+    command.args(["--coordinator", &address, "--cluster", "ci", "--worker", "w1"]);
+    command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--", "sh", "-c", &script]);
+    let mut agent = Agent::run(&mut command).await;
+    agent.log.line("running as PID 1").await;
+    until("the orphan was waited for", || !read(&told).is_empty()).await;
+    assert_eq!(read(&told), "leasehold-agent\n");
+    agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
+    // The agent is the only child of unshare.
+    kill_process(agent.children()[0], Signal::TERM).unwrap();
+    let status = agent.status().await;
+    assert_eq!((status.code(), status.signal()), (Some(6), None));
+}

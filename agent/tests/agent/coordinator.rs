@@ -1,0 +1,289 @@
+//! A coordinator of few words: it welcomes every agent, renews at every beat, and grants what the
+//! test says.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_proto::coordinator::v1 as wire;
+use leasehold_proto::coordinator::v1::session_service_server::{
+    SessionService, SessionServiceServer,
+};
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, Grant, PoolGrant, Refusal, StreamGrant, StreamState, Terms,
+    Welcome,
+};
+use leasehold_types::{Epoch, GrantNumber, Nonce, StreamKey, Token};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::{Server, ServerTlsConfig};
+use tonic::{Request, Response, Status, Streaming};
+
+/// How long a test waits for anything before it fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const TERMS: Terms = Terms {
+    ttl: Duration::from_secs(5),
+    beat: Duration::from_millis(100),
+    reserve: Duration::from_secs(6),
+    drain_deadline: Duration::from_secs(60),
+};
+
+/// What the agent is to hold.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    pool: Option<PoolGrant>,
+    streams: BTreeMap<StreamKey, (Token, StreamState)>,
+    drain: bool,
+    refusal: Option<Refusal>,
+    seq: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    pub address: SocketAddr,
+    epoch: Epoch,
+    wanted: watch::Sender<Wanted>,
+    heard: watch::Sender<Vec<AgentMessage>>,
+    tasks: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
+}
+
+impl Coordinator {
+    /// Ends it and every session of it.
+    pub fn stop(&self) {
+        self.tasks.lock().unwrap().iter().for_each(tokio::task::AbortHandle::abort);
+    }
+
+    pub async fn start() -> Self {
+        Self::start_in(Epoch(1)).await
+    }
+
+    /// A coordinator that leads in this epoch.
+    pub async fn start_in(epoch: Epoch) -> Self {
+        Self::serve(epoch, Server::builder()).await
+    }
+
+    /// A coordinator behind TLS.
+    pub async fn start_tls(tls: ServerTlsConfig) -> Self {
+        Self::serve(Epoch(1), Server::builder().tls_config(tls).unwrap()).await
+    }
+
+    async fn serve(epoch: Epoch, mut server: Server) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (wanted, _) = watch::channel(Wanted::default());
+        let (heard, _) = watch::channel(Vec::new());
+        let this = Self { address, epoch, wanted, heard, tasks: Arc::default() };
+        let server = server
+            .add_service(SessionServiceServer::new(this.clone()))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        let task = tokio::spawn(server);
+        this.tasks.lock().unwrap().push(task.abort_handle());
+        this
+    }
+
+    /// A pool of this size from now on.
+    pub fn pool(&self, size: u32) {
+        self.wanted.send_modify(|wanted| {
+            wanted.seq += 1;
+            let token = Token { epoch: self.epoch, seq: wanted.seq };
+            wanted.pool = Some(PoolGrant { token, size, floor: 0 });
+        });
+    }
+
+    /// A stream under a new token; its token.
+    pub fn grant(&self, set: &str, stream: &str, pinned: bool) -> Token {
+        self.wanted.send_modify(|wanted| {
+            wanted.seq += 1;
+            let token = Token { epoch: self.epoch, seq: wanted.seq };
+            wanted.streams.insert(key(set, stream), (token, StreamState::Held { pinned }));
+        });
+        Token { epoch: self.epoch, seq: self.wanted.borrow().seq }
+    }
+
+    /// Asks a stream back.
+    pub fn revoke(&self, set: &str, stream: &str) {
+        let state = StreamState::Revoked { deadline: Duration::from_secs(30), renewed: true };
+        self.wanted.send_modify(|wanted| {
+            wanted.streams.get_mut(&key(set, stream)).unwrap().1 = state;
+        });
+    }
+
+    pub fn refuse(&self, refusal: Refusal) {
+        self.wanted.send_modify(|wanted| wanted.refusal = Some(refusal));
+    }
+
+    /// The first message that `pick` takes, among all that any agent has ever sent.
+    pub async fn hear<T>(&self, what: &str, pick: impl Fn(&AgentMessage) -> Option<T>) -> T {
+        let mut heard = self.heard.subscribe();
+        let found = heard.wait_for(|heard| heard.iter().any(|it| pick(it).is_some()));
+        let found = tokio::time::timeout(PATIENCE, found).await;
+        let Ok(Ok(found)) = found else { panic!("never heard: {what}") };
+        found.iter().find_map(&pick).unwrap()
+    }
+
+    /// Forgets what it has heard.
+    pub fn forget(&self) {
+        self.heard.send_modify(Vec::clear);
+    }
+
+    /// How often something was heard.
+    pub fn count(&self, pick: impl Fn(&AgentMessage) -> bool) -> usize {
+        self.heard.borrow().iter().filter(|it| pick(it)).count()
+    }
+
+    /// Waits until a token was released.
+    pub async fn hear_release(&self, token: Token) {
+        let what = format!("the release of {token}");
+        self.hear(&what, |message| match message {
+            AgentMessage::Beat(beat) => {
+                beat.released.iter().any(|release| release.token == token).then_some(())
+            }
+            _ => None,
+        })
+        .await;
+    }
+}
+
+fn key(set: &str, stream: &str) -> StreamKey {
+    StreamKey { set: set.parse().unwrap(), stream: stream.parse().unwrap() }
+}
+
+/// One agent's session.
+struct Session {
+    coordinator: Coordinator,
+    out: mpsc::Sender<Result<wire::OpenSessionResponse, Status>>,
+    number: GrantNumber,
+    nonce: Nonce,
+    /// The agent remembers nothing: nothing was before it.
+    new: bool,
+}
+
+impl Session {
+    async fn say(&self, message: CoordinatorMessage) {
+        let _ = self.out.send(Ok(message.into())).await;
+    }
+
+    async fn grant(&mut self, snapshot: bool) {
+        let wanted = self.coordinator.wanted.borrow().clone();
+        self.number = self.number.next();
+        let streams = wanted.streams.into_iter();
+        let streams = streams.map(|(stream, (token, state))| StreamGrant { stream, token, state });
+        let grant = Grant {
+            epoch: self.coordinator.epoch,
+            number: self.number,
+            nonce: self.nonce,
+            terms: TERMS,
+            snapshot,
+            pool: wanted.pool,
+            streams: streams.collect(),
+            drain: wanted.drain,
+            fresh: snapshot && self.new,
+        };
+        self.say(CoordinatorMessage::Grant(grant)).await;
+    }
+
+    async fn renew(&mut self) {
+        self.number = self.number.next();
+        let grant = Grant {
+            epoch: self.coordinator.epoch,
+            number: self.number,
+            nonce: self.nonce,
+            terms: TERMS,
+            snapshot: false,
+            pool: None,
+            streams: Vec::new(),
+            drain: false,
+            fresh: false,
+        };
+        self.say(CoordinatorMessage::Grant(grant)).await;
+    }
+
+    async fn run(mut self, mut messages: Streaming<wire::OpenSessionRequest>) {
+        let mut wanted = self.coordinator.wanted.subscribe();
+        let mut live = false;
+        loop {
+            tokio::select! {
+                message = messages.next() => {
+                    let Some(Ok(message)) = message else { return };
+                    let message = AgentMessage::try_from(message).unwrap();
+                    self.handle(&message, &mut live).await;
+                    if let AgentMessage::Beat(beat) = &message {
+                        self.forget_released(beat);
+                    }
+                    self.coordinator.heard.send_modify(|heard| heard.push(message));
+                }
+                Ok(()) = wanted.changed(), if live => {
+                    let refusal = wanted.borrow_and_update().refusal.clone();
+                    match refusal {
+                        Some(refusal) => self.say(CoordinatorMessage::Refusal(refusal)).await,
+                        None => self.grant(false).await,
+                    }
+                }
+            }
+        }
+    }
+
+    fn forget_released(&self, beat: &leasehold_types::message::Beat) {
+        for release in &beat.released {
+            self.coordinator.wanted.send_if_modified(|wanted| {
+                let held = wanted.streams.get(&release.stream);
+                if held.is_some_and(|held| held.0 == release.token) {
+                    wanted.streams.remove(&release.stream);
+                }
+                false
+            });
+        }
+    }
+
+    async fn handle(&mut self, message: &AgentMessage, live: &mut bool) {
+        match message {
+            AgentMessage::Hello(hello) => {
+                self.new = hello.epoch_seen.is_none();
+                let refusal = self.coordinator.wanted.borrow().refusal.clone();
+                match refusal {
+                    Some(refusal) => self.say(CoordinatorMessage::Refusal(refusal)).await,
+                    None => {
+                        let welcome = Welcome { epoch: self.coordinator.epoch, terms: TERMS };
+                        self.say(CoordinatorMessage::Welcome(welcome)).await;
+                    }
+                }
+            }
+            AgentMessage::Report(report) => {
+                self.nonce = report.nonce;
+                *live = true;
+                self.grant(true).await;
+            }
+            AgentMessage::Beat(beat) => {
+                self.nonce = beat.nonce;
+                self.renew().await;
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl SessionService for Coordinator {
+    type OpenSessionStream =
+        Pin<Box<dyn Stream<Item = Result<wire::OpenSessionResponse, Status>> + Send>>;
+
+    async fn open_session(
+        &self,
+        request: Request<Streaming<wire::OpenSessionRequest>>,
+    ) -> Result<Response<Self::OpenSessionStream>, Status> {
+        let (out, answers) = mpsc::channel(64);
+        let session = Session {
+            coordinator: self.clone(),
+            out,
+            number: GrantNumber(0),
+            nonce: Nonce(0),
+            new: false,
+        };
+        let task = tokio::spawn(session.run(request.into_inner()));
+        self.tasks.lock().unwrap().push(task.abort_handle());
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+}

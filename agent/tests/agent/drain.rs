@@ -1,0 +1,70 @@
+//! Drains of an agent without a child: by signal and by call.
+
+use leasehold_types::message::{AgentMessage, DrainPhase};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::coordinator::Coordinator;
+use super::process::Agent;
+
+fn phase(wanted: DrainPhase) -> impl Fn(&AgentMessage) -> Option<()> {
+    move |message| match message {
+        AgentMessage::Beat(beat) => (beat.drain == wanted).then_some(()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn sigterm_drains_waits_for_the_job_and_the_stream_and_ends_with_0() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    agent.pool(2).await;
+    let token = coordinator.grant("cars", "a", false);
+    agent.ask_until("/v1/lease", |lease| lease["streams"][0]["state"] == "held").await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s","running":0}"#).await.0, 200);
+    coordinator.hear_release(token).await;
+    let token = coordinator.grant("cars", "b", false);
+    agent.ask_until("/v1/lease", |lease| lease["streams"][0]["stream"] == "b").await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    agent.signal(Signal::TERM);
+    let lease = agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert_eq!(
+        (&lease["pool"]["size"], &lease["streams"][0]["state"]),
+        (&json!(0), &json!("revoked"))
+    );
+    coordinator.hear("the drain's begin", phase(DrainPhase::Draining)).await;
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    let path = format!("/v1/streams/cars/b?token={token}");
+    assert_eq!(agent.ask("DELETE", &path, "").await.0, 200);
+    assert_eq!(agent.code().await, Some(0));
+    coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
+}
+
+#[tokio::test]
+async fn a_drain_that_is_waited_for_tells_the_jobs_that_outlived_the_deadline() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    let mut agent = Agent::start(&coordinator, &["--drain-deadline", "100ms"]).await;
+    agent.pool(2).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s"}"#).await.0, 200);
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 1})));
+    assert_eq!(agent.code().await, Some(0));
+    agent.log.line("jobs still run, and none is killed").await;
+    coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    agent.signal(Signal::TERM);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(128 + 15));
+}

@@ -1,0 +1,146 @@
+//! The adapter `file`: k8s-swarm's file, its versions, and what happens on a full disk.
+
+use std::path::Path;
+use std::process::Command;
+
+use leasehold_types::message::AgentMessage;
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, SmallDisk, read, until};
+
+async fn start(coordinator: &Coordinator, path: &Path, more: &[&str]) -> Agent {
+    let path = path.display().to_string();
+    let args = [&["--adapter", "file", "--file-path", &path][..], more].concat();
+    Agent::start(coordinator, &args).await
+}
+
+fn listed(streams: &[&str], version: u64) -> String {
+    let jobs: String = streams.iter().map(|name| format!("      - {name}\n")).collect();
+    let jobs =
+        if jobs.is_empty() { "    jobs: []\n".into() } else { "    jobs:\n".to_owned() + &jobs };
+    format!("workloads:\n  w1:\n{jobs}    version: {version}\nversion: {version}\n")
+}
+
+#[tokio::test]
+async fn streams_are_written_and_a_revoked_one_is_released_once_the_worker_has_reloaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, reloaded) = (dir.path().join("config.yml"), dir.path().join("reloaded"));
+    std::fs::write(&path, "workloads: {}\nversion: 41\n").unwrap();
+    let coordinator = Coordinator::start().await;
+    // The worker's reload works only once `may` is there.
+    let may = dir.path().join("may");
+    let command = format!("test -e {} && cp $LEASEHOLD_FILE {}", may.display(), reloaded.display());
+    std::fs::write(&may, "").unwrap();
+    let agent = start(&coordinator, &path, &["--file-command", &command]).await;
+    let token = coordinator.grant("cars", "cars:new", true);
+    coordinator.grant("cars", "cars:updated", true);
+    until("both are in the file", || read(&reloaded).matches("- cars:").count() == 2).await;
+    let version: u64 = read(&path).lines().last().unwrap()["version: ".len()..].parse().unwrap();
+    assert!(version > 41, "the version must grow across restarts: {version}");
+    assert_eq!(read(&path), listed(&["cars:new", "cars:updated"], version));
+
+    std::fs::remove_file(&may).unwrap();
+    coordinator.revoke("cars", "cars:new");
+    agent.log.line("--file-command ended with 1").await;
+    assert_eq!(read(&path), listed(&["cars:updated"], version + 1));
+    let released = |message: &AgentMessage| match message {
+        AgentMessage::Beat(beat) => beat.released.iter().any(|it| it.token == token),
+        _ => false,
+    };
+    assert_eq!(coordinator.count(released), 0, "released before the worker had reloaded");
+    std::fs::write(&may, "").unwrap();
+    coordinator.hear_release(token).await;
+    assert_eq!(read(&reloaded), listed(&["cars:updated"], version + 1));
+}
+
+#[tokio::test]
+async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pid) = (dir.path().join("config.yml"), dir.path().join("pid"));
+    let hups = dir.path().join("hups");
+    let script = format!(
+        "trap 'echo hup >> {}' HUP; echo $$ > {}; while :; do sleep 0.02; done",
+        hups.display(),
+        pid.display()
+    );
+    let mut worker = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    until("the worker runs", || !read(&pid).is_empty()).await;
+    let coordinator = Coordinator::start().await;
+    let pid = pid.display().to_string();
+    let more = ["--file-signal", "HUP", "--file-pid", &pid, "--file-settle", "10ms"];
+    let _agent = start(&coordinator, &path, &more).await;
+    let token = coordinator.grant("cars", "a", true);
+    until("it is in the file", || read(&path).contains("- a\n")).await;
+    until("the worker was told", || !read(&hups).is_empty()).await;
+    coordinator.revoke("cars", "a");
+    coordinator.hear_release(token).await;
+    assert!(!read(&path).contains("- a\n"));
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+}
+
+#[tokio::test]
+async fn on_a_full_disk_the_last_good_file_stays_and_nothing_is_released() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else {
+        eprintln!("skipped: a memory file system cannot be mounted here (it needs root)");
+        return;
+    };
+    let path = disk.0.join("config.yml");
+    let coordinator = Coordinator::start().await;
+    let token = coordinator.grant("cars", "a", true);
+    let agent = start(&coordinator, &path, &["--file-settle", "10ms"]).await;
+    until("it is in the file", || read(&path).contains("- a\n")).await;
+    let good = read(&path);
+
+    let ballast = disk.fill();
+    coordinator.revoke("cars", "a");
+    agent.log.line("the worker's streams are out of date").await;
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert_eq!(status, 503, "{why}");
+    assert!(why.contains("No space left"), "{why}");
+    assert_ne!(agent.metric("leasehold_agent_file_failures_total").await, "0");
+    assert_eq!(agent.metric("leasehold_agent_file_ok").await, "0");
+    assert_eq!(read(&path), good, "the last good file is gone");
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["streams"][0]["state"], "revoked", "released though the file still names it");
+    let released = |message: &AgentMessage| matches!(message, AgentMessage::Beat(beat) if !beat.released.is_empty());
+    assert_eq!(coordinator.count(released), 0);
+
+    std::fs::remove_file(&ballast).unwrap();
+    coordinator.hear_release(token).await;
+    assert!(!read(&path).contains("- a\n"));
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+    assert_eq!(agent.metric("leasehold_agent_file_ok").await, "1");
+}
+
+#[tokio::test]
+async fn a_reader_never_sees_half_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yml");
+    let coordinator = Coordinator::start().await;
+    let _agent = start(&coordinator, &path, &["--file-settle", "1ms"]).await;
+    until("the file is there", || path.exists()).await;
+    let reading = path.clone();
+    let reader = tokio::task::spawn_blocking(move || {
+        let mut last = 0;
+        while last < 200 {
+            let text = std::fs::read_to_string(&reading).unwrap();
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines.first(), Some(&"workloads:"), "{text:?}");
+            let version = lines.last().unwrap().strip_prefix("version: ");
+            let version: u64 = version.unwrap_or_else(|| panic!("torn: {text:?}")).parse().unwrap();
+            assert!(version >= last, "the version fell from {last} to {version}");
+            last = version;
+        }
+    });
+    for number in 0..1000 {
+        if reader.is_finished() {
+            break;
+        }
+        let name = format!("stream:{number:04}");
+        coordinator.grant("many", &name, true);
+        until("it is in the file", || reader.is_finished() || read(&path).contains(&name)).await;
+    }
+    reader.await.unwrap();
+}

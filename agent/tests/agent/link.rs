@@ -1,0 +1,121 @@
+//! Coordinators that are away, talk nonsense, or refuse: clear lines at a bounded rate, and the
+//! next address.
+
+use leasehold_types::Epoch;
+use leasehold_types::message::{Refusal, RefusalReason};
+use tokio::io::AsyncWriteExt;
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, until};
+
+#[tokio::test]
+async fn garbage_is_named_once_and_the_next_address_is_tried() {
+    let garbage = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = garbage.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = garbage.accept().await {
+            let _ = socket.write_all(b"SSH-2.0-not-what-you-want\r\n").await;
+        }
+    });
+    let coordinator = Coordinator::start().await;
+    let refused = Refusal { reason: RefusalReason::Protocol, message: "speaks 9, not 1".into() };
+    coordinator.refuse(refused);
+    let agent = Agent::start(&coordinator, &["--coordinator", &address]).await;
+    let line = agent.log.line("no session with the coordinator").await;
+    assert!(line.contains(&address), "{line}");
+    let line = agent.log.line("speaks 9, not 1").await;
+    assert!(line.contains(&coordinator.address.to_string()), "{line}");
+    let dials =
+        async || -> u64 { agent.metric("leasehold_agent_reconnects_total").await.parse().unwrap() };
+    while dials().await < 8 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(agent.log.count("speaks 9, not 1"), 1, "{}", agent.log.text());
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert_eq!((status, why.contains("welcomed")), (503, true), "{why}");
+}
+
+#[tokio::test]
+async fn a_leaders_address_is_followed() {
+    let leader = Coordinator::start().await;
+    let standby = Coordinator::start().await;
+    let reason = RefusalReason::NotLeader(Some(leader.address.to_string()));
+    standby.refuse(Refusal { reason, message: "I stand by".into() });
+    leader.pool(1);
+    let agent = Agent::start(&standby, &[]).await;
+    agent.pool(1).await;
+}
+
+#[tokio::test]
+async fn a_failed_tls_handshake_is_named_with_its_address() {
+    let plain = Coordinator::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&ca, made.cert.pem()).unwrap();
+    let ca = ca.display().to_string();
+    let agent = Agent::start(&plain, &["--tls-ca", &ca]).await;
+    let line = agent.log.line("no session with the coordinator").await;
+    assert!(line.contains(&plain.address.to_string()), "{line}");
+    assert!(line.contains("corrupt message") || line.contains("InvalidContentType"), "{line}");
+}
+
+#[tokio::test]
+async fn a_lost_coordinator_is_found_again_and_leases_go_on_meanwhile() {
+    let first = Coordinator::start().await;
+    let second = Coordinator::start_in(Epoch(2)).await;
+    first.pool(1);
+    let address = second.address.to_string();
+    let agent = Agent::start(&first, &["--coordinator", &address]).await;
+    agent.pool(1).await;
+    first.stop();
+    until("the loss is noticed", || agent.log.count("no session with the coordinator") > 0).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200, "the lease has not ended");
+    agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
+    use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let (server, own) = (made("coordinator.example"), made("agent.example"));
+    let identity = |it: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        Identity::from_pem(it.cert.pem(), it.signing_key.serialize_pem())
+    };
+    let tls = ServerTlsConfig::new()
+        .identity(identity(&server))
+        .client_ca_root(Certificate::from_pem(own.cert.pem()));
+    let coordinator = Coordinator::start_tls(tls).await;
+    coordinator.pool(1);
+    let other = made("agent.example");
+    let ca = file("ca.pem", &server.cert.pem());
+    let cert = file("cert.pem", &other.cert.pem());
+    let key = file("key.pem", &other.signing_key.serialize_pem());
+    let name = ["--tls-server-name", "coordinator.example"];
+    let own_files = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    let agent = Agent::start(&coordinator, &[&own_files[..], &name].concat()).await;
+    // The certificate is none that the coordinator trusts, until it is renewed.
+    agent.log.line("no session with the coordinator").await;
+    file("key.pem", &own.signing_key.serialize_pem());
+    file("cert.pem", &own.cert.pem());
+    agent.pool(1).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_a_newer_one_replaces_stops_for_good() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    agent.pool(1).await;
+    let reason = RefusalReason::NewerIncarnation(leasehold_types::Incarnation(u64::MAX));
+    coordinator.refuse(Refusal { reason, message: "a newer agent is here".into() });
+    assert_eq!(agent.code().await, Some(1));
+    agent.log.line("a newer agent speaks for this worker").await;
+}

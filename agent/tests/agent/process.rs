@@ -1,0 +1,253 @@
+//! The agent's process, and a worker with nothing but a socket.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::watch;
+
+use super::coordinator::{Coordinator, PATIENCE};
+
+pub const AGENT: &str = env!("CARGO_BIN_EXE_leasehold-agent");
+
+/// An agent that runs; it is killed at the end of its test.
+pub struct Agent {
+    pub address: SocketAddr,
+    pub log: Log,
+    pub pid: Pid,
+    process: tokio::process::Child,
+    /// Children of it that outlived it.
+    orphans: Vec<Pid>,
+}
+
+/// What a process has written to stderr, line by line.
+#[derive(Clone)]
+pub struct Log(Arc<watch::Sender<Vec<String>>>);
+
+impl Log {
+    fn follow(stderr: impl AsyncRead + Unpin + Send + 'static) -> Self {
+        let log = Self(Arc::new(watch::Sender::new(Vec::new())));
+        let told = log.clone();
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                told.0.send_modify(|lines| lines.push(line));
+            }
+        });
+        log
+    }
+
+    /// The first line with this text in it.
+    pub async fn line(&self, text: &str) -> String {
+        let mut lines = self.0.subscribe();
+        let found = lines.wait_for(|lines| lines.iter().any(|line| line.contains(text)));
+        match tokio::time::timeout(PATIENCE, found).await {
+            Ok(Ok(lines)) => lines.iter().find(|line| line.contains(text)).unwrap().clone(),
+            _ => panic!("never logged: {text}\n{}", self.text()),
+        }
+    }
+
+    pub fn count(&self, text: &str) -> usize {
+        self.0.borrow().iter().filter(|line| line.contains(text)).count()
+    }
+
+    pub fn text(&self) -> String {
+        self.0.borrow().join("\n")
+    }
+}
+
+impl Agent {
+    /// Starts an agent of worker `w1` in cluster `ci`, and waits until its API listens.
+    pub async fn start(coordinator: &Coordinator, more: &[&str]) -> Self {
+        let coordinator = coordinator.address.to_string();
+        let mut args = vec!["run", "--coordinator", &coordinator, "--cluster", "ci"];
+        args.extend(["--worker", "w1", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+        args.extend(more);
+        Self::run(Command::new(AGENT).args(args)).await
+    }
+
+    pub async fn run(command: &mut Command) -> Self {
+        command.env("LEASEHOLD_LOG", "debug,h2=info,hyper=info,tower=info,hyper_util=info");
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut command =
+            tokio::process::Command::from(std::mem::replace(command, Command::new("")));
+        let mut process = command.kill_on_drop(true).spawn().unwrap();
+        let log = Log::follow(process.stderr.take().unwrap());
+        let line = log.line("the worker API listens").await;
+        let line: Value = serde_json::from_str(&line).unwrap();
+        let address = line["fields"]["address"].as_str().unwrap().parse().unwrap();
+        let pid = Pid::from_raw(process.id().unwrap().cast_signed()).unwrap();
+        Self { address, log, pid, process, orphans: Vec::new() }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Its children.
+    pub fn children(&self) -> Vec<Pid> {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid.as_raw_pid());
+        let pids = read(path.as_ref());
+        pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+
+    /// Waits for its end; its exit code.
+    pub async fn code(&mut self) -> Option<i32> {
+        self.status().await.code()
+    }
+
+    pub async fn status(&mut self) -> ExitStatus {
+        match tokio::time::timeout(PATIENCE, self.process.wait()).await {
+            Ok(status) => status.unwrap(),
+            Err(_) => panic!("it does not end\n{}", self.log.text()),
+        }
+    }
+
+    pub async fn kill(&mut self) {
+        self.orphans = self.children();
+        self.process.kill().await.unwrap();
+    }
+
+    /// A gRPC connection to its worker API.
+    pub async fn channel(&self) -> tonic::transport::Channel {
+        let url = format!("http://{}", self.address);
+        tonic::transport::Endpoint::from_shared(url).unwrap().connect().await.unwrap()
+    }
+
+    /// One request; its status and its JSON body.
+    pub async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, text) = self.text(method, path, body).await;
+        let value = serde_json::from_str(&text);
+        (status, value.unwrap_or_else(|_| panic!("no JSON: {status} {text:?}")))
+    }
+
+    pub async fn text(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let socket = tokio::net::TcpStream::connect(self.address).await.unwrap();
+        let host = format!("Host: {}\r\n", self.address);
+        converse(socket, method, path, &host, body).await
+    }
+
+    /// Asks until the answer is to the test's liking.
+    pub async fn ask_until(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
+        let asking = async {
+            let mut version = String::new();
+            loop {
+                let (status, answer) = self.ask("GET", &format!("{path}?{version}"), "").await;
+                assert_eq!(status, 200, "{answer}");
+                if good(&answer) {
+                    return answer;
+                }
+                version = format!("after_version={}&wait_ms=500", answer["version"]);
+            }
+        };
+        match tokio::time::timeout(PATIENCE, asking).await {
+            Ok(answer) => answer,
+            Err(_) => panic!("{path} never became good\n{}", self.log.text()),
+        }
+    }
+
+    /// Waits until the pool has this size.
+    pub async fn pool(&self, size: u32) {
+        self.ask_until("/v1/lease", |lease| lease["pool"]["size"] == size).await;
+    }
+
+    pub async fn metric(&self, name: &str) -> String {
+        let (status, text) = self.text("GET", "/metrics", "").await;
+        assert_eq!(status, 200);
+        let name = format!("{name} ");
+        let line = text.lines().find(|line| line.starts_with(&name));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}"))[name.len()..].to_owned()
+    }
+}
+
+impl Drop for Agent {
+    /// A failed test leaves no worker behind.
+    fn drop(&mut self) {
+        for pid in self.children().into_iter().chain(self.orphans.drain(..)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// One HTTP/1.1 exchange over any socket.
+pub async fn converse(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut answer = Vec::new();
+    let exchange = async {
+        socket.write_all(head.as_bytes()).await?;
+        // A server that has heard enough may close before all is sent.
+        let _ = socket.write_all(body.as_bytes()).await;
+        socket.read_to_end(&mut answer).await
+    };
+    let ended = tokio::time::timeout(PATIENCE, exchange).await.expect("no answer in time");
+    if answer.is_empty() {
+        ended.unwrap();
+    }
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+/// Runs an agent that is expected to end by itself; its exit code and what it said.
+pub async fn fail(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = tokio::process::Command::new(AGENT);
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let ended = tokio::time::timeout(PATIENCE, command.output()).await.expect("it does not end");
+    let output = ended.unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Waits until a condition holds; looks again every few milliseconds.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    let looking = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, looking).await.is_ok(), "never: {what}");
+}
+
+pub fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A memory file system of 16 KiB: it is unmounted at the end.
+pub struct SmallDisk(pub PathBuf);
+
+impl SmallDisk {
+    pub fn mount(dir: &Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(dir);
+        let mounted = mount.status().is_ok_and(|status| status.success());
+        mounted.then(|| Self(dir.into()))
+    }
+
+    /// Fills it to the last byte; the file that does.
+    pub fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let filled = std::fs::write(&ballast, vec![b'x'; 64 * 1024]);
+        assert!(filled.is_err(), "the disk is not full");
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

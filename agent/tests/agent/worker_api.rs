@@ -1,0 +1,183 @@
+//! What a worker can ask, over HTTP and gRPC on one port and over a Unix socket.
+
+use std::os::unix::fs::PermissionsExt;
+
+use leasehold_proto::worker::v1 as wire;
+use leasehold_proto::worker::v1::worker_service_client::WorkerServiceClient;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tonic::Code;
+
+use super::coordinator::{Coordinator, PATIENCE};
+use super::process::{Agent, converse};
+
+#[tokio::test]
+async fn a_job_begins_is_refused_without_a_slot_and_ends() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let (status, refused) = agent.ask("PUT", "/v1/jobs/a", "").await;
+    assert_eq!((status, &refused["error"]["reason"]), (409, &json!("no_lease")));
+    coordinator.pool(1);
+    agent.pool(1).await;
+    let (status, first) = agent.ask("PUT", "/v1/jobs/a", "").await;
+    assert_eq!((status, &first), (200, &json!({"token": "1.1"})));
+    let again = agent.ask("PUT", "/v1/jobs/a", "").await;
+    assert_eq!(again, (200, first), "the same id is the same job");
+    let (status, refused) = agent.ask("PUT", "/v1/jobs/b%2Fc", "").await;
+    assert_eq!((status, &refused["error"]["reason"]), (409, &json!("no_slot")));
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("1 jobs run, 1 may"), "{message}");
+    assert_eq!(agent.metric("leasehold_agent_running").await, "1");
+    let name = "leasehold_agent_begin_refused_total{reason=\"no_slot\"}";
+    assert_eq!(agent.metric(name).await, "1");
+
+    // One that waits gets the slot that the end frees.
+    let waits = agent.ask("PUT", "/v1/jobs/b%2Fc?wait_ms=20000", "");
+    let frees = async { agent.ask("DELETE", "/v1/jobs/a", "").await };
+    let (waited, ended) = tokio::join!(waits, frees);
+    assert_eq!(ended, (200, json!({})));
+    assert_eq!(waited, (200, json!({"token": "1.1"})));
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["pool"]["running"], 1);
+    assert_eq!((&lease["cluster"], &lease["worker"]), (&json!("ci"), &json!("w1")));
+    assert!(lease["pool"]["valid_for_ms"].as_u64().unwrap() <= 5_000);
+    assert_eq!(agent.text("GET", "/readyz", "").await, (200, "ok\n".into()));
+}
+
+#[tokio::test]
+async fn a_long_poll_and_a_watch_see_a_change() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let lease = agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
+    let path = format!("/v1/lease?after_version={}&wait_ms=20000", lease["version"]);
+    let granted = async { coordinator.grant("cars", "cars:new", false) };
+    let ((status, changed), token) = tokio::join!(agent.ask("GET", &path, ""), granted);
+    assert_eq!(status, 200);
+    let stream = &changed["streams"][0];
+    assert_eq!((&stream["set"], &stream["stream"]), (&json!("cars"), &json!("cars:new")));
+    assert_eq!((&stream["state"], &stream["token"]), (&json!("held"), &json!(token.to_string())));
+
+    let mut socket = tokio::net::TcpStream::connect(agent.address).await.unwrap();
+    socket.write_all(b"GET /v1/lease/watch HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut lines = BufReader::new(socket).lines();
+    let mut next = async || -> serde_json::Value {
+        loop {
+            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap();
+            let line = line.unwrap().expect("the watch goes on");
+            if line.starts_with('{') {
+                return serde_json::from_str(&line).unwrap();
+            }
+        }
+    };
+    let first = next().await;
+    assert_eq!(first["streams"][0]["state"], "held");
+    let mut valid = first["streams"][0]["valid_for_ms"].as_u64().unwrap();
+    let mut grew = 0;
+    while grew < 3 {
+        let renewed = next().await["streams"][0]["valid_for_ms"].as_u64().unwrap();
+        assert!(renewed >= valid, "a watch's times count from its start: {renewed} < {valid}");
+        grew += usize::from(renewed > valid);
+        valid = renewed;
+    }
+    coordinator.revoke("cars", "cars:new");
+    while next().await["streams"][0]["state"] != "revoked" {}
+    let path = |token: &str| format!("/v1/streams/cars/cars%3Anew?token={token}");
+    let (status, wrong) = agent.ask("DELETE", &path("1.99"), "").await;
+    assert_eq!((status, &wrong["error"]["reason"]), (409, &json!("not_held")));
+    assert_eq!(agent.ask("DELETE", &path(&token.to_string()), "").await, (200, json!({})));
+    coordinator.hear_release(token).await;
+    while next().await["streams"] != json!([]) {}
+}
+
+#[tokio::test]
+async fn grpc_and_reflection_are_served_on_the_same_port() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let mut client = WorkerServiceClient::new(agent.channel().await);
+    let begin = |id: &str| wire::BeginJobRequest { job_id: id.into(), wait_ms: 0 };
+    let no = client.begin_job(begin("a")).await.unwrap_err();
+    assert_eq!(no.code(), Code::FailedPrecondition);
+    assert!(no.message().starts_with("no_lease: "), "{no:?}");
+    coordinator.pool(1);
+    agent.pool(1).await;
+    let yes = client.begin_job(begin("a")).await.unwrap().into_inner();
+    assert_eq!(yes.token, "1.1");
+    let no = client.begin_job(begin("b")).await.unwrap_err();
+    assert!(no.message().starts_with("no_slot: "), "{no:?}");
+    let no = client.begin_job(begin("a\nb")).await.unwrap_err();
+    assert_eq!(no.code(), Code::InvalidArgument);
+    assert!(no.message().contains("control character"), "{no:?}");
+    let mut watch = client.watch_lease(wire::WatchLeaseRequest {}).await.unwrap().into_inner();
+    let lease = watch.message().await.unwrap().unwrap().lease.unwrap();
+    assert_eq!(lease.pool.unwrap().running, 1);
+    client.end_job(wire::EndJobRequest { job_id: "a".into() }).await.unwrap();
+
+    let services = reflected(&agent).await;
+    assert!(services.contains("leasehold.worker.v1.WorkerService"), "{services}");
+    assert!(!services.contains("AdminService"), "{services}");
+}
+
+/// Asks for the list of services, as grpcurl does.
+async fn reflected(agent: &Agent) -> String {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    let mut client = ServerReflectionClient::new(agent.channel().await);
+    let message_request = Some(MessageRequest::ListServices(String::new()));
+    let request = ServerReflectionRequest { message_request, ..Default::default() };
+    let answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap();
+    format!("{:?}", answers.into_inner().message().await.unwrap().unwrap())
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_the_same_to_its_owner_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.sock");
+    let coordinator = Coordinator::start().await;
+    let text = path.display().to_string();
+    let mut agent = Agent::start(&coordinator, &["--socket", &text]).await;
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let ask = async || {
+        let socket = tokio::net::UnixStream::connect(&path).await.unwrap();
+        converse(socket, "GET", "/v1/lease", "Host: anything\r\n", "").await
+    };
+    let (status, lease) = ask().await;
+    assert_eq!(status, 200);
+    assert!(lease.contains(r#""worker":"w1""#), "{lease}");
+
+    // A socket that a killed agent left behind does not stop its successor; a live one does.
+    let coordinators = coordinator.address.to_string();
+    let second = ["run", "--coordinator", &coordinators, "--cluster", "ci", "--worker", "w2"];
+    let second = [&second[..], &["--listen", "127.0.0.1:0", "--socket", &text]].concat();
+    let (code, said) = super::process::fail(&second).await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("is in use by another process"), "{said}");
+    agent.kill().await;
+    let _successor =
+        Agent::start(&coordinator, &["--socket", &text, "--socket-mode", "0660"]).await;
+    assert_eq!(ask().await.0, 200);
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+#[tokio::test]
+async fn a_count_and_a_new_start_are_told_to_the_coordinator() {
+    use leasehold_types::message::{AgentMessage, Jobs};
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    coordinator.pool(4);
+    agent.pool(4).await;
+    let told = agent.ask("PUT", "/v1/count", r#"{"running":3,"pool_size":4}"#).await;
+    assert_eq!(told, (200, json!({})));
+    let running = |jobs: u32| {
+        move |message: &AgentMessage| match message {
+            AgentMessage::Beat(beat) => (beat.jobs == Jobs::Running(jobs)).then_some(()),
+            _ => None,
+        }
+    };
+    coordinator.hear("three jobs", running(3)).await;
+    let start = r#"{"start_id":"s-1","running":1}"#;
+    assert_eq!(agent.ask("POST", "/v1/start", start).await, (200, json!({})));
+    coordinator.hear("one job", running(1)).await;
+}

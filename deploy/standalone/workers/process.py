@@ -1,0 +1,69 @@
+"""What both workers do at their start: options, signals, and the word to the agent."""
+
+import argparse
+import os
+import signal
+import threading
+import time
+
+from agent import Agent, Refused
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def arguments(description, *folders):
+    """Reads the command line; every folder is an option of that name."""
+    parser = argparse.ArgumentParser(description=description)
+    for folder in (*folders, "journal"):
+        parser.add_argument(f"--{folder}", required=True, metavar="DIR")
+    name = os.environ.get("LEASEHOLD_WORKER", "worker")
+    parser.add_argument("--worker", default=name, help="this worker's name (default: %(default)s)")
+    parser.add_argument(
+        "--exit-with", type=int, metavar="PID", help="end at once when that process is gone"
+    )
+    return parser.parse_args()
+
+
+def hold_signals():
+    """Keeps SIGTERM and SIGINT waiting until `set_on_signals`, in children too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def set_on_signals():
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    return stop
+
+
+def tell_start(agent: Agent):
+    """Tells the agent that a worker starts: once, where the worker has several processes."""
+    if os.environ.get("LEASEHOLD_START_ID"):
+        return
+    start_id = os.urandom(16).hex()
+    while True:
+        try:
+            agent.start(start_id)
+            break
+        except (Refused, OSError):
+            time.sleep(0.05)
+    os.environ["LEASEHOLD_START_ID"] = start_id
+
+
+def exit_with(pid):
+    """Ends this process when process `pid` is gone: a test leaves nothing behind."""
+
+    def watch():
+        while True:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                os._exit(1)
+            except PermissionError:
+                pass
+            time.sleep(0.3)
+
+    if pid is not None:
+        threading.Thread(target=watch, daemon=True).start()

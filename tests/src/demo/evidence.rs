@@ -1,0 +1,168 @@
+//! What the workers' journals say, as intervals: which job ran when and where, and who owned which
+//! stream when. A killed worker's intervals end at its death.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::journal::{Event, Line, Phase};
+use super::records::Write;
+
+/// The time of a job in one worker's hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The job.
+    pub job: String,
+    /// The worker.
+    pub worker: String,
+    /// When it began.
+    pub from_ns: u64,
+    /// When it ended; `u64::MAX` where it never did.
+    pub to_ns: u64,
+    /// Whether the job was done then.
+    pub done: bool,
+}
+
+/// The time for which one worker owned a stream under one token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// The stream.
+    pub stream: String,
+    /// The worker.
+    pub worker: String,
+    /// The token.
+    pub token: String,
+    /// When it began.
+    pub from_ns: u64,
+    /// When it ended; `u64::MAX` where it never did.
+    pub to_ns: u64,
+    /// Why it ended; empty where it never did.
+    pub why: String,
+}
+
+/// All that the journals tell.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// Every run of a job, by time of its beginning.
+    pub runs: Vec<Run>,
+    /// Every time of owning, by stream and then by time of its beginning.
+    pub owns: Vec<Own>,
+    /// Jobs that were put into the queue.
+    pub created: BTreeSet<String>,
+    /// Jobs that were put back after their worker was killed.
+    pub retried: BTreeSet<String>,
+    /// The demo's phases, in order.
+    pub phases: Vec<Phase>,
+    /// Lines that contradict others; none in a sound journal.
+    pub contradictions: Vec<String>,
+}
+
+impl Evidence {
+    /// Reads journal lines, of all workers together, in any order.
+    #[must_use]
+    pub fn new(mut lines: Vec<Line>) -> Self {
+        lines.sort_by_key(|line| line.at_ns);
+        let mut evidence = Self::default();
+        for line in lines {
+            evidence.take(line);
+        }
+        evidence.owns.sort_by(|a, b| (&a.stream, a.from_ns).cmp(&(&b.stream, b.from_ns)));
+        evidence
+    }
+
+    /// Takes in one more line. Lines of one worker come in order of time.
+    pub fn take(&mut self, line: Line) {
+        let Line { at_ns, worker, event, .. } = line;
+        match event {
+            Event::JobStart { job } => {
+                let run = Run { job, worker, from_ns: at_ns, to_ns: u64::MAX, done: false };
+                self.runs.push(run);
+            }
+            Event::JobEnd { job } => self.end_run(&job, &worker, at_ns),
+            Event::OwnStart { set, stream, token } => self.owns.push(Own {
+                stream: format!("{set}/{stream}"),
+                worker,
+                token,
+                from_ns: at_ns,
+                to_ns: u64::MAX,
+                why: String::new(),
+            }),
+            Event::OwnEnd { set, stream, token, why } => {
+                self.end_own(&format!("{set}/{stream}"), &worker, &token, at_ns, why);
+            }
+            Event::Killed => {
+                for run in self.runs.iter_mut().filter(|run| run.worker == worker) {
+                    run.to_ns = run.to_ns.min(at_ns);
+                }
+                for own in self.owns.iter_mut().filter(|own| own.worker == worker) {
+                    own.to_ns = own.to_ns.min(at_ns);
+                }
+            }
+            Event::JobCreated { job } => drop(self.created.insert(job)),
+            Event::JobRetried { job } => drop(self.retried.insert(job)),
+            Event::Phase(phase) => self.phases.push(phase),
+            Event::JobPutBack { .. }
+            | Event::Watching
+            | Event::Seen { .. }
+            | Event::Lease { .. } => {}
+        }
+    }
+
+    fn end_run(&mut self, job: &str, worker: &str, at_ns: u64) {
+        let open = |run: &&mut Run| run.job == job && run.worker == worker && run.to_ns == u64::MAX;
+        match self.runs.iter_mut().rev().find(open) {
+            Some(run) => (run.to_ns, run.done) = (at_ns, true),
+            None => self.contradictions.push(format!("{worker} ended job {job} without a start")),
+        }
+    }
+
+    fn end_own(&mut self, stream: &str, worker: &str, token: &str, at_ns: u64, why: String) {
+        let open = |own: &&mut Own| {
+            own.stream == stream
+                && own.worker == worker
+                && own.token == token
+                && own.to_ns == u64::MAX
+        };
+        match self.owns.iter_mut().rev().find(open) {
+            Some(own) => (own.to_ns, own.why) = (at_ns.max(own.from_ns), why),
+            None => self
+                .contradictions
+                .push(format!("{worker} stopped {stream} ({token}) without a start")),
+        }
+    }
+
+    /// Lengthens each time of owning to the last write under its token: a worker that wrote for
+    /// longer than it says owned for longer. Gives the writes that nobody's time covers.
+    pub fn stretch(&mut self, writes: &[Write]) -> Vec<String> {
+        let mut by_token: BTreeMap<(String, String, String), Vec<usize>> = BTreeMap::new();
+        for (index, own) in self.owns.iter().enumerate() {
+            let key = (own.stream.clone(), own.worker.clone(), own.token.clone());
+            by_token.entry(key).or_default().push(index);
+        }
+        let mut strays = Vec::new();
+        for write in writes {
+            let key = (write.stream.clone(), write.worker.clone(), write.token.clone());
+            let indices = by_token.get(&key).map_or(&[][..], Vec::as_slice);
+            let began = indices.iter().rev().find(|&&i| self.owns[i].from_ns <= write.at_ns);
+            match began {
+                Some(&index) => {
+                    let own = &mut self.owns[index];
+                    own.to_ns = own.to_ns.max(write.at_ns);
+                }
+                None => strays.push(format!(
+                    "{} wrote to {} under {}, which it did not own",
+                    write.worker, write.stream, write.token
+                )),
+            }
+        }
+        strays
+    }
+
+    /// Who owns each stream at a moment.
+    #[must_use]
+    pub fn owners_at(&self, at_ns: u64) -> BTreeMap<String, String> {
+        self.owns
+            .iter()
+            .filter(|own| own.from_ns <= at_ns && at_ns < own.to_ns)
+            .map(|own| (own.stream.clone(), own.worker.clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,212 @@
+//! One demo from its first process to its last: whatever happens, every child is ended.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+
+use super::fleet::{CLUSTER, Programs, SET, log_tail};
+use super::report::{End, Findings};
+use super::stage::{Interrupted, Stage};
+use super::story::{self, Measured};
+use super::work::Work;
+
+/// The exit code after Ctrl-C, as shells count it.
+const INTERRUPTED: u8 = 130;
+/// Lines of each log that a failure shows.
+const LOG_LINES: usize = 3;
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Stay up after the last phase.
+    pub keep: bool,
+    /// The folder with the manifests and the workers.
+    pub deploy: PathBuf,
+    /// Where the work folder is made.
+    pub work: Option<PathBuf>,
+    /// The Python that runs the workers.
+    pub python: String,
+}
+
+/// Plays the demo.
+///
+/// # Errors
+/// Where it cannot even begin, or its outcome cannot be read.
+pub fn run(options: Options) -> Result<ExitCode> {
+    let binaries = std::env::current_exe()?;
+    let binaries = binaries.parent().context("this program lies in no folder")?.to_owned();
+    let parent = options.work.unwrap_or_else(|| binaries.join("../demo"));
+    let deploy = options.deploy.canonicalize().unwrap_or(options.deploy);
+    let programs = Programs { binaries, deploy, python: options.python };
+    programs.check()?;
+    let streams = read_streams(&programs.deploy.join("manifests/swarm-streams.txt"))?;
+    std::fs::create_dir_all(&parent)?;
+    let work = Work::new(&parent.canonicalize()?)?;
+    let interrupt = Arc::new(AtomicBool::new(false));
+    listen_for_signals(interrupt.clone())?;
+    let mut stage = Stage::new(work, programs, &streams, interrupt.clone())?;
+    let mut measured = Measured::default();
+    let mut outcome = story::play(&mut stage, streams.len(), &mut measured);
+    if outcome.is_ok() && options.keep {
+        outcome = stay(&mut stage, &interrupt);
+    }
+    let outcome = outcome.and_then(|()| end(&mut stage, &streams));
+    stage.screen.clear();
+    if outcome.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
+        eprintln!("demo: interrupted; every process is ended");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    judge(stage, &streams, measured, outcome)
+}
+
+fn judge(
+    mut stage: Stage,
+    streams: &[String],
+    measured: Measured,
+    outcome: Result<()>,
+) -> Result<ExitCode> {
+    // What is still there has no say any more.
+    stage.fleet.agents.clear();
+    stage.fleet.replicas.clear();
+    let end = match (&outcome, stage.stays()) {
+        (Err(_), _) => End::Early,
+        (Ok(()), true) => End::AfterStaying,
+        (Ok(()), false) => End::Orderly,
+    };
+    let read = Findings::read(&stage.work, streams, measured, end);
+    let mut findings = read.inspect_err(|_| stage.work.keep())?;
+    findings.broken.extend(outcome.err().map(|error| format!("{error:#}")));
+    let (summary, failures) = findings.judge(streams.len());
+    for failure in &failures {
+        stage.screen.say(&failure.to_string());
+    }
+    if !summary.ok {
+        stage.work.keep();
+        show_logs(&mut stage)?;
+        stage.screen.say(&format!("everything is kept in {}", stage.work.path("").display()));
+    }
+    println!("{}", serde_json::to_string(&summary)?);
+    Ok(if summary.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show_logs(stage: &mut Stage) -> Result<()> {
+    let mut logs: Vec<PathBuf> = std::fs::read_dir(stage.work.path("logs"))?
+        .map(|e| Ok(e?.path()))
+        .collect::<Result<_>>()?;
+    logs.sort();
+    for log in logs {
+        let tail = log_tail(&log, LOG_LINES);
+        let name = log.file_name().unwrap_or_default().to_string_lossy();
+        stage.screen.say(&format!("the end of {name}:\n{tail}"));
+    }
+    Ok(())
+}
+
+/// Ends everything in order: sources, copying, workers with a drain, coordinators.
+fn end(stage: &mut Stage, streams: &[String]) -> Result<()> {
+    stage.sources.stop()?;
+    stage.wait("the last record's copy", |stage| {
+        Ok(stage.work.records(SET, streams, false)?.0.lost == 0)
+    })?;
+    let workers: Vec<String> = stage.fleet.agents.keys().cloned().collect();
+    for worker in &workers {
+        stage.fleet.drain(worker)?;
+    }
+    for worker in &workers {
+        stage.wait(&format!("the end of {worker}"), |stage| stage.fleet.has_drained(worker))?;
+    }
+    for index in 0..stage.fleet.replicas.len() {
+        let Some(mut process) = stage.fleet.replicas[index].process.take() else { continue };
+        process.signal(Signal::TERM)?;
+        stage.wait(&format!("the end of {}", process.name), |_| match process.ended()? {
+            Some(status) if status.success() => Ok(true),
+            Some(status) => bail!("a coordinator ended with {status}"),
+            None => Ok(false),
+        })?;
+    }
+    Ok(())
+}
+
+/// Stays up until Ctrl-C, which then only ends this.
+fn stay(stage: &mut Stage, interrupt: &AtomicBool) -> Result<()> {
+    stage.sources.slow_down();
+    let (leader, _) = stage.admin.leader().context("no coordinator leads")?;
+    let replica = &stage.fleet.replicas[leader];
+    let (grpc, http) = (replica.address.clone(), replica.http_address.clone());
+    let agent = stage.fleet.agents.iter().next().context("no agent runs")?;
+    let (worker, api) = (agent.0.clone(), agent.1.address.clone());
+    let service = "leasehold.admin.v1.AdminService";
+    let grpcurl = |method: &str, body: &str| {
+        format!("  grpcurl -plaintext -d '{body}' {grpc} {service}/{method}")
+    };
+    let lines = [
+        "everything stays up; Ctrl-C ends it. Look around:".to_owned(),
+        format!("  curl -s http://{api}/v1/lease                       # {worker}'s lease"),
+        format!("  curl -sN http://{api}/v1/lease/watch                # every change of it"),
+        format!("  curl -s -X PUT 'http://{api}/v1/jobs/mine?wait_ms=5000'   # may a job start?"),
+        format!("  curl -s -X DELETE http://{api}/v1/jobs/mine         # it has ended"),
+        format!("  curl -s http://{http}/metrics"),
+        format!("  grpcurl -plaintext {grpc} list"),
+        grpcurl("GetStatus", "{}"),
+        grpcurl("ListWorkers", &format!(r#"{{"cluster": "{CLUSTER}"}}"#)),
+        grpcurl("ListStreams", &format!(r#"{{"set": "{SET}"}}"#)),
+        grpcurl("ExplainWorker", &format!(r#"{{"cluster": "{CLUSTER}", "worker": "{worker}"}}"#)),
+        grpcurl("WatchChanges", "{}"),
+        grpcurl("Plan", &format!(r#"{{"cluster": "{CLUSTER}", "remove_workers": ["{worker}"]}}"#)),
+        format!("  $EDITOR {}", stage.work.path("manifests/cluster.yaml").display()),
+    ];
+    stage.screen.say(&lines.join("\n"));
+    stage.stay_in_phase("Ctrl-C ends the demo");
+    loop {
+        match stage.tick() {
+            Err(error) if error.is::<Interrupted>() => break,
+            result => result?,
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    interrupt.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The streams of the list, as the manifest's own reader takes them: one a line, `#` comments.
+fn read_streams(path: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text.lines().map(str::trim);
+    Ok(lines.filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::to_owned).collect())
+}
+
+/// Sets `interrupt` at SIGINT and SIGTERM, and at SIGHUP when the terminal goes.
+fn listen_for_signals(interrupt: Arc<AtomicBool>) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let guard = runtime.enter();
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let mut signals = kinds.map(|kind| signal(kind));
+    for signal in &mut signals {
+        if let Err(error) = signal {
+            bail!("cannot listen for signals: {error}");
+        }
+    }
+    drop(guard);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                std::future::poll_fn(|context| {
+                    let mut signals = signals.iter_mut().flatten();
+                    match signals.any(|signal| signal.poll_recv(context).is_ready()) {
+                        true => std::task::Poll::Ready(()),
+                        false => std::task::Poll::Pending,
+                    }
+                })
+                .await;
+                interrupt.store(true, Ordering::Relaxed);
+            }
+        });
+    });
+    Ok(())
+}
