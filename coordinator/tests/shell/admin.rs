@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::agent::{Agent, connect};
-use crate::replica::{PATIENCE, Replica, desired, options};
+use crate::replica::{PATIENCE, Replica, desired, options, soon};
 
 async fn admin(replica: &Replica) -> AdminServiceClient<Channel> {
     AdminServiceClient::new(connect(replica.grpc).await)
@@ -158,13 +158,16 @@ async fn a_replica_that_stands_by_answers_its_status_and_names_the_leader_otherw
     replica.tell(Event::Desired(Arc::new(desired()))).await;
     replica.depose("leader.example:7400").await;
     let mut admin = admin(&replica).await;
-    loop {
-        let status = admin.get_status(GetStatusRequest {}).await.expect("a status").into_inner();
-        assert!(!status.leads);
-        if status.leader_address == "leader.example:7400" {
-            break;
+    soon(async {
+        loop {
+            let status = admin.get_status(GetStatusRequest {}).await.expect("a status");
+            assert!(!status.get_ref().leads);
+            if status.get_ref().leader_address == "leader.example:7400" {
+                break;
+            }
         }
-    }
+    })
+    .await;
     let answer = admin.list_clusters(ListClustersRequest {}).await;
     refused(answer, Code::FailedPrecondition, "leader.example:7400");
     let answer = admin.watch_changes(WatchChangesRequest::default()).await;
@@ -181,12 +184,15 @@ async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
     refused(answer, Code::FailedPrecondition, "w-0");
     drop(agent);
     let worker = || GetWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
-    loop {
-        let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
-        if found.expect("a worker").presence() != Presence::Connected {
-            break;
+    soon(async {
+        loop {
+            let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
+            if found.expect("a worker").presence() != Presence::Connected {
+                break;
+            }
         }
-    }
+    })
+    .await;
     let freed = admin.declare_worker_gone(request).await.expect("an answer").into_inner();
     assert_eq!((freed.slots_freed, freed.streams_freed), (3, 4));
     refused(admin.get_worker(worker()).await, Code::NotFound, "w-0");

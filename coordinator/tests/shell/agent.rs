@@ -47,6 +47,20 @@ impl Agent {
         agent
     }
 
+    /// An agent that dials until it is welcome.
+    pub(crate) async fn welcomed(address: SocketAddr, worker: &str) -> Self {
+        loop {
+            let mut agent = Self::dial(address).await;
+            agent.say_hello("crawl", worker).await;
+            match agent.next().await {
+                Ok(Some(open_session_response::Message::Welcome(_))) => return agent,
+                // The coordinator has not noticed yet that a session has ended.
+                Ok(Some(open_session_response::Message::Refusal(_))) => {}
+                other => panic!("neither welcome nor refusal: {other:?}"),
+            }
+        }
+    }
+
     pub(crate) async fn say(&self, message: open_session_request::Message) {
         self.say_raw(OpenSessionRequest { message: Some(message) }).await;
     }

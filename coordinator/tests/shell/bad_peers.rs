@@ -15,7 +15,7 @@ use tonic::transport::Endpoint;
 
 use crate::agent::{Agent, hello};
 use crate::http::get;
-use crate::replica::{PATIENCE, Replica};
+use crate::replica::{PATIENCE, Replica, soon};
 
 /// An agent whose session goes on while others misbehave.
 struct Witness(Agent);
@@ -148,7 +148,7 @@ async fn an_agent_that_reads_nothing_stalls_itself_alone() {
     for _ in 0..200 {
         stalled.beat(&grant).await;
     }
-    while count(replica.http, "leasehold_messages_received_total{kind=\"beat\"}").await < 200.0 {}
+    reaches(replica.http, "leasehold_messages_received_total{kind=\"beat\"}", 200.0).await;
     let waiting = grants(replica.http).await - before;
     assert!(waiting < 20.0, "{waiting} grants pile up for an agent that takes none");
     for _ in 0..20 {
@@ -158,6 +158,10 @@ async fn an_agent_that_reads_nothing_stalls_itself_alone() {
 
 async fn grants(http: SocketAddr) -> f64 {
     count(http, "leasehold_messages_sent_total{kind=\"grant\"}").await
+}
+
+async fn reaches(http: SocketAddr, name: &str, least: f64) {
+    soon(async { while count(http, name).await < least {} }).await;
 }
 
 async fn count(http: SocketAddr, name: &str) -> f64 {
@@ -177,7 +181,7 @@ async fn an_agent_that_floods_hurts_itself_alone() {
             flooding.beat(&grant).await;
         }
     });
-    while count(replica.http, "leasehold_session_stalls_total").await < 1.0 {}
+    reaches(replica.http, "leasehold_session_stalls_total", 1.0).await;
     for _ in 0..20 {
         witness.is_served().await;
     }
@@ -193,12 +197,6 @@ async fn a_crowd_that_comes_and_goes_leaves_nothing_behind() {
         let crowd: Vec<_> = (0..20).map(|_| Agent::dial(replica.grpc)).collect();
         drop(futures_util::future::join_all(crowd).await);
     }
-    loop {
-        let mut agent = Agent::dial(replica.grpc).await;
-        agent.say_hello("crawl", "late").await;
-        if agent.next().await.is_ok_and(|message| format!("{message:?}").contains("Welcome")) {
-            break;
-        }
-    }
+    soon(Agent::welcomed(replica.grpc, "late")).await;
     witness.is_served().await;
 }

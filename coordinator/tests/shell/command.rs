@@ -1,9 +1,12 @@
-//! The program itself: exit codes and one-line errors.
+//! The program itself: exit codes, one-line errors, and how it stops.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 fn coordinator(arguments: &[&str]) -> Output {
@@ -89,4 +92,67 @@ fn check_prints_every_problem_and_its_place() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.starts_with("a.yaml:5:"), "{text}");
     assert!(text.contains("maxJobs"), "{text}");
+}
+
+/// A replica that runs as a process of its own, and what it has logged so far.
+struct Process {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+}
+
+impl Process {
+    fn start(folder: &Path) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_leasehold-coordinator"))
+            .args(["run", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"])
+            .args(["--log-format", "json"])
+            .env("LEASEHOLD_MANIFESTS", folder)
+            .env("LEASEHOLD_STATE_DIR", folder.join("state"))
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.expect("the program");
+        let log = BufReader::new(child.stderr.take().expect("its log")).lines();
+        Self { child, log }
+    }
+
+    /// The fields of the next line that says `message`.
+    fn says(&mut self, message: &str) -> serde_json::Value {
+        loop {
+            let line = self.log.next().expect("more of the log").expect("a line");
+            let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+            if line["fields"]["message"] == message {
+                return line["fields"].clone();
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("a pid");
+        kill_process(pid, signal).expect("a process");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_leader_that_is_asked_to_stop_hands_over_and_exits_with_0() {
+    let folder = TempDir::new().expect("a folder");
+    let mut first = Process::start(folder.path());
+    let listening = first.says("listening");
+    assert!(listening["grpc"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")));
+    assert_eq!(first.says("this replica leads")["epoch"], "1");
+    let mut second = Process::start(folder.path());
+    second.says("another replica leads");
+    first.signal(Signal::TERM);
+    first.says("stopped");
+    assert_eq!(first.child.wait().expect("an end").code(), Some(0));
+    assert_eq!(second.says("this replica leads")["epoch"], "2");
+    second.signal(Signal::INT);
+    assert_eq!(second.child.wait().expect("an end").code(), Some(0));
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::agent::Agent;
-use crate::replica::{LONG, PATIENCE, Replica, desired, options};
+use crate::replica::{LONG, PATIENCE, Replica, desired, options, soon};
 
 /// The status and the body of a GET.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
@@ -26,12 +26,15 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
-    loop {
-        let (status, body) = get(address, path).await;
-        if status == wanted.0 && body.contains(wanted.1) {
-            return;
+    soon(async {
+        loop {
+            let (status, body) = get(address, path).await;
+            if status == wanted.0 && body.contains(wanted.1) {
+                return;
+            }
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

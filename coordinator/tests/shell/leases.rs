@@ -10,7 +10,7 @@ use leasehold_types::Epoch;
 use tonic::Code;
 
 use crate::agent::{Agent, connect, hello};
-use crate::replica::{LONG, Replica, desired, options};
+use crate::replica::{LONG, Replica, desired, options, soon};
 
 #[tokio::test]
 async fn an_agent_that_joins_is_granted_slots_and_streams() {
@@ -37,17 +37,19 @@ async fn a_replica_that_stands_by_names_the_leader() {
     let replica = Replica::start(options()).await;
     replica.tell(Event::Desired(Arc::new(desired()))).await;
     replica.depose("leader.example:7400").await;
-    loop {
-        let mut agent = Agent::dial(replica.grpc).await;
-        agent.say_hello("crawl", "w-0").await;
-        let (reason, refusal) = agent.refusal().await;
-        assert_eq!(reason, RefusalReason::NotLeader);
-        // The first hello may have come before the word of the leader.
-        if !refusal.leader_address.is_empty() {
-            assert_eq!(refusal.leader_address, "leader.example:7400");
-            break;
+    let leader = soon(async {
+        loop {
+            let mut agent = Agent::dial(replica.grpc).await;
+            agent.say_hello("crawl", "w-0").await;
+            let (reason, refusal) = agent.refusal().await;
+            assert_eq!(reason, RefusalReason::NotLeader);
+            // The first hello may have come before the word of the leader.
+            if !refusal.leader_address.is_empty() {
+                break refusal.leader_address;
+            }
         }
-    }
+    });
+    assert_eq!(leader.await, "leader.example:7400");
 }
 
 #[tokio::test]
@@ -122,16 +124,7 @@ async fn sessions_beyond_the_limit_are_refused_until_one_ends() {
     one.beat(&grant).await;
     one.grant().await;
     drop(two);
-    loop {
-        let mut agent = Agent::dial(replica.grpc).await;
-        agent.say_hello("crawl", "w-2").await;
-        match agent.next().await {
-            Ok(Some(message)) if format!("{message:?}").contains("Welcome") => break,
-            // The coordinator has not noticed yet that a session has ended.
-            Ok(Some(_)) => {}
-            other => panic!("neither welcome nor refusal: {other:?}"),
-        }
-    }
+    soon(Agent::welcomed(replica.grpc, "w-2")).await;
 }
 
 #[tokio::test]

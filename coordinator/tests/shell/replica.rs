@@ -23,6 +23,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
+/// What `work` comes to, which must be soon.
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, work).await.expect("it did not come to that in time")
+}
+
 pub(crate) struct Replica {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,

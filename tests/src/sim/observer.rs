@@ -325,12 +325,12 @@ impl World {
             match record {
                 Record::Stream { stream, token, .. } => {
                     let last = self.observer.stream_tokens.get(stream).copied();
-                    if let Some((last, owner)) = last {
-                        if *token < last || (*token == last && owner != pod) {
-                            self.fail("S5", || {
-                                format!("p{pod} got {stream} under {token}; p{owner} had {last}")
-                            });
-                        }
+                    if let Some((last, owner)) = last
+                        && (*token < last || (*token == last && owner != pod))
+                    {
+                        self.fail("S5", || {
+                            format!("p{pod} got {stream} under {token}; p{owner} had {last}")
+                        });
                     }
                     self.observer.stream_tokens.insert(stream.clone(), (*token, pod));
                 }
@@ -379,10 +379,10 @@ impl World {
                 self.cover.hit("report claims streams");
             }
         }
-        if let AgentMessage::Beat(beat) = message {
-            if beat.wants_snapshot {
-                self.cover.hit("gap seen: snapshot wanted");
-            }
+        if let AgentMessage::Beat(beat) = message
+            && beat.wants_snapshot
+        {
+            self.cover.hit("gap seen: snapshot wanted");
         }
         if let Some(wrong) = wrong {
             self.fail("S11", || format!("p{pod} {wrong}"));

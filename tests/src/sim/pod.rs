@@ -257,7 +257,7 @@ impl World {
                 if let Some(old) = agent.link.take() {
                     self.hang_up(old);
                 }
-                let most = (20 * MS << attempt.min(10)).min(self.profile.ttl_real() / 3);
+                let most = ((20 * MS) << attempt.min(10)).min(self.profile.ttl_real() / 3);
                 let wait = if attempt == 0 { MS } else { self.rng.u64(most / 2..=most) };
                 self.after(wait, Happening::Dial { pod, run, number, target });
             }

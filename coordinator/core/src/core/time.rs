@@ -57,7 +57,8 @@ impl Core {
 
     /// Asks for a renewal of leadership, where something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        if !(self.awaiting.is_empty() && self.unconfirmed.is_empty()) && !self.confirming {
+        let waits = !(self.awaiting.is_empty() && self.unconfirmed.is_empty());
+        if waits && !self.confirming {
             self.confirming = true;
             self.effects.push_back(Effect::Confirm);
         }
