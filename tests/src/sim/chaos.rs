@@ -205,8 +205,12 @@ impl World {
     /// to it, runs on.
     fn may_be_doubled(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
-        let known = node.disk.borrow().memory.epoch.is_some();
-        known && node.agent.is_some() && !node.replaced && !node.twin
+        // Whoever leads knows the first one's incarnation, so that the second's is above it.
+        let leads = |replica: &&super::replica::Replica| replica.leads().is_some();
+        let one_leads = self.replicas.iter().filter(leads).count() == 1;
+        let newest = self.true_leader().map(|(_, epoch)| epoch);
+        let known = node.agent.as_ref().is_some_and(|agent| Some(agent.applied.0) == newest);
+        known && one_leads && !node.replaced && !node.twin
     }
 
     fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {
@@ -253,6 +257,16 @@ impl World {
                     self.cover.hit("fault: worker let a stream go unasked");
                     self.let_go(pod, stream, used);
                 }
+            }
+        }
+    }
+
+    /// What only the platform's word can free, somebody declares gone in the end.
+    pub(super) fn declare_gone(&mut self) {
+        for pod in self.living() {
+            if self.stuck_by_design(pod) {
+                self.cover.hit("declared gone");
+                self.end_pod(pod);
             }
         }
     }

@@ -48,6 +48,9 @@ impl World {
         let waited = self.t - self.calm_since.unwrap_or(self.t);
         if let Err(why) = self.converged() {
             self.trace.say(self.t, || format!("        not converged: {why:?}"));
+            if waited > self.patience() / 2 {
+                self.declare_gone();
+            }
             if waited > self.patience() {
                 let property = why.0;
                 self.fail(property, || format!("not converged: {}", why.1));
@@ -136,7 +139,17 @@ impl World {
         let granted: u32 = workers.iter().map(size).sum();
         let due = wanted.jobs_max.min(most);
         if granted != due {
-            return Err(("L3", format!("{cluster}: {granted} slots in effect, {due} are due")));
+            let told = workers.iter().map(|pod| {
+                let memory = &self.pods[*pod].disk.borrow().memory;
+                let (jobs, real) = (&memory.jobs, self.pods[*pod].worker.jobs.len());
+                format!(
+                    "p{pod}: {:?} {jobs:?} {} {:?} {real}",
+                    memory.pool, memory.unnamed, memory.count
+                )
+            });
+            let told: Vec<_> = told.collect();
+            let what = format!("{cluster}: {granted} slots in effect, {due} are due: {told:?}");
+            return Err(("L3", what));
         }
         Ok(())
     }

@@ -142,7 +142,7 @@ impl World {
             disk.memory.clone()
         };
         let incarnation = match memory.incarnation {
-            Some(last) => last.next().max(by_time),
+            Some(last) => last.next(),
             None if wrong_clock => Incarnation(own * 1_000 + node.run),
             None => by_time.max(Incarnation(node.incarnation.0 + 1)),
         };

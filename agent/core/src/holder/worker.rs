@@ -97,7 +97,7 @@ impl<J: Journal> Holder<J> {
         if !self.jobs.remove(job) {
             return Ok(());
         }
-        self.write_if_possible(&Record::JobEnded { job: job.clone() });
+        let _ = self.write_or_owe(Record::JobEnded { job: job.clone() });
         self.notice(Notice::JobEnded(job.clone()));
         self.changed();
         match over {
