@@ -92,6 +92,9 @@ impl Core {
             let key = WorkerKey { cluster: name.clone(), worker };
             self.timers.insert((now, Timer::Silence(key)));
         }
+        // What came to its end meanwhile was not freed.
+        let ending = self.ledger().map(|ledger| ledger.ending_in(name)).unwrap_or_default();
+        self.timers.extend(ending.into_iter().map(|stream| (now, Timer::Claim(stream))));
         self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
         self.pools_dirty(name);
         self.plan_at(name, now, now);

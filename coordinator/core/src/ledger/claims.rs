@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Incarnation, Moment, SetName, StreamKey, Token, WorkerKey};
+use leasehold_types::{ClusterName, Incarnation, Moment, SetName, StreamKey, Token, WorkerKey};
 
 use super::{Ended, Ledger};
 use crate::event::Exposure;
@@ -159,6 +159,13 @@ impl Ledger {
             self.remove_claims(stream, &worker, |claim| claim.token == token)
         });
         ended.collect()
+    }
+
+    /// Streams of a cluster's workers with a claim that was asked back, or that nobody renews.
+    pub(crate) fn ending_in(&self, cluster: &ClusterName) -> Vec<StreamKey> {
+        let ending = |claim: &Claim| claim.worker.cluster == *cluster && claim.phase != Phase::Held;
+        let claims = self.claims.iter().filter(|(_, claims)| claims.iter().any(ending));
+        claims.map(|(stream, _)| stream.clone()).collect()
     }
 
     /// A snapshot repeats what lapses: an agent that missed the first word of it counts from the
