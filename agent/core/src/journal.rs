@@ -155,6 +155,8 @@ impl Memory {
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::Begun { incarnation, begun, first } => {
+                // One that begins anew beside another agent's is complete no more.
+                self.complete &= self.begun.is_none_or(|(before, _)| before == *first);
                 self.incarnation = Some(*incarnation);
                 self.begun = Some((*first, *begun));
             }

@@ -17,7 +17,9 @@ async fn start(coordinator: &Coordinator, options: &[&str], script: &str) -> Age
 fn leaving(message: &AgentMessage) -> Option<()> {
     match message {
         AgentMessage::Beat(beat) => (beat.drain == DrainPhase::Leaving).then_some(()),
-        _ => None,
+        // Where the drain ended before the link was there.
+        AgentMessage::Report(report) => (report.drain == DrainPhase::Leaving).then_some(()),
+        AgentMessage::Hello(_) => None,
     }
 }
 
@@ -93,6 +95,9 @@ async fn signals_reach_the_child_and_sigterm_drains_first() {
     agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
     let (status, refused) = agent.ask("PUT", "/v1/jobs/b", "").await;
     assert_eq!((status, refused["error"]["reason"].as_str()), (409, Some("draining")));
+    // It still answers: no signal that came before this one has ended it.
+    agent.signal(Signal::USR1);
+    until("it is told again", || read(&told).matches("USR1").count() == 2).await;
     assert!(!read(&told).contains("TERM"), "the child was ended while its job ran");
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
     assert_eq!(agent.code().await, Some(3));
@@ -203,9 +208,7 @@ async fn as_pid_1_it_waits_for_orphans_and_handles_signals() {
     assert_eq!(read(&told), "leasehold-agent\n");
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     // The agent is the only child of unshare.
-    let children = format!("/proc/{0}/task/{0}/children", agent.pid.as_raw_pid());
-    let pid = read(children.as_ref()).trim().parse().unwrap();
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
+    kill_process(agent.children()[0], Signal::TERM).unwrap();
     let status = agent.status().await;
     assert_eq!((status.code(), status.signal()), (Some(6), None));
 }

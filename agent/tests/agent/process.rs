@@ -21,6 +21,8 @@ pub struct Agent {
     pub log: Log,
     pub pid: Pid,
     process: tokio::process::Child,
+    /// Children of it that outlived it.
+    orphans: Vec<Pid>,
 }
 
 /// What a process has written to stderr, line by line.
@@ -80,11 +82,18 @@ impl Agent {
         let line: Value = serde_json::from_str(&line).unwrap();
         let address = line["fields"]["address"].as_str().unwrap().parse().unwrap();
         let pid = Pid::from_raw(process.id().unwrap().cast_signed()).unwrap();
-        Self { address, log, pid, process }
+        Self { address, log, pid, process, orphans: Vec::new() }
     }
 
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Its children.
+    pub fn children(&self) -> Vec<Pid> {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid.as_raw_pid());
+        let pids = read(path.as_ref());
+        pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
     }
 
     /// Waits for its end; its exit code.
@@ -100,6 +109,7 @@ impl Agent {
     }
 
     pub async fn kill(&mut self) {
+        self.orphans = self.children();
         self.process.kill().await.unwrap();
     }
 
@@ -152,6 +162,15 @@ impl Agent {
         let name = format!("{name} ");
         let line = text.lines().find(|line| line.starts_with(&name));
         line.unwrap_or_else(|| panic!("no {name} in\n{text}"))[name.len()..].to_owned()
+    }
+}
+
+impl Drop for Agent {
+    /// A failed test leaves no worker behind.
+    fn drop(&mut self) {
+        for pid in self.children().into_iter().chain(self.orphans.drain(..)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }
 

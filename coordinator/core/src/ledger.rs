@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, Epoch, Moment, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
+    ClusterName, Epoch, Moment, SetName, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
 };
 
 use crate::event::Exposure;
@@ -38,6 +38,8 @@ pub(crate) struct Ledger {
     confirmed_at: Moment,
     accounts: BTreeMap<WorkerKey, Account>,
     claims: BTreeMap<StreamKey, Vec<Claim>>,
+    /// How many streams of each set have a claim.
+    claimed: BTreeMap<SetName, usize>,
     unheard: BTreeMap<WorkerKey, Unheard>,
 }
 
@@ -57,6 +59,7 @@ impl Ledger {
             confirmed_at: Moment(0),
             accounts: BTreeMap::new(),
             claims: BTreeMap::new(),
+            claimed: BTreeMap::new(),
             unheard: BTreeMap::new(),
         };
         for (key, exposure) in exposed {

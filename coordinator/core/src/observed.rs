@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{Epoch, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
+use leasehold_types::{Incarnation, LinkNumber, Moment, Nonce, StreamKey};
 
 use crate::event::ConnId;
 
@@ -15,6 +15,9 @@ pub(crate) struct Worker {
     /// The highest incarnation that has said hello.
     pub(crate) incarnation: Incarnation,
     pub(crate) generation: u64,
+    /// When an agent of it last said hello that remembered no epoch. What epoch it remembers
+    /// since then it may have from this leader alone.
+    pub(crate) forgetful_at: Option<Moment>,
     pub(crate) stops_worker: bool,
     /// Whether any agent of it has reported in this term.
     pub(crate) reported: bool,
@@ -37,9 +40,6 @@ pub(crate) struct Worker {
 pub(crate) struct Session {
     pub(crate) conn: ConnId,
     pub(crate) link: LinkNumber,
-    pub(crate) hello_at: Moment,
-    /// The agent remembers an epoch, so no older leader can grant it anything.
-    pub(crate) epoch_seen: Option<Epoch>,
     pub(crate) reported: bool,
     /// The newest report or beat.
     pub(crate) nonce: Nonce,
@@ -59,6 +59,7 @@ impl Worker {
             session: None,
             incarnation,
             generation: 0,
+            forgetful_at: None,
             stops_worker: true,
             reported: false,
             drain: DrainPhase::Working,
@@ -88,17 +89,10 @@ impl Worker {
 }
 
 impl Session {
-    pub(crate) fn new(
-        conn: ConnId,
-        link: LinkNumber,
-        epoch_seen: Option<Epoch>,
-        now: Moment,
-    ) -> Self {
+    pub(crate) fn new(conn: ConnId, link: LinkNumber) -> Self {
         Self {
             conn,
             link,
-            hello_at: now,
-            epoch_seen,
             reported: false,
             nonce: Nonce(0),
             echoed: Nonce(0),

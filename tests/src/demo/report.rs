@@ -64,6 +64,17 @@ pub struct Summary {
     pub ok: bool,
 }
 
+/// How the demo's processes came to their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Everything was copied, and every worker drained.
+    Orderly,
+    /// The same, after somebody looked around, who may have killed workers.
+    AfterStaying,
+    /// They were killed in the middle of their work.
+    Early,
+}
+
 /// A check that failed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -95,12 +106,11 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Reads everything that the processes have left in the work folder; `stayed` says that the
-    /// demo stayed up after its story.
+    /// Reads everything that the processes have left in the work folder.
     ///
     /// # Errors
     /// Where something cannot be read.
-    pub fn read(work: &Work, streams: &[String], measured: Measured, stayed: bool) -> Result<Self> {
+    pub fn read(work: &Work, streams: &[String], measured: Measured, end: End) -> Result<Self> {
         let lines = Journals::new(work.path("journal")).read()?;
         let mut grants: Vec<Grant> = Vec::new();
         for replica in 0..2 {
@@ -110,13 +120,12 @@ impl Findings {
         let pushes = Pushes::new(&grants, &lines);
         let mut evidence = Evidence::new(lines);
         let mut waiting = work.queued("pending")?;
-        if stayed {
-            // Somebody may have killed a worker while looking around: its jobs are where it left
-            // them, and nobody puts them back.
+        if end != End::Orderly {
+            // The jobs of a worker that was killed are where it left them: nobody put them back.
             waiting.extend(work.queued("taken")?);
         }
         let jobs = checker::jobs(&evidence, &waiting, &work.queued("done")?);
-        let (records, writes) = work.records(SET, streams)?;
+        let (records, writes) = work.records(SET, streams, end == End::Early)?;
         let strays = evidence.stretch(&writes);
         let errors = python_errors(work)?;
         let broken = Vec::new();

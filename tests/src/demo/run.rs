@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use super::fleet::{CLUSTER, Programs, SET, log_tail};
-use super::report::Findings;
+use super::report::{End, Findings};
 use super::stage::{Interrupted, Stage};
 use super::story::{self, Measured};
 use super::work::Work;
@@ -72,10 +72,13 @@ fn judge(
     // What is still there has no say any more.
     stage.fleet.agents.clear();
     stage.fleet.replicas.clear();
-    let mut findings =
-        Findings::read(&stage.work, streams, measured, stage.stays()).inspect_err(|_| {
-            stage.work.keep();
-        })?;
+    let end = match (&outcome, stage.stays()) {
+        (Err(_), _) => End::Early,
+        (Ok(()), true) => End::AfterStaying,
+        (Ok(()), false) => End::Orderly,
+    };
+    let read = Findings::read(&stage.work, streams, measured, end);
+    let mut findings = read.inspect_err(|_| stage.work.keep())?;
     findings.broken.extend(outcome.err().map(|error| format!("{error:#}")));
     let (summary, failures) = findings.judge(streams.len());
     for failure in &failures {
@@ -107,7 +110,7 @@ fn show_logs(stage: &mut Stage) -> Result<()> {
 fn end(stage: &mut Stage, streams: &[String]) -> Result<()> {
     stage.sources.stop()?;
     stage.wait("the last record's copy", |stage| {
-        Ok(stage.work.records(SET, streams)?.0.lost == 0)
+        Ok(stage.work.records(SET, streams, false)?.0.lost == 0)
     })?;
     let workers: Vec<String> = stage.fleet.agents.keys().cloned().collect();
     for worker in &workers {

@@ -146,16 +146,26 @@ impl Work {
         Ok(Evidence::new(Journals::new(self.path("journal")).read()?))
     }
 
-    /// Compares all sources with the sink, and lists the writes.
+    /// Compares all sources with the sink, and lists the writes. Where the end came `early`, what
+    /// nobody has come to copy yet is left out.
     ///
     /// # Errors
     /// Where a file cannot be read.
-    pub fn records(&self, set: &str, streams: &[String]) -> Result<(Records, Vec<Write>)> {
+    pub fn records(
+        &self,
+        set: &str,
+        streams: &[String],
+        early: bool,
+    ) -> Result<(Records, Vec<Write>)> {
         let (mut all, mut writes) = (Records::default(), Vec::new());
         for stream in streams {
             let source = fs::read_to_string(self.source(stream))?;
-            let source: Vec<&str> = source.lines().collect();
+            let mut source: Vec<&str> = source.lines().collect();
             let sink = records::read_sink(&self.sink(stream))?;
+            if early {
+                let last = sink.iter().map(|entry| entry.record).max().unwrap_or(0);
+                source.truncate(usize::try_from(last)?);
+            }
             all.add(records::compare(stream, &source, &sink));
             writes.extend(sink.into_iter().map(|entry| Write {
                 stream: format!("{set}/{stream}"),
@@ -329,8 +339,10 @@ mod tests {
             std::thread::yield_now();
         }
         sources.stop().unwrap();
-        let (records, _) = work.records("s", &streams).unwrap();
+        let (records, _) = work.records("s", &streams, false).unwrap();
         assert_eq!(records.written as u64, sources.written());
         assert_eq!(records.lost, records.written, "nobody copied them");
+        let (records, _) = work.records("s", &streams, true).unwrap();
+        assert_eq!((records.written, records.lost), (0, 0), "nobody had come to copy them");
     }
 }

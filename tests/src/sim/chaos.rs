@@ -39,6 +39,7 @@ impl World {
             | Fault::CutPodWhole
             | Fault::CutStore
             | Fault::CutReplica => self.commit_network(fault, pod, replica, time),
+            Fault::Split => self.split(),
             Fault::PauseReplica | Fault::CrashReplica | Fault::TakeOver | Fault::OrderDrain => {
                 self.commit_replica(fault, pod, replica, time);
             }
@@ -92,7 +93,8 @@ impl World {
             }
             _ => {
                 self.cover.hit("fault: store cut off");
-                self.cut(Cut::Store(replica), time * 2);
+                let times = if self.rng.u8(0..3) == 0 { 6 } else { 2 };
+                self.cut(Cut::Store(replica), time * times);
             }
         }
     }
@@ -120,6 +122,45 @@ impl World {
                 self.pods[pod].leaving = true;
                 self.after(time, Happening::OrderDrain { replica, key });
             }
+        }
+    }
+
+    /// Two replicas that both believe to lead, with agents that go from one to the other.
+    fn split(&mut self) {
+        let Some((old, _)) = self.true_leader() else { return };
+        self.cover.hit("fault: split leadership");
+        let ttl = self.profile.ttl_real();
+        let new = (old + 1) % self.replicas.len();
+        let window = self.rng.u64(ttl..ttl * 8);
+        self.cut(Cut::Store(old), window);
+        self.replicas[new].election.eager = true;
+        let run = self.replicas[new].run;
+        self.after(MS, Happening::Poll { replica: new, run });
+        for pod in self.living() {
+            for _ in 0..self.rng.u8(0..3) {
+                let at = self.rng.u64(0..window / 2);
+                let replica = if self.rng.bool() { old } else { new };
+                let forget = self.rng.u8(0..5) == 0;
+                self.after(at, Happening::Lure { pod, replica, forget });
+            }
+        }
+    }
+
+    /// An agent loses its link, and its memory too where that is wanted, and dials a replica.
+    pub(super) fn lure(&mut self, pod: usize, replica: usize, forget: bool) {
+        if self.t >= self.profile.safety || self.pods[pod].agent.is_none() {
+            return;
+        }
+        if forget {
+            self.pods[pod].lured = Some(replica);
+            let soon = self.rng.u64(MS..50 * MS);
+            self.crash_agent(pod, false, Some(soon));
+            return;
+        }
+        let Some(agent) = self.pods[pod].agent.as_mut() else { return };
+        agent.next_address = replica;
+        if let Some(link) = agent.link {
+            self.break_link(link);
         }
     }
 
@@ -230,6 +271,9 @@ impl World {
         self.calm_since = Some(self.t);
         for cut in self.network.cuts.clone() {
             self.heal(cut);
+        }
+        for link in &mut self.network.links {
+            link.slow_writer = false;
         }
         for replica in 0..self.replicas.len() {
             self.replicas[replica].paused_until = self.t;

@@ -50,6 +50,9 @@ pub(super) enum Fault {
     CrashReplica,
     /// A replica takes leadership while the leader lives.
     TakeOver,
+    /// A replica takes over while the leader is cut off from the store, and agents go to and fro
+    /// between the two.
+    Split,
     /// The desired state changes.
     Edit,
     /// A worker gives a stream back of its own will.
@@ -57,7 +60,7 @@ pub(super) enum Fault {
 }
 
 /// All faults, in the order of a profile's weights.
-const FAULTS: [(Fault, u32); 22] = [
+const FAULTS: [(Fault, u32); 23] = [
     (Fault::BreakLink, 8),
     (Fault::CutPod, 5),
     (Fault::CutPodWhole, 4),
@@ -78,6 +81,7 @@ const FAULTS: [(Fault, u32); 22] = [
     (Fault::PauseReplica, 3),
     (Fault::CrashReplica, 2),
     (Fault::TakeOver, 6),
+    (Fault::Split, 2),
     (Fault::Edit, 6),
     (Fault::LetGo, 3),
 ];

@@ -24,6 +24,35 @@ impl Mutant {
         format!("{:?}", self.0)
     }
 
+    /// The properties that it may break, one of which the observer must name.
+    #[must_use]
+    pub fn breaks(self) -> &'static [&'static str] {
+        match self.0 {
+            Mutation::FreeOnSend | Mutation::FreeSilentSlots | Mutation::BeatFreesLater => {
+                &["S1", "S2"]
+            }
+            Mutation::GrowOverBudget => &["S1"],
+            Mutation::GrantBeforeRelease => &["S3"],
+            Mutation::FreeWithoutMargin | Mutation::CountFromReceive => &["S3", "S4"],
+            Mutation::FreeUnconfirmed => &["S3", "S7", "S8"],
+            Mutation::SkipHold => &["S2", "S3", "S8"],
+            Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
+            Mutation::TokenWithoutEpoch => &["S5"],
+            Mutation::AdoptAtHello => &["S2", "S3", "S8"],
+            Mutation::NewIncarnationFrees => &["S3", "S9", "S10"],
+            Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10"],
+            Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7"],
+            Mutation::AnyReleaseFrees => &["S3", "S10"],
+            Mutation::ObeyLowerEpoch => &["S6"],
+            Mutation::ObeyLowerNumber => &["S6", "S10", "S11"],
+            Mutation::UseUnwritten => &["S11"],
+            Mutation::YoungJournalSpeaks => &["S1", "S2", "S3", "S8", "S10"],
+            Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
+            Mutation::ListenOldLink => &["S10"],
+            Mutation::AdmitWhileDraining => &["S12"],
+        }
+    }
+
     /// Puts it in force on this thread; none takes it back.
     pub(super) fn put_in_force(mutant: Option<Self>) {
         mutation::set(mutant.map(|mutant| mutant.0));

@@ -95,8 +95,9 @@ impl World {
             }
             Target::Next => {
                 let agent = self.pods[pod].agent.as_mut().expect("the dialler lives");
+                let replica = agent.next_address % self.replicas.len();
                 agent.next_address += 1;
-                agent.next_address % self.replicas.len()
+                replica
             }
         };
         let cut = self.network.cuts.contains(&Cut::Up(pod, replica))

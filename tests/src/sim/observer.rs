@@ -261,6 +261,7 @@ impl World {
         message: &CoordinatorMessage,
     ) -> Before {
         let node = &self.pods[pod];
+        node.disk.borrow_mut().fresh.clear();
         let disk = node.disk.borrow();
         let agent = node.agent.as_ref().expect("a message comes to a living agent");
         let epoch = disk.memory.epoch.unwrap_or_default();
@@ -324,12 +325,12 @@ impl World {
             match record {
                 Record::Stream { stream, token, .. } => {
                     let last = self.observer.stream_tokens.get(stream).copied();
-                    if let Some((last, owner)) = last {
-                        if *token < last || (*token == last && owner != pod) {
-                            self.fail("S5", || {
-                                format!("p{pod} got {stream} under {token}; p{owner} had {last}")
-                            });
-                        }
+                    if let Some((last, owner)) = last
+                        && (*token < last || (*token == last && owner != pod))
+                    {
+                        self.fail("S5", || {
+                            format!("p{pod} got {stream} under {token}; p{owner} had {last}")
+                        });
                     }
                     self.observer.stream_tokens.insert(stream.clone(), (*token, pod));
                 }
@@ -378,10 +379,10 @@ impl World {
                 self.cover.hit("report claims streams");
             }
         }
-        if let AgentMessage::Beat(beat) = message {
-            if beat.wants_snapshot {
-                self.cover.hit("gap seen: snapshot wanted");
-            }
+        if let AgentMessage::Beat(beat) = message
+            && beat.wants_snapshot
+        {
+            self.cover.hit("gap seen: snapshot wanted");
         }
         if let Some(wrong) = wrong {
             self.fail("S11", || format!("p{pod} {wrong}"));

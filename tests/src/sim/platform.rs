@@ -96,7 +96,7 @@ impl Manifests {
                 cluster.jobs_per_worker_max = rng.u32(1..=6);
                 cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);
             }
-            5 => cluster.ttl = profile.ttl * rng.u32(2..=6) / 4,
+            5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
             6 => cluster.floor = rng.u32(0..=1),
             7 => set.streams.push(self.stream(rng)),
             8 if set.streams.len() > 1 => {

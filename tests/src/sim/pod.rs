@@ -14,6 +14,7 @@ use super::clock::{Clock, MS, Real};
 use super::journal::{Disk, SimJournal};
 use super::network::LinkId;
 use super::queue::Happening;
+use super::replica::WAKE_GAP_MIN;
 use super::worker::Worker;
 use super::world::World;
 
@@ -61,6 +62,8 @@ pub(super) struct Pod {
     pub leaving: bool,
     /// A pod of the same name has appeared since.
     pub replaced: bool,
+    /// Its agent dials this replica next.
+    pub lured: Option<usize>,
     /// It has taken the name of one that lived.
     pub twin: bool,
     /// The highest incarnation it has had.
@@ -85,6 +88,7 @@ impl Pod {
             left: false,
             leaving: false,
             replaced: false,
+            lured: None,
             twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
@@ -124,8 +128,8 @@ impl World {
     pub(super) fn boot_agent(&mut self, pod: usize) {
         let now = self.local_of_pod(pod);
         // Equal numbers of two agents are ruled out: only their order may be wrong.
-        let own = pod as u64 + 1;
-        let by_time = Incarnation((self.t / MS + 1_000) * 32 + own);
+        let own = pod as u64;
+        let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
         if node.dead || node.left || node.replaced || node.agent.is_some() {
@@ -139,7 +143,7 @@ impl World {
         };
         let incarnation = match memory.incarnation {
             Some(last) => last.next(),
-            None if wrong_clock => Incarnation(node.run * 32 + own),
+            None if wrong_clock => Incarnation(own * 1_000 + node.run),
             None => by_time.max(Incarnation(node.incarnation.0 + 1)),
         };
         self.cover.hit(match (memory.incarnation, node.run) {
@@ -162,7 +166,7 @@ impl World {
             holder,
             link: None,
             number: LinkNumber(0),
-            next_address: pod + node.run as usize,
+            next_address: node.lured.take().unwrap_or(pod + node.run as usize),
             wake: None,
             applied: (Epoch(0), GrantNumber(0)),
         });
@@ -227,7 +231,7 @@ impl World {
             agent.wake = wake;
             if let Some(at) = wake {
                 let run = node.run;
-                let t = node.clock.real(at).max(self.t + 1);
+                let t = node.clock.real(at).max(self.t + WAKE_GAP_MIN);
                 if t < Real::MAX {
                     self.queue.push(t, Happening::AgentWake { pod, run, at });
                 }
@@ -253,7 +257,7 @@ impl World {
                 if let Some(old) = agent.link.take() {
                     self.hang_up(old);
                 }
-                let most = (20 * MS << attempt.min(10)).min(self.profile.ttl_real() / 3);
+                let most = ((20 * MS) << attempt.min(10)).min(self.profile.ttl_real() / 3);
                 let wait = if attempt == 0 { MS } else { self.rng.u64(most / 2..=most) };
                 self.after(wait, Happening::Dial { pod, run, number, target });
             }

@@ -65,6 +65,8 @@ pub(super) enum Happening {
     Tell { pod: usize, start: u64 },
     /// A worker's process starts.
     BootWorker { pod: usize, start: u64 },
+    /// A pod's agent goes to another replica, with its memory or without.
+    Lure { pod: usize, replica: usize, forget: bool },
     /// A pod is asked to leave.
     DrainPod { pod: usize },
     /// An agent crashes once more.

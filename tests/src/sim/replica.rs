@@ -10,14 +10,18 @@ use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Epoch, Moment};
 
 use super::clock::{Clock, MS, Real};
-use super::election::Election;
+use super::election::{Election, Term};
 use super::network::{Data, LinkId};
 use super::queue::Happening;
 use super::wire;
 use super::world::World;
+
+/// A driver is never woken more often than this.
+pub(super) const WAKE_GAP_MIN: Real = MS / 10;
 
 /// One replica.
 #[derive(Debug)]
@@ -159,7 +163,7 @@ impl World {
             node.wake = wake;
             if let Some(at) = wake {
                 let run = node.run;
-                let t = node.clock.real(at).max(self.t + 1);
+                let t = node.clock.real(at).max(self.t + WAKE_GAP_MIN);
                 if t < Real::MAX {
                     self.queue.push(t, Happening::CoreWake { replica, run, at });
                 }
@@ -221,7 +225,8 @@ impl World {
         if let CoordinatorMessage::Grant(grant) = &message {
             let now = self.local_of_replica(replica);
             let term = self.replicas[replica].election.term;
-            if term.is_none_or(|term| term.epoch != grant.epoch || now >= term.until) {
+            let over = |term: Term| now >= term.until && !mutation::on(Mutation::GrantAfterTerm);
+            if term.is_none_or(|term| term.epoch != grant.epoch || over(term)) {
                 self.cover.hit("grant stopped at the writer");
                 self.close_conn(link);
                 self.core_event(replica, Event::Closed(ConnId(link as u64)));

@@ -162,6 +162,7 @@ impl World {
             | Happening::BootWorker { .. }
             | Happening::DrainPod { .. }
             | Happening::CrashAgain { .. }
+            | Happening::Lure { .. }
             | Happening::EndPod { .. }
             | Happening::MendJournal { .. } => self.step_pod(what),
             Happening::List => self.list(),
@@ -237,6 +238,7 @@ impl World {
                 let after = self.rng.u64(MS..self.profile.ttl_real());
                 self.crash_agent(pod, true, Some(after));
             }
+            Happening::Lure { pod, replica, forget } => self.lure(pod, replica, forget),
             Happening::EndPod { pod } => self.end_pod(pod),
             Happening::MendJournal { pod } => {
                 self.pods[pod].disk.borrow_mut().failing = false;

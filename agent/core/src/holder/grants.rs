@@ -159,7 +159,7 @@ impl<J: Journal> Holder<J> {
                 // it is listed only because the coordinator does not know that yet.
                 let stale = *token <= token_before && !mutation::on(Mutation::ObeyLowerNumber);
                 if stale || (!pinned && until <= now) {
-                    self.released.push(Release { stream: stream.clone(), token: *token });
+                    self.disown(stream, *token);
                     return Ok(true);
                 }
                 self.take_stream(stream, *token, pinned)?;
@@ -170,9 +170,16 @@ impl<J: Journal> Holder<J> {
                 Ok(true)
             }
             StreamState::Revoked { .. } => {
-                self.released.push(Release { stream: stream.clone(), token: *token });
+                self.disown(stream, *token);
                 Ok(true)
             }
+        }
+    }
+
+    /// Tells that a lease is not held, unless the journal still has to say so.
+    fn disown(&mut self, stream: &StreamKey, token: Token) {
+        if !self.owed.contains(&stream_ended(stream, token)) {
+            self.released.push(Release { stream: stream.clone(), token });
         }
     }
 

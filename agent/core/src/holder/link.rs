@@ -138,7 +138,7 @@ impl<J: Journal> Holder<J> {
             worker: self.config.worker.clone(),
             incarnation: self.config.incarnation,
             link,
-            epoch_seen: self.epoch,
+            epoch_seen: self.epoch.filter(|_| !mutation::on(Mutation::ObeyLowerEpoch)),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
         };
@@ -247,6 +247,10 @@ impl<J: Journal> Holder<J> {
 
     fn jobs_told(&self) -> Jobs {
         match self.jobs_known {
+            // A size that is kept to without a lease can be told in no other way.
+            true if self.pool.is_none() => {
+                Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
+            }
             true => Jobs::Running(self.running()),
             false => Jobs::Unknown,
         }
@@ -314,9 +318,7 @@ impl<J: Journal> Holder<J> {
             RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
-                self.config.incarnation = newer.max(self.config.incarnation).next();
-                self.notice(Notice::IncarnationRaised(self.config.incarnation));
-                self.write_begun();
+                self.raise_incarnation(newer, now);
                 self.redial(Target::Next, now);
             }
             RefusalReason::NotLeader(None)
@@ -328,6 +330,19 @@ impl<J: Journal> Holder<J> {
             | RefusalReason::Unauthorized
             | RefusalReason::GoAway => self.redial(Target::Next, now),
         }
+    }
+
+    /// Another agent had this number or a higher one. This journal tells nothing of what that one
+    /// may hold: it begins anew, for all that it says of the time before.
+    fn raise_incarnation(&mut self, newer: Incarnation, now: Moment) {
+        let incarnation = newer.max(self.config.incarnation).next();
+        let begun = Record::Begun { incarnation, begun: now, first: incarnation };
+        if self.write(&begun).is_err() {
+            return;
+        }
+        self.config.incarnation = incarnation;
+        (self.first, self.begun, self.complete) = (incarnation, now, false);
+        self.notice(Notice::IncarnationRaised(incarnation));
     }
 
     /// Another agent speaks for the worker now: everything stops here.

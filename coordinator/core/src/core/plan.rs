@@ -294,7 +294,8 @@ impl Core {
             let thaws = planned.moved_at.map(|moved| moved + cooldown).filter(|at| *at > now);
             thaw = thaw.into_iter().chain(thaws).min();
         }
-        set.limited = moves > 0 && moves >= question.moves_max;
+        // Where nothing may move at all now, what moves already makes room for the rest.
+        set.limited = moves >= question.moves_max;
         for stream in touched {
             self.touch(&StreamKey { set: question.name.clone(), stream }, now);
         }

@@ -8,13 +8,14 @@ use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::{
     CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
 };
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role, Timer};
 use crate::desired::Mode;
 use crate::effect::{Effect, Notice};
 use crate::event::Exposure;
-use crate::ledger::{Claim, Phase};
+use crate::ledger::{Claim, Ledger, Phase};
 
 /// How long a worker may take to let go of a stream whose set is desired no more.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
@@ -44,7 +45,7 @@ impl Core {
         let ledger = self.ledger()?;
         let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
         let held = ledger.held_by(cluster, now).is_some();
-        (!held).then(|| jobs_max.saturating_sub(ledger.committed(cluster)))
+        (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
 
     fn send_to(&mut self, key: &WorkerKey, free: Option<&mut u32>, now: Moment) {
@@ -52,7 +53,7 @@ impl Core {
         let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
             return;
         };
-        if !self.is_confirmed(session) {
+        if !self.is_confirmed(worker) {
             self.awaiting.insert(key.clone());
             return;
         }
@@ -66,6 +67,12 @@ impl Core {
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
         let epoch = ledger.epoch();
 
+        // Whatever this grant renews lasts as long as it says.
+        if let Role::Leads(term) = &mut self.role
+            && let Some(account) = term.ledger.account_mut(key)
+        {
+            account.ttl = account.ttl.max(terms.ttl);
+        }
         let mut pool = None;
         let mut streams = self.stream_news(key, now);
         if let Some(free) = free {
@@ -85,15 +92,24 @@ impl Core {
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
         let message = CoordinatorMessage::Grant(grant);
         self.effects.push_back(Effect::Send { conn, message });
-        self.note_sent(key, number, terms.ttl);
+        self.note_sent(key, number);
     }
 
-    fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber, ttl: Duration) {
+    /// Slots of a cluster's budget that are taken.
+    fn used(&self, ledger: &Ledger, cluster: &ClusterName) -> u32 {
+        if !mutation::on(Mutation::GrowOverBudget) {
+            return ledger.committed(cluster);
+        }
+        let working = |key: &WorkerKey| self.observed(key).is_some_and(|it| it.is_working());
+        let accounts = ledger.accounts_of(cluster).filter(|(key, _)| working(key));
+        accounts.map(|(_, account)| account.committed()).sum()
+    }
+
+    fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
         if let Role::Leads(term) = &mut self.role
             && let Some(account) = term.ledger.account_mut(key)
         {
             account.number = number;
-            account.ttl = account.ttl.max(ttl);
         }
         let Some(worker) = self.worker_mut(key) else { return };
         let drain_ordered = worker.drain_ordered;

@@ -104,7 +104,10 @@ impl Core {
         worker.incarnation = hello.incarnation;
         worker.generation = hello.generation;
         worker.stops_worker = hello.stops_worker;
-        let session = Session::new(conn, hello.link, hello.epoch_seen, now);
+        if hello.epoch_seen.is_none() {
+            worker.forgetful_at = Some(now);
+        }
+        let session = Session::new(conn, hello.link);
         let old = worker.session.replace(session);
         self.conns.insert(conn, key.clone());
         let Some(old) = old else { return };

@@ -57,18 +57,17 @@ impl Core {
 
     /// Asks for a renewal of leadership, where something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        if !(self.awaiting.is_empty() && self.unconfirmed.is_empty()) && !self.confirming {
+        let waits = !(self.awaiting.is_empty() && self.unconfirmed.is_empty());
+        if waits && !self.confirming {
             self.confirming = true;
             self.effects.push_back(Effect::Confirm);
         }
     }
 
     /// Whether no older leader can have granted, or grant, this agent anything.
-    pub(super) fn is_confirmed(&self, session: &crate::observed::Session) -> bool {
-        let confirmed = |ledger: &crate::ledger::Ledger| ledger.confirmed_since(session.hello_at);
-        session.epoch_seen.is_some()
-            || self.ledger().is_some_and(confirmed)
-            || mutation::on(Mutation::SkipConfirm)
+    pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
+        let confirmed = |at| self.ledger().is_some_and(|ledger| ledger.confirmed_since(at));
+        worker.forgetful_at.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// Reminds of the moment at which a worker counts as lost.
@@ -87,6 +86,11 @@ impl Core {
             return;
         }
         if !worker.lost {
+            if let Role::Leads(term) = &mut self.role
+                && let Some(account) = term.ledger.account_mut(key)
+            {
+                account.silent();
+            }
             if let Some(worker) = self.worker_mut(key) {
                 worker.lost = true;
             }

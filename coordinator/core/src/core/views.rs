@@ -134,12 +134,11 @@ impl Core {
         view
     }
 
-    /// How many of a set's streams have an owner.
+    /// How many of a set's streams somebody has.
     fn owned(&self, name: &SetName, set: &SetState) -> usize {
-        let Some(ledger) = self.ledger() else { return 0 };
-        let first = StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
-        let claimed = ledger.claimed_from(&first).take_while(|key| key.set == *name);
-        claimed.filter(|key| set.index.contains_key(&key.stream)).count()
+        let claimed = self.ledger().map_or(0, |ledger| ledger.claimed(name));
+        // Streams that are desired no more may still be on their way back.
+        claimed.min(set.streams.len())
     }
 
     fn worker_view(&self, key: &WorkerKey, account: &Account, now: Moment) -> WorkerView {

@@ -114,6 +114,14 @@ impl Account {
         self.pool = keep.or(pool.map(adopted));
     }
 
+    /// The worker is silent: its slots stay committed.
+    pub(crate) fn silent(&mut self) {
+        if mutation::on(Mutation::FreeSilentSlots) {
+            self.in_flight.clear();
+            (self.in_effect, self.jobs) = (0, Jobs::Running(0));
+        }
+    }
+
     /// Whether slots that nobody could tell of are told now.
     pub(crate) fn settle_unknown(&mut self, now: Moment) -> bool {
         let over = |unknown: Unknown| unknown.until <= now && self.jobs != Jobs::Unknown;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Incarnation, Moment, StreamKey, Token, WorkerKey};
+use leasehold_types::{Incarnation, Moment, SetName, StreamKey, Token, WorkerKey};
 
 use super::{Ended, Ledger};
 use crate::event::Exposure;
@@ -43,6 +43,11 @@ impl Ledger {
     /// All streams with a claim, from this one on.
     pub(crate) fn claimed_from(&self, first: &StreamKey) -> impl Iterator<Item = &StreamKey> {
         self.claims.range(first.clone()..).map(|(stream, _)| stream)
+    }
+
+    /// How many streams of a set have a claim.
+    pub(crate) fn claimed(&self, set: &SetName) -> usize {
+        self.claimed.get(set).copied().unwrap_or(0)
     }
 
     /// The claim that the worker's present agent has on a stream.
@@ -204,6 +209,9 @@ impl Ledger {
         let left = claims.iter().any(|claim| claim.worker == *key);
         if claims.is_empty() {
             self.claims.remove(stream);
+            if let Some(claimed) = self.claimed.get_mut(&stream.set) {
+                *claimed -= 1;
+            }
         }
         if let (false, Some(account)) = (left, self.accounts.get_mut(key)) {
             account.streams.remove(stream);
@@ -221,7 +229,11 @@ impl Ledger {
                 account.exposure = account.exposure.join(&held);
             }
         }
-        self.claims.entry(stream.clone()).or_default().push(claim);
+        let claims = self.claims.entry(stream.clone()).or_default();
+        if claims.is_empty() {
+            *self.claimed.entry(stream.set.clone()).or_default() += 1;
+        }
+        claims.push(claim);
     }
 }
 

@@ -50,7 +50,9 @@ impl Ledger {
         }
         if !unheard.amnesiac {
             unheard.amnesiac = true;
-            unheard.until = if memory.aged { now } else { until };
+            // An earlier agent may still live, and obey the predecessor to its end.
+            let latest = unheard.until.max(until);
+            unheard.until = if memory.aged { now } else { latest };
         }
         Some(unheard.until)
     }

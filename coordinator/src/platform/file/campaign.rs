@@ -388,6 +388,10 @@ fn take_term(
     let claimed = terms.highest()?.unwrap_or_default();
     let registered = register::highest(&settings.state_dir)?.unwrap_or_default();
     let seen_epoch = seen.map(|watch| watch.sight.epoch).unwrap_or_default();
+    if claimed > seen_epoch {
+        // Somebody has taken the place since it was seen to be vacant: that one leads.
+        return Ok(None);
+    }
     let epoch = claimed.max(registered).max(seen_epoch).max(above).next();
     let leadership_ms = u64::try_from(settings.leadership.as_millis()).unwrap_or(u64::MAX);
     let claim = Claim {
