@@ -154,7 +154,8 @@ impl AdminService for Admin {
         let size = PageSize::new(request.page_size)?;
         let page = StreamPage::parse(&set, worker, &request.page_token)?;
         self.ask("ListStreams", move |core, _| {
-            let streams = core.streams(&set).ok_or_else(|| Refused::no_set(&set))?;
+            let streams = core.streams(&set, page.after());
+            let streams = streams.ok_or_else(|| Refused::no_set(&set))?;
             let (streams, next) = page.cut(streams, size);
             let streams = streams.into_iter().map(wire::stream).collect();
             Ok(proto::ListStreamsResponse { streams, next_page_token: next })

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -29,6 +29,9 @@ use crate::telemetry::Telemetry;
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
 
+/// Connections that may wait to be accepted: after a failover all agents dial at once. The system
+/// may allow fewer (net.core.somaxconn).
+const BACKLOG: u32 = 16_384;
 /// How long the last metrics may take to be sent.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
@@ -40,13 +43,13 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Binds both ports.
+    /// Binds both ports. Must run within a Tokio runtime.
     ///
     /// # Errors
     /// Names the flag and the address that cannot be had.
-    pub async fn bind(listen: SocketAddr, http_listen: SocketAddr) -> anyhow::Result<Self> {
-        let grpc = bind("--listen", listen).await?;
-        let http = bind("--http-listen", http_listen).await?;
+    pub fn bind(listen: SocketAddr, http_listen: SocketAddr) -> anyhow::Result<Self> {
+        let grpc = bind("--listen", listen)?;
+        let http = bind("--http-listen", http_listen)?;
         Ok(Self { grpc, http })
     }
 
@@ -97,7 +100,7 @@ pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     let tls = settings.tls.as_ref().map(crate::tls::TlsFiles::read).transpose()?;
     let mut telemetry = Telemetry::start(settings.log_format)?;
-    let sockets = Sockets::bind(settings.listen, settings.http_listen).await?;
+    let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
     let address = settings.advertise.unwrap_or_else(|| grpc.to_string());
     tracing::info!(
@@ -200,8 +203,17 @@ pub fn check(manifests: &Path) -> ExitCode {
     }
 }
 
-async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{flag} {address}"))
+fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listen = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().with_context(|| format!("{flag} {address}"))
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {

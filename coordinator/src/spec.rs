@@ -6,6 +6,7 @@ mod check;
 mod decode;
 mod duration;
 pub(crate) mod folder;
+pub(crate) mod last_good;
 pub mod manifest;
 mod problem;
 mod resolve;

@@ -186,7 +186,10 @@ async fn as_pid_1_it_waits_for_orphans_and_handles_signals() {
     let coordinator = Coordinator::start().await;
     let probe = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).status();
     if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: a process namespace cannot be made here (it needs root)");
+        crate::process::left_out(
+            "the agent as process 1",
+            "a process namespace cannot be made here (it needs root)",
+        );
         return;
     }
     // The orphan's parent ends at once; then the worker waits until no zombie is left.

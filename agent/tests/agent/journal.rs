@@ -87,7 +87,10 @@ async fn two_agents_cannot_share_a_state_dir() {
 async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path()) else {
-        eprintln!("skipped: a memory file system cannot be mounted here (it needs root)");
+        crate::process::left_out(
+            "a full disk under the journal",
+            "a memory file system cannot be mounted here (it needs root)",
+        );
         return;
     };
     let state = disk.0.display().to_string();

@@ -98,26 +98,20 @@ impl StreamPage {
         Ok(Self { set: set.clone(), worker, after })
     }
 
-    /// The page out of all streams, in the manifest's order, and the token of the next. Where the
-    /// last page's last stream is no longer listed there is no next page to be found.
+    /// The stream that the page begins after.
+    pub(super) fn after(&self) -> Option<&StreamName> {
+        self.after.as_ref()
+    }
+
+    /// The page out of the streams after that one, and the token of the next. Where that stream is
+    /// no longer listed there is no next page to be found.
     pub(super) fn cut(
         &self,
-        streams: Vec<StreamView>,
+        streams: impl Iterator<Item = StreamView>,
         size: PageSize,
     ) -> (Vec<StreamView>, String) {
-        let start = match &self.after {
-            None => 0,
-            Some(after) => streams
-                .iter()
-                .position(|stream| stream.key.stream == *after)
-                .map_or(streams.len(), |position| position + 1),
-        };
-        let mut page: Vec<_> = streams
-            .into_iter()
-            .skip(start)
-            .filter(|stream| self.wants(stream))
-            .take(size.0 + 1)
-            .collect();
+        let wanted = streams.filter(|stream| self.wants(stream));
+        let mut page: Vec<_> = wanted.take(size.0 + 1).collect();
         let more = page.len() > size.0;
         page.truncate(size.0);
         let filter = self.worker.as_ref().map_or("", WorkerName::as_str);
@@ -188,7 +182,10 @@ mod tests {
         let mut token = String::new();
         loop {
             let page = StreamPage::parse(&set, worker.clone(), &token).expect("a token of ours");
-            let all = streams(&["w1", "b", "w2", "a:x", "w3"]);
+            let mut all = streams(&["w1", "b", "w2", "a:x", "w3"]).into_iter();
+            if let Some(after) = page.after() {
+                all.find(|stream| stream.key.stream == *after).expect("a stream of the list");
+            }
             let (cut, next) = page.cut(all, PageSize::new(size).expect("a size"));
             pages.push(cut.iter().map(|stream| stream.key.stream.to_string()).collect());
             match next.is_empty() {

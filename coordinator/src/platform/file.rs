@@ -1,9 +1,10 @@
 //! The standalone platform: manifests in a folder that it watches, and a state folder on a local
-//! file system where replicas elect a leader and write down who may hold leases. A replica takes
-//! no term before it has read the manifests: a leader that wants nothing would take everything
-//! from everyone.
+//! file system where replicas elect a leader and write down who may hold leases, and what was last
+//! good of the manifests. A replica takes no term before it knows what is wanted, from the manifests
+//! or from what was last good: a leader that wants nothing would take everything from everyone.
 
 mod campaign;
+mod good;
 mod manifests;
 mod register;
 mod terms;
@@ -11,6 +12,8 @@ mod watcher;
 
 #[cfg(test)]
 mod election_tests;
+#[cfg(test)]
+mod good_tests;
 #[cfg(test)]
 mod manifests_tests;
 
@@ -23,6 +26,7 @@ use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::campaign::Campaign;
+use self::good::Good;
 use self::manifests::Manifests;
 use self::terms::Terms;
 use super::{COMMANDS_MAX, EVENTS_MAX, Platform};
@@ -62,7 +66,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (ready, is_ready) = oneshot::channel();
-    let manifests = Manifests::new(manifests, event_sender.clone(), problem_sender, ready);
+    let good = Good::new(settings.state_dir.clone());
+    let manifests = Manifests::new(manifests, good, event_sender.clone(), problem_sender, ready);
     tokio::spawn(manifests.run());
     let campaign = Campaign::new(settings, terms, event_sender, command_receiver);
     tokio::spawn(campaign.run(is_ready));

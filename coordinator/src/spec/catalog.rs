@@ -13,7 +13,9 @@
 //! 5. A set keeps its version in force while one of its files of streams is missing or wrong, and
 //!    while the cluster that it newly names is not defined. A cluster stays in force for as long
 //!    as a set in force runs on it.
-//! 6. At the first reading nothing is in force: what is invalid is absent, and reported.
+//! 6. The first reading follows the same rules, and builds on the last good state that was kept
+//!    from an earlier process. Where none was kept nothing is in force before it: what is invalid
+//!    is absent, and reported.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,9 +24,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
+use serde::{Deserialize, Serialize};
 
 use super::check::{self, Document, ObjectId};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
+use super::last_good::LastGood;
 use super::problem::Problem;
 use super::resolve::{Candidate, StreamFiles, resolve};
 use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
@@ -36,7 +40,8 @@ pub(crate) const PROBLEMS_MAX: usize = 1_000;
 /// What one reading of the folder found.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// What is in force now; none until the folder could be read for the first time.
+    /// What is in force now; none until the folder could be read for the first time, unless a
+    /// last good state was kept.
     pub desired: Option<Arc<Desired>>,
     /// All that is wrong, by file and line.
     pub problems: Vec<Problem>,
@@ -54,8 +59,8 @@ pub struct Catalog {
 }
 
 /// What one file gave, or still gives by rule 2.
-#[derive(Clone, Debug, Default)]
-struct Given {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Given {
     objects: BTreeSet<ObjectId>,
     sources: BTreeSet<String>,
 }
@@ -98,6 +103,18 @@ impl Catalog {
             lists: HashMap::new(),
             seen: Seen::default(),
         }
+    }
+
+    /// Puts in force what was good before this process began; the first reading builds on it.
+    pub(crate) fn restore(&mut self, last_good: LastGood) {
+        let LastGood { desired, gave } = last_good;
+        (self.in_force, self.gave) = (Some(desired), gave);
+    }
+
+    /// What is to be restored by a later process; none before there is anything.
+    pub(crate) fn last_good(&self) -> Option<LastGood> {
+        let desired = self.in_force.clone()?;
+        Some(LastGood { desired, gave: self.gave.clone() })
     }
 
     /// Reads the folder again.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{Cluster, Mode, Moves, Policy, StreamSet};
 use leasehold_types::{ClusterName, SetName, limits};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::decode::{decode, show};
 use super::manifest::{
@@ -19,7 +20,8 @@ use super::tree::{Mark, Node, Value};
 pub(crate) const SOURCES_MAX: usize = 1_000;
 
 /// Names an object of either kind.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ObjectId {
     Cluster(ClusterName),
     Set(SetName),

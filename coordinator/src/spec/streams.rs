@@ -208,7 +208,8 @@ fn gather<'de, A: SeqAccess<'de>>(mut seq: A, field: &'static str) -> Result<Fou
     Ok(found)
 }
 
-enum Item {
+/// An entry of a list, checked.
+pub(crate) enum Item {
     Good(Stream),
     Bad(&'static str, String),
 }

@@ -42,7 +42,7 @@ impl Replica {
     /// A replica that has read no manifests and has no role yet.
     pub(crate) async fn start(options: Options) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
-        let sockets = Sockets::bind(any, any).await.expect("sockets");
+        let sockets = Sockets::bind(any, any).expect("sockets");
         let (grpc, http) = (sockets.grpc_addr(), sockets.http_addr());
         let (events, events_out) = mpsc::channel(64);
         let (commands, commands_out) = mpsc::channel(64);

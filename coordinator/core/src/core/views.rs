@@ -1,7 +1,7 @@
 //! What people see of the core: copied out, page by page where that is asked for.
 
 use leasehold_types::message::{DrainPhase, Jobs};
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
 use super::plan::ask;
 use super::{ClusterState, Core, SetState};
@@ -36,11 +36,22 @@ impl Core {
         Some(self.worker_view(key, account, now))
     }
 
-    /// The streams of a set, in the manifest's order; none where no manifest defines it.
+    /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
+    /// only when it is asked for. None where no manifest defines the set; empty where the set has
+    /// no such stream.
     #[must_use]
-    pub fn streams(&self, set: &SetName) -> Option<Vec<StreamView>> {
+    pub fn streams<'a>(
+        &'a self,
+        set: &'a SetName,
+        after: Option<&StreamName>,
+    ) -> Option<impl Iterator<Item = StreamView> + 'a> {
         let state = self.sets.get(set)?;
-        Some((0..state.streams.len()).map(|at| self.stream_view(set, state, at)).collect())
+        let all = state.streams.len();
+        let start = match after {
+            None => 0,
+            Some(after) => state.index.get(after).map_or(all, |at| *at as usize + 1),
+        };
+        Some((start..all).map(move |at| self.stream_view(set, state, at)))
     }
 
     /// One stream.

@@ -368,7 +368,7 @@ fn let_go_at_end(lead: Lead) {
     });
 }
 
-/// Never ends once the manifests have been read.
+/// Never ends once it is known what is wanted.
 async fn wait_ready(
     ready: &mut Option<oneshot::Receiver<()>>,
 ) -> Result<(), oneshot::error::RecvError> {

@@ -264,6 +264,29 @@ async fn without_readable_manifests_nobody_leads() {
     assert!(matches!(next(&mut a).await, Event::Elected(_)));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_last_good_is_enough_to_lead() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    assert!(matches!(next(&mut a).await, Event::Desired(_)));
+    assert!(matches!(next(&mut a).await, Event::Elected(_)));
+    let kept = settings.state_dir.join("manifests.good");
+    timeout(PATIENCE, async {
+        while !kept.exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    drop(a);
+    fs::remove_dir(&settings.manifests).unwrap();
+    let mut b = start(settings).await.unwrap();
+    assert!(matches!(next(&mut b).await, Event::Desired(_)));
+    assert!(matches!(next(&mut b).await, Event::Elected(_)));
+    assert_eq!(b.problems.borrow().len(), 1);
+}
+
 #[test]
 fn of_many_that_take_one_epoch_exactly_one_has_it() {
     let folder = tempfile::tempdir().unwrap();

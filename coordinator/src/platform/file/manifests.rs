@@ -1,6 +1,7 @@
 //! Keeps the desired state in step with the manifests' folder: it reads all of it after every
 //! change, tells the driver what is different, and says each problem once when it appears and
-//! once when it is gone.
+//! once when it is gone. It begins with the last good state of the process before, and keeps it
+//! up to date for the one after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
+use super::good::Good;
 use super::watcher::Watcher;
 use crate::spec::folder::Stamp;
 use crate::spec::{Catalog, Problem, Reading};
@@ -39,6 +41,7 @@ pub(crate) struct Manifests {
 struct State {
     root: PathBuf,
     catalog: Catalog,
+    good: Good,
     watcher: Watcher,
     stamps: Vec<(PathBuf, Stamp)>,
 }
@@ -46,13 +49,14 @@ struct State {
 impl Manifests {
     pub(crate) fn new(
         root: PathBuf,
+        good: Good,
         events: mpsc::Sender<Event>,
         problems: watch::Sender<Arc<Vec<Problem>>>,
         ready: oneshot::Sender<()>,
     ) -> Self {
         let (watcher, wakes) = Watcher::new();
         let catalog = Catalog::new(&root);
-        let state = Box::new(State { root, catalog, watcher, stamps: Vec::new() });
+        let state = Box::new(State { root, catalog, good, watcher, stamps: Vec::new() });
         Self { state, wakes, events, problems, ready: Some(ready), last: None }
     }
 
@@ -61,6 +65,7 @@ impl Manifests {
         let mut rescans = interval(RESCAN);
         rescans.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut woken = true;
+        self = self.with_state(State::restore).await;
         loop {
             let mut state = self.state;
             let (state, reading) = blocking(move || {
@@ -74,6 +79,7 @@ impl Manifests {
             {
                 return;
             }
+            self = self.with_state(State::keep).await;
             tokio::select! {
                 () = self.events.closed() => return,
                 _ = rescans.tick() => woken = false,
@@ -88,6 +94,16 @@ impl Manifests {
                 }
             }
         }
+    }
+
+    async fn with_state(mut self, work: fn(&mut State)) -> Self {
+        let mut state = self.state;
+        self.state = blocking(move || {
+            work(&mut state);
+            state
+        })
+        .await;
+        self
     }
 
     async fn settle(&mut self) {
@@ -133,6 +149,18 @@ impl Manifests {
 }
 
 impl State {
+    fn restore(&mut self) {
+        if let Some(last_good) = self.good.load() {
+            self.catalog.restore(last_good);
+        }
+    }
+
+    fn keep(&mut self) {
+        if let Some(last_good) = self.catalog.last_good() {
+            self.good.save(last_good);
+        }
+    }
+
     fn has_changed(&self) -> bool {
         self.stamps != self.look()
     }

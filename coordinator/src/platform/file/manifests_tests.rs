@@ -11,6 +11,7 @@ use leasehold_coordinator_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use super::good::Good;
 use super::manifests::Manifests;
 use crate::spec::Problem;
 
@@ -43,7 +44,9 @@ impl Watched {
         let (event_sender, events) = mpsc::channel(16);
         let (problem_sender, problems) = watch::channel(Arc::default());
         let (ready, is_ready) = oneshot::channel();
-        tokio::spawn(Manifests::new(root.clone(), event_sender, problem_sender, ready).run());
+        let good = Good::new(base.join("state"));
+        let manifests = Manifests::new(root.clone(), good, event_sender, problem_sender, ready);
+        tokio::spawn(manifests.run());
         is_ready.await.unwrap();
         Self { _dir: dir, base, root, events, problems }
     }

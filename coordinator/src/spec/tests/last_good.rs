@@ -1,4 +1,5 @@
-//! The rules by which the last good state stays in force, one edit after the other.
+//! The rules by which the last good state stays in force, one edit after the other, and the text
+//! in which it outlives the process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,7 @@ use leasehold_coordinator_core::desired::Desired;
 
 use crate::spec::Catalog;
 use crate::spec::folder::MANIFEST_BYTES_MAX;
+use crate::spec::last_good;
 
 struct Folder {
     dir: tempfile::TempDir,
@@ -217,4 +219,40 @@ fn a_set_keeps_its_streams_while_one_of_its_files_is_wrong() {
     // A set that cannot be read still owns its file of streams.
     folder.write("s.yaml", "apiVersion: [\n");
     folder.check(&["a=1", "s@a:3"], &["s.yaml:"]);
+}
+
+/// What is kept of a folder, as a text.
+fn kept(catalog: &Catalog) -> String {
+    String::from_utf8(last_good::write(&catalog.last_good().unwrap()).unwrap()).unwrap()
+}
+
+#[test]
+fn every_field_is_kept_as_it_was() {
+    for name in ["defaults", "everything"] {
+        let mut catalog = Catalog::new(&super::testdata("good").join(name));
+        catalog.read();
+        let state = catalog.last_good().unwrap();
+        let (read, problems) = last_good::read(&kept(&catalog)).unwrap();
+        assert_eq!(problems, []);
+        assert_eq!(read, state);
+    }
+}
+
+#[test]
+fn an_object_that_no_longer_is_valid_is_left_out_alone() {
+    let mut folder = Folder::new();
+    folder.write("c.yaml", &(cluster("a", "1") + &cluster("b", "2")));
+    folder.write("s.yaml", &(set("s", "a", "streams: [{name: x}]")));
+    folder.write("t.yaml", &(set("t", "b", "streams: [{name: x}]")));
+    folder.check(&["a=1", "b=2", "s@a:1", "t@b:1"], &[]);
+    let mut state = folder.catalog.last_good().unwrap();
+    // As a version with wider rules may have written it.
+    let desired = Arc::make_mut(&mut state.desired);
+    Arc::make_mut(desired.clusters.values_mut().next().unwrap()).jobs_per_worker_max = 0;
+    let text = String::from_utf8(last_good::write(&state).unwrap()).unwrap();
+    let (read, problems) = last_good::read(&text).unwrap();
+    let fields: Vec<&str> = problems.iter().map(|problem| &*problem.field).collect();
+    assert_eq!(fields, ["spec.maxJobsPerWorker", "spec.cluster"]);
+    let left: Vec<String> = read.desired.clusters.keys().map(ToString::to_string).collect();
+    assert_eq!((left, read.desired.sets.len()), (vec!["b".to_owned()], 1));
 }
