@@ -118,7 +118,8 @@ impl Core {
             let pool = account.and_then(|account| account.pool);
             let size = pool.map_or(0, |pool| pool.size);
             let floor_differs = pool.is_some_and(|pool| pool.floor != floor.min(state.target));
-            if size != state.target || floor_differs {
+            let unsure = account.is_some_and(|account| account.size_unsure);
+            if size != state.target || floor_differs || unsure {
                 self.dirty.insert(key);
             }
         }

@@ -157,13 +157,15 @@ impl Core {
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
         let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
-        if same {
+        if same && !account.size_unsure {
             return None;
         }
         *free -= wanted.saturating_sub(committed).min(*free);
         let token = term.ledger.next_token();
         let pool = PoolGrant { token, size: wanted, floor };
-        term.ledger.account_mut(key)?.granted(number, pool);
+        let account = term.ledger.account_mut(key)?;
+        account.granted(number, pool);
+        account.size_unsure = false;
         let worker = key.clone();
         let notice = Notice::PoolGranted { worker, size: wanted, token };
         self.effects.push_back(Effect::Notice(notice));

@@ -26,6 +26,8 @@ pub(crate) struct Account {
     pub(crate) number: GrantNumber,
     /// The pool lease last granted or reported.
     pub(crate) pool: Option<PoolGrant>,
+    /// The size of `pool` is what was told to be in effect, which may be more than was granted.
+    pub(crate) size_unsure: bool,
     /// Sizes that were sent and are not yet known to be applied.
     in_flight: Vec<(GrantNumber, u32)>,
     /// The pool size in effect, as reported.
@@ -57,6 +59,7 @@ impl Account {
             ttl: Duration::ZERO,
             number: GrantNumber(0),
             pool: None,
+            size_unsure: false,
             in_flight: Vec::new(),
             in_effect: 0,
             jobs: Jobs::Running(0),
@@ -111,6 +114,7 @@ impl Account {
         // A draining holder tells size 0 beside its token; the next grant is a new one anyway.
         let keep = self.pool.filter(|mine| pool.is_some_and(|held| held.token == mine.token));
         let adopted = |held: HeldPool| PoolGrant { token: held.token, size: held.size, floor: 0 };
+        self.size_unsure = keep.is_none() && pool.is_some();
         self.pool = keep.or(pool.map(adopted));
     }
 
