@@ -97,7 +97,8 @@ impl Nursery {
         let process =
             process.with_context(|| format!("{} cannot be started", program.display()))?;
         self.pid.set(Some(process.pid));
-        tracing::info!(pid = process.pid.as_raw_pid(), program = %program.display(), "child started");
+        let pid = process.pid.as_raw_pid();
+        tracing::info!(pid, program = %program.display(), "child started");
         self.write_down(process.pid);
         Ok(process)
     }

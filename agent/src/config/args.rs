@@ -143,7 +143,8 @@ pub(super) struct TlsArgs {
     #[arg(long, env = "LEASEHOLD_TLS_CA", value_name = "FILE")]
     pub(super) tls_ca: Option<PathBuf>,
     /// The agent's own certificate (PEM), for mutual TLS
-    #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE")]
+    #[arg(requires_all = ["tls_ca", "tls_key"])]
     pub(super) tls_cert: Option<PathBuf>,
     /// Its key (PEM)
     #[arg(long, env = "LEASEHOLD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]

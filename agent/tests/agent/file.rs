@@ -104,7 +104,10 @@ async fn on_a_full_disk_the_last_good_file_stays_and_nothing_is_released() {
     assert_eq!(read(&path), good, "the last good file is gone");
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["streams"][0]["state"], "revoked", "released though the file still names it");
-    let released = |message: &AgentMessage| matches!(message, AgentMessage::Beat(beat) if !beat.released.is_empty());
+    let released = |message: &AgentMessage| match message {
+        AgentMessage::Beat(beat) => !beat.released.is_empty(),
+        _ => false,
+    };
     assert_eq!(coordinator.count(released), 0);
 
     std::fs::remove_file(&ballast).unwrap();
