@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, Epoch, Moment, SetName, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
+    ClusterName, Epoch, GrantNumber, Moment, SetName, StreamKey, TimeBounds, Token, WorkerKey,
+    WorkerName,
 };
 
 use crate::event::Exposure;
@@ -31,6 +32,9 @@ pub(crate) struct Ended {
 pub(crate) struct Ledger {
     epoch: Epoch,
     seq: u64,
+    /// The highest grant number of all workers that are gone: one that comes back is not given a
+    /// number again that its agent has seen.
+    number_max: GrantNumber,
     pub(crate) bounds: TimeBounds,
     /// Until when a predecessor may have granted by itself.
     predecessor_end: Moment,
@@ -54,6 +58,7 @@ impl Ledger {
         let mut ledger = Self {
             epoch,
             seq: 0,
+            number_max: GrantNumber(0),
             bounds,
             predecessor_end,
             confirmed_at: Moment(0),
@@ -100,7 +105,8 @@ impl Ledger {
 
     /// The account of a worker that has one or gets one now.
     pub(crate) fn open(&mut self, key: &WorkerKey, now: Moment) -> &mut Account {
-        self.accounts.entry(key.clone()).or_insert_with(|| Account::new(now))
+        let number = self.number_max;
+        self.accounts.entry(key.clone()).or_insert_with(|| Account::new(number, now))
     }
 
     /// The accounts of one cluster.
@@ -122,6 +128,7 @@ impl Ledger {
     pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<Ended> {
         self.unheard.remove(key);
         let Some(account) = self.accounts.remove(key) else { return Vec::new() };
+        self.number_max = self.number_max.max(account.number);
         let streams = account.streams.into_iter();
         streams.flat_map(|stream| self.remove_claims(&stream, key, |_| true)).collect()
     }

@@ -52,8 +52,13 @@ impl<J: Journal> Holder<J> {
         match self.drain {
             Drain::Working | Drain::Left => {}
             Drain::Draining { since } => {
-                let empty = self.jobs_known && self.running() == 0 && self.streams.is_empty();
-                if empty || since + self.drain_deadline() <= now {
+                // An agent that was never welcomed, and remembers nothing, has let nothing begin.
+                let idle = !self.jobs_known && !self.link.has_been_welcomed();
+                let told = self.jobs_known || idle;
+                let empty = told && self.running() == 0 && self.streams.is_empty();
+                if empty && idle {
+                    self.leave();
+                } else if empty || since + self.drain_deadline() <= now {
                     self.drain = Drain::Leaving { give_up: now + LEAVE_MAX };
                     self.say_goodbye(now);
                 }

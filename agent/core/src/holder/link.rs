@@ -82,6 +82,10 @@ impl Link {
         matches!(self.stage, Stage::Reported | Stage::Live) || mutation::on(Mutation::ListenOldLink)
     }
 
+    pub(super) fn has_been_welcomed(&self) -> bool {
+        self.welcomed
+    }
+
     pub(super) fn now_live(&mut self) {
         self.stage = Stage::Live;
         self.gap = false;

@@ -50,14 +50,15 @@ pub(crate) struct Unknown {
 }
 
 impl Account {
-    pub(crate) fn new(now: Moment) -> Self {
+    /// An account whose next grant has the number after `number`.
+    pub(crate) fn new(number: GrantNumber, now: Moment) -> Self {
         Self {
             incarnation: None,
             fresh_since: None,
             heard: now,
             exposure: Exposure::default(),
             ttl: Duration::ZERO,
-            number: GrantNumber(0),
+            number,
             pool: None,
             size_unsure: false,
             in_flight: Vec::new(),

@@ -3,7 +3,7 @@
 
 use leasehold_types::message::{Jobs, ReportedMemory};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Incarnation, Moment, SetName, WorkerKey};
+use leasehold_types::{ClusterName, GrantNumber, Incarnation, Moment, SetName, WorkerKey};
 
 use super::{Account, Ledger, Unknown};
 use crate::event::Exposure;
@@ -22,7 +22,7 @@ impl Ledger {
     /// A worker of a predecessor's time.
     pub(super) fn expose(&mut self, key: &WorkerKey, exposure: &Exposure) {
         let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
-        let mut account = Account::new(Moment(0));
+        let mut account = Account::new(GrantNumber(0), Moment(0));
         account.exposure = exposure.clone();
         account.ttl = exposure.ttl;
         account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
