@@ -136,6 +136,12 @@ impl World {
         self.replicas[new].election.eager = true;
         let run = self.replicas[new].run;
         self.after(MS, Happening::Poll { replica: new, run });
+        // One goes to the new leader, loses its memory there, and falls back to the old one.
+        if let Some(pod) = self.some_pod() {
+            let (there, back) = (window / 6 + 50 * MS, window / 2);
+            self.after(there, Happening::Lure { pod, replica: new, forget: false });
+            self.after(back, Happening::Lure { pod, replica: old, forget: true });
+        }
         for pod in self.living() {
             for _ in 0..self.rng.u8(0..3) {
                 let at = self.rng.u64(0..window / 2);

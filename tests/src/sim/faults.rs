@@ -81,7 +81,7 @@ const FAULTS: [(Fault, u32); 23] = [
     (Fault::PauseReplica, 3),
     (Fault::CrashReplica, 2),
     (Fault::TakeOver, 6),
-    (Fault::Split, 2),
+    (Fault::Split, 4),
     (Fault::Edit, 6),
     (Fault::LetGo, 3),
 ];
