@@ -97,6 +97,8 @@ pub enum Record {
     WorkerStarted {
         /// The start's id.
         start: StartId,
+        /// Jobs that already run in it, without an id here.
+        running: u32,
     },
     /// Jobs that run in the worker's process without an id here: they began under an agent whose
     /// journal was lost.
@@ -192,11 +194,11 @@ impl Memory {
                 self.unnamed = 0;
                 self.jobs_known = true;
             }
-            Record::WorkerStarted { start } => {
+            Record::WorkerStarted { start, running } => {
                 self.start = Some(start.clone());
                 self.jobs_known = true;
                 self.jobs.clear();
-                self.unnamed = 0;
+                self.unnamed = *running;
                 self.count = None;
             }
             Record::Unnamed { running } => self.unnamed = *running,
@@ -213,7 +215,11 @@ impl Memory {
         }
         all.extend(self.complete.then_some(Record::Fresh));
         all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));
-        all.extend(self.start.iter().map(|start| Record::WorkerStarted { start: start.clone() }));
+        all.extend(
+            self.start
+                .iter()
+                .map(|start| Record::WorkerStarted { start: start.clone(), running: 0 }),
+        );
         all.extend(self.pool.map(|(token, size, floor)| Record::Pool { token, size, floor }));
         for (stream, held) in &self.streams {
             let (token, pinned) = (held.token, held.pinned);

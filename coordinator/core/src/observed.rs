@@ -14,6 +14,8 @@ pub(crate) struct Worker {
     pub(crate) session: Option<Session>,
     /// The highest incarnation that has said hello.
     pub(crate) incarnation: Incarnation,
+    /// The newest link that it has said hello on.
+    pub(crate) link: LinkNumber,
     pub(crate) generation: u64,
     /// When an agent of it last said hello that remembered no epoch. What epoch it remembers
     /// since then it may have from this leader alone.
@@ -58,6 +60,7 @@ impl Worker {
         Self {
             session: None,
             incarnation,
+            link: LinkNumber(0),
             generation: 0,
             forgetful_at: None,
             stops_worker: true,

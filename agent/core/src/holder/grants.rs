@@ -159,6 +159,8 @@ impl<J: Journal> Holder<J> {
                 // it is listed only because the coordinator does not know that yet.
                 let stale = *token <= token_before && !mutation::on(Mutation::ObeyLowerNumber);
                 if stale || (!pinned && until <= now) {
+                    // A grant that was on its way meanwhile may list it once more.
+                    self.token_max = self.token_max.max(*token);
                     self.disown(stream, *token);
                     return Ok(true);
                 }

@@ -142,7 +142,7 @@ impl<J: Journal> Holder<J> {
             worker: self.config.worker.clone(),
             incarnation: self.config.incarnation,
             link,
-            epoch_seen: self.epoch.filter(|_| !mutation::on(Mutation::ObeyLowerEpoch)),
+            epoch_seen: self.epoch.filter(|_| self.was_granted()),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
         };
@@ -203,6 +203,12 @@ impl<J: Journal> Holder<J> {
     pub(super) fn offence(&mut self, rule: &'static str, now: Moment) {
         self.notice(Notice::Offence(rule));
         self.redial(Target::Next, now);
+    }
+
+    /// Whether the epoch is one that counts: a leader that was deposed unawares welcomes too, but
+    /// grants an agent without an epoch nothing.
+    fn was_granted(&self) -> bool {
+        self.renewed_until > Moment(0) && !mutation::on(Mutation::ObeyLowerEpoch)
     }
 
     /// Sends a beat at once, where the link is live.

@@ -25,10 +25,8 @@ impl<J: Journal> Holder<J> {
             return self.fewer_unnamed(running, now);
         }
         at_most(running)?;
-        self.write(&Record::WorkerStarted { start: start.clone() })?;
-        if running > 0 {
-            self.write(&Record::Unnamed { running })?;
-        }
+        // One record: a process that dies between two must not leave jobs that nobody counts.
+        self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);
         self.jobs.clear();
         self.unnamed = running;

@@ -93,6 +93,12 @@ impl Core {
         if session.is_some_and(|session| hello.link <= session.link) {
             return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
         }
+        // An agent counts its links: one that begins again is another, with the same number.
+        let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
+        if twin {
+            let message = format!("another agent of {key} has incarnation {newest}");
+            return Err((RefusalReason::NewerIncarnation(newest), message));
+        }
         Ok(cluster.spec.clone())
     }
 
@@ -104,6 +110,7 @@ impl Core {
             .or_insert_with(|| Worker::new(hello.incarnation));
         let newer = hello.incarnation > worker.incarnation;
         worker.incarnation = hello.incarnation;
+        worker.link = hello.link;
         worker.generation = hello.generation;
         worker.stops_worker = hello.stops_worker;
         if hello.epoch_seen.is_none() {
