@@ -214,7 +214,11 @@ fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
             }
         }
     }
-    assert!(wrong.is_empty(), "the planner proposes, the ledger disposes:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "planner and ledger are to know nothing of each other's reasons:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// What only some files of a shell may name: the words, and how those files' paths begin.

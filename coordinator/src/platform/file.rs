@@ -1,7 +1,8 @@
 //! The standalone platform: manifests in a folder that it watches, and a state folder on a local
 //! file system where replicas elect a leader and write down who may hold leases, and what was last
-//! good of the manifests. A replica takes no term before it knows what is wanted, from the manifests
-//! or from what was last good: a leader that wants nothing would take everything from everyone.
+//! good of the manifests. A replica takes no term before it knows what is wanted, from the
+//! manifests or from what was last good: a leader that wants nothing would take everything from
+//! everyone.
 
 mod campaign;
 mod good;
