@@ -37,7 +37,7 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .route("/v1/drain", post(drain))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
-        .route("/healthz", get(readyz))
+        .route("/healthz", get(livez))
         .route("/metrics", get(metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
