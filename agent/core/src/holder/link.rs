@@ -315,9 +315,10 @@ impl<J: Journal> Holder<J> {
     /// while an earlier incarnation's leases lasted.
     fn memory(&self, terms: Terms, now: Moment) -> ReportedMemory {
         let old = now.since(self.begun) > terms.reserve;
+        let complete = self.complete || mutation::on(Mutation::YoungJournalSpeaks);
         ReportedMemory {
-            knows_from: if self.complete { Incarnation(0) } else { self.first },
-            aged: self.complete || old || mutation::on(Mutation::YoungJournalSpeaks),
+            knows_from: if complete { Incarnation(0) } else { self.first },
+            aged: complete || old,
         }
     }
 
