@@ -44,7 +44,8 @@ impl Clock {
         }
         let run = i128::from(at.0.saturating_sub(self.offset));
         let t = run * 1_000_000 / (1_000_000 + i128::from(self.ppm));
-        let mut t = u64::try_from(t).unwrap_or(u64::MAX);
+        // Both divisions cut a fraction off, so the first such moment may lie just before.
+        let mut t = u64::try_from(t).unwrap_or(u64::MAX).saturating_sub(2);
         while self.local(t) < at {
             t += 1;
         }
