@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{Beat, Hello, Report};
-use leasehold_types::{Epoch, Moment, SetName, WorkerKey};
+use leasehold_types::{Epoch, Incarnation, Moment, SetName, WorkerKey};
 
 use crate::desired::Desired;
 
@@ -75,6 +75,9 @@ pub struct Renewed {
 /// The most that a worker may hold, written down before it is granted anything beyond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exposure {
+    /// The newest agent that was granted anything: an older one that still lives knows nothing of
+    /// it, however much it reports.
+    pub incarnation: Incarnation,
     /// The longest time that one of its leases may last.
     pub ttl: Duration,
     /// The largest pool.
@@ -87,7 +90,8 @@ impl Exposure {
     /// Whether `self` allows all that `other` does.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.ttl >= other.ttl
+        self.incarnation >= other.incarnation
+            && self.ttl >= other.ttl
             && self.jobs_max >= other.jobs_max
             && other
                 .sets
@@ -102,6 +106,11 @@ impl Exposure {
         for (set, timeless) in &other.sets {
             *sets.entry(set.clone()).or_default() |= timeless;
         }
-        Self { ttl: self.ttl.max(other.ttl), jobs_max: self.jobs_max.max(other.jobs_max), sets }
+        Self {
+            incarnation: self.incarnation.max(other.incarnation),
+            ttl: self.ttl.max(other.ttl),
+            jobs_max: self.jobs_max.max(other.jobs_max),
+            sets,
+        }
     }
 }

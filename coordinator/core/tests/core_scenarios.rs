@@ -158,7 +158,12 @@ impl Scenario {
         for (name, timeless) in [("exposed", false), ("pinned", true)] {
             for worker in pairs.get(name).into_iter().flat_map(|it| it.split(',')) {
                 let sets = [(SetName::new("s").expect("a set"), timeless)].into();
-                let exposure = Exposure { ttl: Duration::from_secs(10), jobs_max: 3, sets };
+                let exposure = Exposure {
+                    incarnation: Incarnation(1),
+                    ttl: Duration::from_secs(10),
+                    jobs_max: 3,
+                    sets,
+                };
                 exposed.insert(key(worker), exposure);
             }
         }

@@ -123,7 +123,10 @@ impl Core {
     /// The times that hold for one agent; none before what it may hold is written down.
     fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let exposed = self.ledger()?.account(key)?.exposure.ttl;
+        let exposure = &self.ledger()?.account(key)?.exposure;
+        // Written down for an older agent alone, it would not tell a successor of this one.
+        let written = exposure.incarnation >= self.observed(key)?.incarnation;
+        let exposed = if written { exposure.ttl } else { Duration::ZERO };
         let ttl = cluster.spec.ttl.min(exposed);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
@@ -267,7 +270,7 @@ impl Core {
         let Some(ledger) = self.ledger() else { return false };
         let Some(account) = ledger.account(key) else { return false };
         let sets = [(stream.set.clone(), timeless)].into();
-        let needed = Exposure { ttl: Duration::ZERO, jobs_max: 0, sets };
+        let needed = Exposure { sets, ..Exposure::default() };
         account.exposure.covers(&needed)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
             && ledger.is_free(stream, now)

@@ -76,7 +76,15 @@ impl Core {
             let message = format!("no manifest defines cluster {}", hello.cluster);
             return Err((RefusalReason::UnknownCluster, message));
         };
-        let Some(worker) = cluster.workers.get(&hello.worker) else {
+        let worker = cluster.workers.get(&hello.worker);
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let registered = account.map(|account| account.exposure.incarnation);
+        let newest = worker.map(|worker| worker.incarnation).max(registered);
+        if let Some(newest) = newest.filter(|newest| hello.incarnation < *newest) {
+            let message = format!("incarnation {newest} of {key} is newer");
+            return Err((RefusalReason::NewerIncarnation(newest), message));
+        }
+        let Some(worker) = worker else {
             let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
             if workers >= WORKERS_MAX {
                 let message = format!("the limit of {WORKERS_MAX} workers is reached");
@@ -85,10 +93,6 @@ impl Core {
             return Ok(cluster.spec.clone());
         };
         let newest = worker.incarnation;
-        if hello.incarnation < newest {
-            let message = format!("incarnation {newest} of {key} is newer");
-            return Err((RefusalReason::NewerIncarnation(newest), message));
-        }
         let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
         if session.is_some_and(|session| hello.link <= session.link) {
             return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
@@ -345,7 +349,9 @@ impl Core {
         let Some(cluster) = self.clusters.get(&key.cluster) else { return Exposure::default() };
         let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == key.cluster);
         let timeless = |set: &super::SetState| set.spec.mode == Mode::Pinned || !stops_worker;
+        let incarnation = self.observed(key).map_or(Incarnation(0), |worker| worker.incarnation);
         Exposure {
+            incarnation,
             ttl: cluster.spec.ttl,
             jobs_max: cluster.spec.jobs_per_worker_max,
             sets: sets.map(|(name, set)| (name.clone(), timeless(set))).collect(),

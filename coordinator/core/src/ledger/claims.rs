@@ -231,7 +231,7 @@ impl Ledger {
             account.streams.insert(stream.clone());
             // What is held was once written down, by this leader or one before.
             let sets = [(stream.set.clone(), claim.timeless)].into();
-            let held = Exposure { ttl: account.ttl, jobs_max: 0, sets };
+            let held = Exposure { ttl: account.ttl, sets, ..Exposure::default() };
             if !account.exposure.covers(&held) {
                 account.exposure = account.exposure.join(&held);
             }

@@ -9,7 +9,9 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::{Elected, Event, Exposure};
-use leasehold_types::{ClusterName, Epoch, SetName, TimeBounds, WorkerKey, WorkerName};
+use leasehold_types::{
+    ClusterName, Epoch, Incarnation, SetName, TimeBounds, WorkerKey, WorkerName,
+};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -48,7 +50,7 @@ fn worker(name: &str) -> WorkerKey {
 
 fn exposure(jobs_max: u32) -> Exposure {
     let sets = BTreeMap::from([(SetName::new("cars").unwrap(), true)]);
-    Exposure { ttl: Duration::from_secs(10), jobs_max, sets }
+    Exposure { incarnation: Incarnation(3), ttl: Duration::from_secs(10), jobs_max, sets }
 }
 
 async fn next(platform: &mut Platform) -> Event {

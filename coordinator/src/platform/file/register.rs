@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::Exposure;
-use leasehold_types::{ClusterName, Epoch, SetName, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Epoch, Incarnation, SetName, WorkerKey, WorkerName};
 use serde::{Deserialize, Serialize};
 
 use super::terms::{numbered, same_file, sync_folder, write_durably};
@@ -42,6 +42,7 @@ enum Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    incarnation: Incarnation,
     ttl_ms: u64,
     jobs_max: u32,
     sets: BTreeMap<SetName, bool>,
@@ -160,8 +161,9 @@ fn append_line(text: &mut Vec<u8>, change: &Change) -> io::Result<()> {
             // A part of a millisecond counts as a whole one: an entry never says too little.
             let ttl_ms = exposure.ttl.as_nanos().div_ceil(1_000_000);
             let ttl_ms = u64::try_from(ttl_ms).unwrap_or(u64::MAX);
-            let Exposure { jobs_max, sets, .. } = exposure;
-            Line::Enter { cluster, worker, exposure: Written { ttl_ms, jobs_max, sets } }
+            let Exposure { incarnation, jobs_max, sets, .. } = exposure;
+            let exposure = Written { incarnation, ttl_ms, jobs_max, sets };
+            Line::Enter { cluster, worker, exposure }
         }
     };
     serde_json::to_writer(&mut *text, &line).map_err(io::Error::other)?;
@@ -185,8 +187,9 @@ fn read(path: &Path) -> io::Result<Entries> {
         })?;
         match line {
             Line::Enter { cluster, worker, exposure } => {
-                let Written { ttl_ms, jobs_max, sets } = exposure;
-                let exposure = Exposure { ttl: Duration::from_millis(ttl_ms), jobs_max, sets };
+                let Written { incarnation, ttl_ms, jobs_max, sets } = exposure;
+                let ttl = Duration::from_millis(ttl_ms);
+                let exposure = Exposure { incarnation, ttl, jobs_max, sets };
                 entries.insert(WorkerKey { cluster, worker }, exposure);
             }
             Line::Strike { cluster, worker } => {
