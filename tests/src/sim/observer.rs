@@ -201,10 +201,16 @@ impl World {
                 self.observer.last_change = self.t;
                 self.observer.stream_changes += 1;
             }
-            Notice::PoolGranted { .. } | Notice::StreamFreed { .. } => {
-                self.observer.last_change = self.t;
-            }
-            _ => {}
+            // What follows from these may still settle.
+            Notice::PoolGranted { .. }
+            | Notice::StreamFreed { .. }
+            | Notice::HoldEnded(_)
+            | Notice::Joined(_)
+            | Notice::Disconnected(_)
+            | Notice::Lost(_)
+            | Notice::DrainStarted(_)
+            | Notice::Gone(_) => self.observer.last_change = self.t,
+            Notice::Elected(_) | Notice::Deposed(_) | Notice::Offence { .. } => {}
         }
         let Some((_, epoch)) = leads else { return };
         match notice {
