@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::event::Exposure;
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 /// What is on the shared disk.
@@ -90,7 +91,9 @@ impl Store {
                 None
             }
             Request::Check(epoch, number, entries) => {
-                Some(Answer::Registered(epoch, number, self.epoch == epoch, entries))
+                // In standalone mode this look at the epoch confirms a leader, too.
+                let leads = self.epoch == epoch || mutation::on(Mutation::SkipConfirm);
+                Some(Answer::Registered(epoch, number, leads, entries))
             }
             Request::Strike(epoch, number, keys) => {
                 let mine = self.epoch == epoch;
