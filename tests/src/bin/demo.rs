@@ -26,7 +26,7 @@ struct Demo {
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
     /// The folder with the manifests and the workers.
-    #[arg(long, value_name = "DIR", default_value_os_t = default_deploy())]
+    #[arg(long, value_name = "DIR", default_value_os_t = default_deploy(), hide_default_value = true)]
     deploy: PathBuf,
     /// Where the work folder is made; `demo` beside the folder of this program by default.
     #[arg(long, value_name = "DIR")]
