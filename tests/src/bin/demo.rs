@@ -25,8 +25,9 @@ struct Demo {
     /// Stay up after the last phase, to look around with curl and grpcurl, until Ctrl-C.
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
-    /// The folder with the manifests and the workers.
-    #[arg(long, value_name = "DIR", default_value_os_t = default_deploy(), hide_default_value = true)]
+    /// The folder with the manifests and the workers; `deploy/standalone` by default.
+    #[arg(long, value_name = "DIR", default_value_os_t = default_deploy())]
+    #[arg(hide_default_value = true)]
     deploy: PathBuf,
     /// Where the work folder is made; `demo` beside the folder of this program by default.
     #[arg(long, value_name = "DIR")]
