@@ -50,6 +50,16 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// Where it has ended.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let id = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let id = id.expect("a process id");
+        rustix::process::kill_process(id, signal).expect("the process takes signals");
+    }
+
     /// How it has ended; none while it runs.
     ///
     /// # Panics
@@ -110,13 +120,18 @@ impl Coordinator {
         for (name, text) in manifests {
             std::fs::write(wanted.join(name), text).expect("a manifest");
         }
-        let (grpc, http) = (free_address(), free_address());
-        let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
-        command.arg("run").arg("--manifests").arg(&wanted);
-        command.arg("--state-dir").arg(folder.path().join("state"));
-        command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
-        let process = Process::start(&mut command, &folder.path().join("coordinator.log"));
+        let replica = Replica::start(folder.path(), "coordinator");
+        let Replica { process, grpc, http } = replica;
         Self { process, grpc, http, folder }
+    }
+
+    /// Starts a second replica on the same folders.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn standby(&self) -> Replica {
+        Replica::start(self.folder(), "standby")
     }
 
     /// A folder that lives as long as the coordinator.
@@ -146,6 +161,29 @@ impl Coordinator {
         command.args(["--cluster", cluster, "--worker", worker, "--listen", &api.to_string()]);
         command.arg("--state-dir").arg(self.folder().join(format!("state-{worker}")));
         command
+    }
+}
+
+/// One of several coordinators on the same folders.
+#[derive(Debug)]
+pub struct Replica {
+    /// The process.
+    pub process: Process,
+    /// Where it serves gRPC.
+    pub grpc: SocketAddr,
+    /// Where it serves HTTP.
+    pub http: SocketAddr,
+}
+
+impl Replica {
+    fn start(folder: &Path, name: &str) -> Self {
+        let (grpc, http) = (free_address(), free_address());
+        let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+        command.arg("run").arg("--manifests").arg(folder.join("manifests"));
+        command.arg("--state-dir").arg(folder.join("state"));
+        command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+        let process = Process::start(&mut command, &folder.join(format!("{name}.log")));
+        Self { process, grpc, http }
     }
 }
 

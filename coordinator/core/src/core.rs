@@ -397,7 +397,7 @@ impl Core {
     fn terms(&self, cluster: &Cluster) -> Terms {
         Terms {
             ttl: cluster.ttl,
-            beat: (cluster.ttl / 5).min(BEAT_MAX),
+            beat: (cluster.ttl / BEATS_PER_TTL).min(BEAT_MAX),
             reserve: self.config.bounds.outlast(cluster.ttl),
             drain_deadline: cluster.drain_deadline,
         }
@@ -417,6 +417,9 @@ impl Core {
     }
 }
 
+/// So many beats fit into a lease: an agent that misses three answers, and then asks two replicas
+/// in vain, still has time left.
+const BEATS_PER_TTL: u32 = 5;
 /// The longest time between two beats.
 const BEAT_MAX: Duration = Duration::from_secs(2);
 /// After so long without a look at the world (this process was stopped, or starved), silence

@@ -21,8 +21,9 @@ pub(super) struct Clock {
 impl Clock {
     /// A clock somewhere within the bound, most often at one of its ends.
     pub(super) fn new(rng: &mut Rng, drift_ppm: u32) -> Self {
-        // Slightly less than half, so that the fastest over the slowest stays within the bound.
-        let most = i64::from(drift_ppm) * 48 / 100;
+        // The fastest over the slowest, (1 + most) / (1 - most), stays within 1 + drift.
+        let drift = i64::from(drift_ppm);
+        let most = drift * 1_000_000 / (2_000_000 + drift);
         let ppm = match rng.u8(0..4) {
             0 => most,
             1 => -most,

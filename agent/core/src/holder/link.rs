@@ -15,8 +15,13 @@ use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, Record};
 
-/// How long a dial and the handshake may take.
+/// How long the handshake may take, at the most and at the least. In between it is an eighth of a
+/// lease: a replica that hangs must not cost the leases that another would renew.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// See [`HANDSHAKE_MAX`].
+const HANDSHAKE_MIN: Duration = Duration::from_millis(250);
+/// See [`HANDSHAKE_MAX`].
+const HANDSHAKES_PER_TTL: u32 = 8;
 /// The least time between two beats that nobody waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
 /// Beats that are remembered: an echo of an older one renews nothing.
@@ -111,8 +116,12 @@ impl Link {
             // The shell's back-off comes before the dial: it tells when that failed.
             (Stage::Dialling, _) => None,
             (Stage::Live, Some(terms)) => Some(self.heard + terms.beat * SILENT_BEATS_MAX),
-            (Stage::Greeting | Stage::Reported | Stage::Live, _) => {
+            (Stage::Greeting | Stage::Reported | Stage::Live, None) => {
                 Some(self.heard + HANDSHAKE_MAX)
+            }
+            (Stage::Greeting | Stage::Reported, Some(terms)) => {
+                let most = terms.ttl / HANDSHAKES_PER_TTL;
+                Some(self.heard + most.clamp(HANDSHAKE_MIN, HANDSHAKE_MAX))
             }
         }
     }

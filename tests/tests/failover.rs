@@ -1,0 +1,82 @@
+//! A leader that hangs: a standby takes over, no stream moves, and the old leader, awake again,
+//! changes nothing.
+
+use std::net::SocketAddr;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tests::process::{Coordinator, eventually, get};
+
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 4, maxJobsPerWorker: 2, lease: {ttl: 10s}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {name: cars}
+spec:
+  cluster: builds
+  streams: [{name: 'cars:new'}, {name: 'cars:updated'}, {name: 'cars:sold'}, {name: 'cars:old'}]
+";
+
+#[test]
+fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
+    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    eventually("the first leader", || leads(first.http, "1"));
+    let second = first.standby();
+    let addresses = second.grpc.to_string();
+    let agents =
+        ["w-0", "w-1"].map(|worker| first.agent("builds", worker, &["--coordinator", &addresses]));
+    let before = eventually("all streams owned", || {
+        let leases = agents.each_ref().map(|agent| lease(agent.api));
+        let owned: usize = leases.iter().flatten().map(|lease| streams(lease).len()).sum();
+        (owned == 4).then(|| leases.map(|lease| streams(&lease.expect("an owner answers"))))
+    });
+
+    first.process.signal(Signal::STOP);
+    eventually("a second leader", || leads(second.http, "2"));
+    let after = eventually("agents at the second leader", || {
+        let leases = agents.each_ref().map(|agent| lease(agent.api));
+        let there = |lease: &Option<Value>| {
+            let pool = |lease: &Value| lease["pool"]["token"].as_str().map(str::to_owned);
+            let token = lease.as_ref().and_then(pool).unwrap_or_default();
+            token.starts_with("2.") && lease.as_ref().is_some_and(|it| it["connected"] == true)
+        };
+        leases.iter().all(there).then(|| leases.map(|lease| lease.expect("it is there")))
+    });
+    assert_eq!(after.each_ref().map(streams), before, "streams and their tokens");
+
+    first.process.signal(Signal::CONT);
+    eventually("the first to see that it leads no more", || {
+        let (_, metrics) = get(first.http, "/metrics")?;
+        metrics.lines().any(|line| line == "leasehold_leader 0").then_some(())
+    });
+    for (agent, after) in agents.iter().zip(&after) {
+        let now = lease(agent.api).expect("the agent answers");
+        assert_eq!(now["version"], after["version"], "{after} became {now}");
+        assert_eq!(now["connected"], true, "{now}");
+    }
+    assert!(leads(second.http, "2").is_some(), "the second still leads");
+}
+
+/// Whether the replica leads this epoch.
+fn leads(http: SocketAddr, epoch: &str) -> Option<()> {
+    let (_, metrics) = get(http, "/metrics")?;
+    let wanted = ["leasehold_leader 1".to_owned(), format!("leasehold_epoch {epoch}")];
+    wanted.iter().all(|line| metrics.lines().any(|it| it == line)).then_some(())
+}
+
+fn lease(api: SocketAddr) -> Option<Value> {
+    let (_, body) = get(api, "/v1/lease")?;
+    serde_json::from_str(&body).ok()
+}
+
+/// Streams that are held, with their tokens.
+fn streams(lease: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let held = lease["streams"].as_array().into_iter().flatten();
+    let held = held.filter(|stream| stream["state"] == "held");
+    held.map(|stream| (text(&stream["stream"]), text(&stream["token"]))).collect()
+}
