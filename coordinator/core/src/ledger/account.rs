@@ -115,7 +115,8 @@ impl Account {
         // A draining holder tells size 0 beside its token; the next grant is a new one anyway.
         let keep = self.pool.filter(|mine| pool.is_some_and(|held| held.token == mine.token));
         let adopted = |held: HeldPool| PoolGrant { token: held.token, size: held.size, floor: 0 };
-        self.size_unsure = keep.is_none() && pool.is_some();
+        // Unsure it stays until it is granted anew, however often it is reported.
+        self.size_unsure = pool.is_some() && (keep.is_none() || self.size_unsure);
         self.pool = keep.or(pool.map(adopted));
     }
 
