@@ -18,7 +18,6 @@ pub(crate) fn reason(refused: &Refused) -> &'static str {
         Refused::NotHeld { .. } => "not_held",
         Refused::Limit { .. } => "limit",
         Refused::Journal(_) => "journal",
-        Refused::UnknownJob(_) => "invalid",
     }
 }
 
@@ -36,6 +35,5 @@ fn words(refused: &Refused) -> String {
         }
         Refused::Limit { what, max } => format!("{what}: at most {max}"),
         Refused::Journal(why) => format!("the agent's journal cannot be written: {why}"),
-        Refused::UnknownJob(job) => format!("job {job} is not known to run"),
     }
 }

@@ -1,6 +1,6 @@
 //! What a worker sees of its leases, and why it is refused something.
 
-use leasehold_types::{JobId, Moment, StreamKey, Token};
+use leasehold_types::{Moment, StreamKey, Token};
 
 /// All that a worker may do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,4 @@ pub enum Refused {
     },
     /// The journal could not be written.
     Journal(String),
-    /// The job is not known to run, where that matters.
-    UnknownJob(JobId),
 }

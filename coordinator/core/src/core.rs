@@ -346,7 +346,7 @@ impl Core {
         self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));
         self.pools_dirty(&key.cluster);
         self.plan_at(&key.cluster, now, now);
-        self.touch_blocked(&key.cluster, now);
+        self.wake_wants();
     }
 
     fn order_drain(&mut self, key: &WorkerKey, now: Moment) {

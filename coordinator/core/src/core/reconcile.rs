@@ -1,6 +1,6 @@
 //! From what the plan wants of a stream to what has to be said to whom.
 
-use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
+use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role};
 use crate::ledger::Phase;
@@ -63,18 +63,8 @@ impl Core {
         }
     }
 
-    /// What somebody may have held unheard of is known better now: grants may have waited for
-    /// that.
-    pub(super) fn touch_blocked(&mut self, cluster: &ClusterName, now: Moment) {
-        let held = self.ledger().is_some_and(|ledger| ledger.held_by(cluster, now).is_some());
-        let planning = self.clusters.get(cluster).is_some_and(|it| it.hold_ended);
-        if !held && !planning {
-            self.pools_dirty(cluster);
-        }
-        self.wake_wants();
-    }
-
-    /// Has everybody looked at who waits for a stream.
+    /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
+    /// known better now, and grants may have waited for that.
     pub(super) fn wake_wants(&mut self) {
         self.wants_woken = true;
     }

@@ -203,6 +203,7 @@ impl Core {
             &report.streams,
             stops_worker,
         );
+        let unheard = ledger.unheard_until(key).is_some();
         let memory_end = match reports_anew {
             true => ledger.heard(key, memory, now),
             false => None,
@@ -229,14 +230,16 @@ impl Core {
         }
         self.ended(ended, Freed::Released, now);
         if reports_anew {
-            self.watch_orphans(key, now);
+            self.claims_due(key, now);
         }
         for held in &report.streams {
             self.adopt_plan(&held.stream, key);
             self.touch(&held.stream, now);
         }
         self.touch_worker(key, now);
-        self.touch_blocked(&key.cluster, now);
+        if unheard {
+            self.wake_wants();
+        }
     }
 
     pub(super) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {

@@ -98,14 +98,11 @@ impl Core {
             self.pools_dirty(&key.cluster);
             self.plan_at(&key.cluster, now, now);
         }
-        let Some(account) = self.ledger().and_then(|ledger| ledger.account(key)) else { return };
-        for stream in account.streams.clone() {
-            self.claim_due(&stream, now);
-        }
+        self.claims_due(key, now);
     }
 
-    /// Reminds of the end of what an earlier agent of the worker holds: nobody else speaks of it.
-    pub(super) fn watch_orphans(&mut self, key: &WorkerKey, now: Moment) {
+    /// Looks at all that a worker has claims on, earlier agents' too: nobody else speaks of those.
+    pub(super) fn claims_due(&mut self, key: &WorkerKey, now: Moment) {
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
         for stream in &streams {
@@ -165,22 +162,19 @@ impl Core {
         let Role::Leads(term) = &mut self.role else { return };
         let ledger = &mut term.ledger;
         ledger.settle_unheard(key, now);
-        if let Some(account) = ledger.account_mut(key)
-            && account.settle_unknown(now)
-        {
-            self.pools_dirty(&key.cluster);
+        if let Some(account) = ledger.account_mut(key) {
+            account.settle_unknown(now);
         }
         let Some(ledger) = self.ledger() else { return };
-        let waiting = ledger.unheard().find(|(it, _)| *it == key);
-        if let Some((_, unheard)) = waiting {
-            let (until, confirmed) = (unheard.until, ledger.confirmed_since(unheard.until));
+        if let Some(until) = ledger.unheard_until(key) {
+            let confirmed = ledger.confirmed_since(until);
             if until > now {
                 self.timers.insert((until, Timer::Unheard(key.clone())));
             } else if !confirmed {
                 self.unconfirmed.insert(Timer::Unheard(key.clone()));
             }
         }
-        self.dirty.extend(self.conns.values().cloned());
-        self.touch_blocked(&key.cluster, now);
+        self.pools_dirty(&key.cluster);
+        self.wake_wants();
     }
 }

@@ -128,14 +128,10 @@ impl Account {
         }
     }
 
-    /// Whether slots that nobody could tell of are told now.
-    pub(crate) fn settle_unknown(&mut self, now: Moment) -> bool {
-        let over = |unknown: Unknown| unknown.until <= now && self.jobs != Jobs::Unknown;
-        let settled = self.unknown.is_some_and(over);
-        if settled {
-            self.unknown = None;
-        }
-        settled
+    /// Drops the slots that nobody could tell of, where they are told now.
+    pub(crate) fn settle_unknown(&mut self, now: Moment) {
+        let told = self.jobs != Jobs::Unknown;
+        self.unknown = self.unknown.filter(|unknown| !told || unknown.until > now);
     }
 
     /// The highest token that the holder is known to have had.

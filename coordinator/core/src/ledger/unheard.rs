@@ -62,15 +62,18 @@ impl Ledger {
     }
 
     /// Forgets what an amnesiac may hold by time, where that time is over and confirmed.
-    pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) -> bool {
-        let Some(unheard) = self.unheard.get(key) else { return false };
+    pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(unheard) = self.unheard.get(key) else { return };
         let timeless = unheard.exposure.sets.values().any(|timeless| *timeless);
         let over = unheard.amnesiac && unheard.until <= now && !timeless;
         if over && self.confirmed_since(unheard.until) {
             self.unheard.remove(key);
-            return true;
         }
-        false
+    }
+
+    /// Until when what a worker may hold unheard of by time may last, if there is any.
+    pub(crate) fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
+        self.unheard.get(key).map(|unheard| unheard.until)
     }
 
     /// The worker that may have a stream of this set unheard of, if there is one.
