@@ -18,11 +18,11 @@ use tokio::time::timeout;
 use tonic::transport::ServerTlsConfig;
 
 use crate::admin::Admin;
-use crate::config::Settings;
+use crate::config::{PlatformSettings, Settings};
 use crate::driver::{self, Driver};
 use crate::http::{self, HttpState};
 use crate::metrics::Metrics;
-use crate::platform::{Platform, file};
+use crate::platform::{Platform, file, kube};
 use crate::server::{self, GrpcPort};
 use crate::telemetry::Telemetry;
 
@@ -107,16 +107,34 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
-    let platform = file::start(file::Settings {
-        manifests: settings.manifests,
-        state_dir: settings.state_dir,
-        identity: settings.identity,
-        address,
-        takeover_after: settings.takeover_after,
-        leadership: settings.leadership,
-        bounds: settings.bounds,
-    })
-    .await?;
+    let platform = match settings.platform {
+        PlatformSettings::Files { manifests, state_dir } => {
+            file::start(file::Settings {
+                manifests,
+                state_dir,
+                identity: settings.identity,
+                address,
+                takeover_after: settings.takeover_after,
+                leadership: settings.leadership,
+                bounds: settings.bounds,
+            })
+            .await?
+        }
+        PlatformSettings::Kubernetes { namespace, watched, service, audience } => {
+            kube::start(kube::Settings {
+                namespace,
+                watched,
+                service,
+                audience,
+                identity: settings.identity,
+                address,
+                takeover_after: settings.takeover_after,
+                leadership: settings.leadership,
+                bounds: settings.bounds,
+            })
+            .await?
+        }
+    };
     let options = Options {
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
@@ -201,6 +219,15 @@ pub fn check(manifests: &Path) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Prints the custom resource definitions that `platform::kube` reads.
+///
+/// # Errors
+/// Where they cannot be written as YAML.
+pub fn crds() -> anyhow::Result<ExitCode> {
+    print!("{}", kube::crds()?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
