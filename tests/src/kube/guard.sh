@@ -20,7 +20,7 @@ patiently() {
 }
 
 group_ended() {
-    ! kill -KILL -- "-$group"
+    ! kill -s KILL -- "-$group"
 }
 
 no_cgroup() {
