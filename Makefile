@@ -77,8 +77,13 @@ binaries: ## The coordinator and the agent, as in an image but for optimisation.
 	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent
 
 .PHONY: tools
-tools: ## buf and grpcurl, pinned, into .cache/bin. `make tools`
+tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools`
 	@tests/tools/install
+
+.PHONY: cluster
+cluster: tools ## A real Kubernetes to try things by hand in, until Ctrl-C. `make cluster` or `make cluster NODE=1`
+	@cargo build $(CARGO_FLAGS) -p tests --bin cluster
+	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin cluster -- $(if $(NODE),--node)
 
 .PHONY: clean
 clean: ## Removes everything that was built. `make clean`

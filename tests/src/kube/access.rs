@@ -1,0 +1,167 @@
+//! A way into a cluster: the real kubectl, a client, and tokens of service accounts. Whoever holds
+//! one of [`super::ControlPlane`]'s own is its administrator.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use super::binaries;
+use super::kubeconfig::{self, Speaker};
+
+/// A way into a cluster, as whom its kubeconfig says.
+#[derive(Clone, Debug)]
+pub struct Access {
+    kubeconfig: PathBuf,
+}
+
+/// What a token is to be good for.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenFor<'a> {
+    /// The service account's namespace.
+    pub namespace: &'a str,
+    /// The service account's name.
+    pub service_account: &'a str,
+    /// Who is to accept it; none for the API server itself.
+    pub audience: Option<&'a str>,
+    /// The name and UID of the pod that it ends with.
+    pub pod: Option<(&'a str, &'a str)>,
+    /// Its life; the API server gives at least 600 seconds.
+    pub seconds: i64,
+}
+
+impl Access {
+    /// The way in that a kubeconfig describes.
+    #[must_use]
+    pub fn new(kubeconfig: PathBuf) -> Self {
+        Self { kubeconfig }
+    }
+
+    /// Where the kubeconfig lies.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// A client of this cluster.
+    ///
+    /// # Panics
+    /// Where the kubeconfig is none.
+    pub async fn client(&self) -> Client {
+        let config = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
+        Client::try_from(config.expect("a usable kubeconfig")).expect("a client")
+    }
+
+    /// The command `kubectl` with this kubeconfig and arguments.
+    #[must_use]
+    pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binaries::path("kubectl"));
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.arg("--cache-dir").arg(self.kubeconfig.with_file_name("kubectl-cache"));
+        command.args(arguments);
+        command
+    }
+
+    /// Runs kubectl: what it wrote, or what it complained of.
+    ///
+    /// # Errors
+    /// What kubectl wrote to its second output, where it failed.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = self.kubectl_command(arguments);
+        answer(command.stdin(Stdio::null()).output().expect("kubectl starts"))
+    }
+
+    /// Runs kubectl and returns what it wrote.
+    ///
+    /// # Panics
+    /// Where it fails.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let answer = self.try_kubectl(arguments);
+        answer.unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
+    }
+
+    /// Runs kubectl with `input` as its input: `apply -f -`, for instance.
+    ///
+    /// # Errors
+    /// What kubectl wrote to its second output, where it failed.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn try_kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut command = self.kubectl_command(arguments);
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = pipes.spawn().expect("kubectl starts");
+        let mut pipe = child.stdin.take().expect("a pipe");
+        // kubectl reads all of its input before it writes anything. Where it has failed before, its
+        // complaint says more than the broken pipe.
+        let _ = pipe.write_all(input.as_bytes());
+        drop(pipe);
+        answer(child.wait_with_output().expect("kubectl ends"))
+    }
+
+    /// Applies a manifest.
+    ///
+    /// # Panics
+    /// Where the API server refuses it.
+    pub fn apply(&self, manifest: &str) {
+        if let Err(error) = self.try_kubectl_with(&["apply", "-f", "-"], manifest) {
+            panic!("kubectl apply: {error}\n{manifest}");
+        }
+    }
+
+    /// A token of a service account.
+    ///
+    /// # Errors
+    /// What the API server says against it.
+    pub async fn token(&self, wanted: TokenFor<'_>) -> Result<String, kube::Error> {
+        let bound = wanted.pod.map(|(name, uid)| BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+        });
+        let spec = TokenRequestSpec {
+            audiences: Some(wanted.audience.into_iter().map(str::to_owned).collect()),
+            bound_object_ref: bound,
+            expiration_seconds: Some(wanted.seconds),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await, wanted.namespace);
+        let answer = accounts
+            .create_token_request(wanted.service_account, &Default::default(), &request)
+            .await?;
+        let token = answer.status.and_then(|status| status.token);
+        Ok(token.expect("a granted request has its token"))
+    }
+
+    /// The way in of whoever bears `token`; its kubeconfig is written to `file`.
+    ///
+    /// # Panics
+    /// Where this kubeconfig names no cluster, or `file` cannot be written.
+    #[must_use]
+    pub fn with_token(&self, token: &str, file: &Path) -> Self {
+        let config = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
+        let cluster = config.clusters.first().and_then(|named| named.cluster.as_ref());
+        let cluster = cluster.expect("a kubeconfig that names a cluster");
+        let url = cluster.server.as_deref().expect("an API server");
+        let authority = cluster.certificate_authority.as_deref().expect("a trusted certificate");
+        kubeconfig::write(file, url, Path::new(authority), Speaker::Token(token));
+        Self::new(file.to_owned())
+    }
+}
+
+fn answer(output: Output) -> Result<String, String> {
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}

@@ -1,0 +1,335 @@
+//! A real control plane on this machine: etcd, kube-apiserver, kube-controller-manager and
+//! kube-scheduler, at ports of their own, so that several can run side by side. All of it ends
+//! with the value, or with the process that started it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::access::Access;
+use super::binaries;
+use super::guard::{Guard, Left};
+use super::pki::{AUTHORITY, Pki, Subject};
+use crate::process::Process;
+
+/// A hang shows as a failure after this time, on a machine that compiles beside the tests, too.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Where nobody listens and no reply comes from: an address for documentation (RFC 5737).
+const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Ports that neither the system gives to outgoing connections nor Kubernetes to Services, so that
+/// a stopped API server finds its own free when it starts again.
+const PORTS: std::ops::Range<u16> = 15_000..30_000;
+
+/// A process of the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// etcd, which keeps its data in memory.
+    Etcd,
+    /// kube-apiserver.
+    ApiServer,
+    /// kube-controller-manager.
+    ControllerManager,
+    /// kube-scheduler.
+    Scheduler,
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct ControlPlane {
+    access: Access,
+    processes: Mutex<BTreeMap<Component, Process>>,
+    pub(super) pki: Pki,
+    pub(super) site: Site,
+    folder: PathBuf,
+    data: PathBuf,
+    api: SocketAddr,
+    etcd: [SocketAddr; 2],
+    /// The last to go: it removes the folders.
+    pub(super) guard: Guard,
+}
+
+/// Where a control plane is on the network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site {
+    /// What the API server listens at.
+    pub(super) address: Ipv4Addr,
+    /// The network of the Services: 256 addresses from here.
+    pub(super) services: Ipv4Addr,
+}
+
+impl Site {
+    /// On loopback, where no pod could reach it.
+    const LOOPBACK: Self =
+        Self { address: Ipv4Addr::LOCALHOST, services: Ipv4Addr::new(10, 96, 0, 0) };
+
+    /// The Service of the API server has the first address.
+    fn service(self) -> Ipv4Addr {
+        let [a, b, c, _] = self.services.octets();
+        Ipv4Addr::new(a, b, c, 1)
+    }
+}
+
+impl ControlPlane {
+    /// Starts one on loopback, and waits until pods can be created; none where its binaries are
+    /// missing, which is then noted for the end of `make test`.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn start() -> Option<Self> {
+        Self::start_at(Site::LOOPBACK, Guard::start())
+    }
+
+    /// Starts one elsewhere.
+    pub(super) fn start_at(site: Site, guard: Guard) -> Option<Self> {
+        if !binaries::all(&binaries::CONTROL_PLANE) {
+            return None;
+        }
+        let folder = own_folder(&std::env::temp_dir());
+        let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| memory.is_dir());
+        let data = own_folder(memory.as_deref().unwrap_or(&folder));
+        guard.leave(Left::Folder(&folder));
+        guard.leave(Left::Folder(&data));
+        let pki = Pki::create(&folder.join("pki"));
+        let [first, second, third] = free_ports();
+        let api = SocketAddr::from((site.address, first));
+        let etcd = [second, third].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let url = format!("https://{api}");
+        let admin = Subject::user("admin", Some("system:masters"));
+        let access = Access::new(pki.kubeconfig("admin", &url, admin));
+        let processes = Mutex::default();
+        let plane = Self { access, processes, pki, site, folder, data, api, etcd, guard };
+        plane.issue();
+        plane.start_component(Component::Etcd);
+        plane.start_component(Component::ApiServer);
+        plane.start_component(Component::ControllerManager);
+        plane.start_component(Component::Scheduler);
+        let account = ["--namespace", "default", "get", "serviceaccount", "default"];
+        plane.until("the default service account", || plane.access.try_kubectl(&account).is_ok());
+        Some(plane)
+    }
+
+    /// The administrator's way in.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The API server's address, as a URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://{}", self.api)
+    }
+
+    /// The file of the certificate that the API server is known by.
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        self.pki.path(AUTHORITY)
+    }
+
+    /// A folder that lives as long as the control plane; all logs are in it.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts a component that was stopped, with what it had known, and waits for the API server
+    /// to be ready where it is that.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    pub fn start_component(&self, component: Component) {
+        let mut command = match component {
+            Component::Etcd => self.etcd_command(),
+            Component::ApiServer => self.api_server_command(),
+            Component::ControllerManager => self.controller_manager_command(),
+            Component::Scheduler => self.scheduler_command(),
+        };
+        let process = self.guard.process(&mut command, &self.log(component));
+        self.processes.lock().expect("no panic in between").insert(component, process);
+        match component {
+            Component::Etcd => self.until("etcd", || answers(self.etcd[0])),
+            Component::ApiServer => self.until("the API server", || {
+                answers(self.api) && self.access.try_kubectl(&["get", "--raw", "/readyz"]).is_ok()
+            }),
+            Component::ControllerManager | Component::Scheduler => {}
+        }
+    }
+
+    /// Kills a component, as `kill -9` does.
+    ///
+    /// # Panics
+    /// Where it was not running.
+    pub fn kill_component(&self, component: Component) {
+        let process = self.processes.lock().expect("no panic in between").remove(&component);
+        drop(process.unwrap_or_else(|| panic!("{component:?} was not running")));
+    }
+
+    fn log(&self, component: Component) -> PathBuf {
+        self.folder.join(match component {
+            Component::Etcd => "etcd.log",
+            Component::ApiServer => "kube-apiserver.log",
+            Component::ControllerManager => "kube-controller-manager.log",
+            Component::Scheduler => "kube-scheduler.log",
+        })
+    }
+
+    /// Waits for a condition, and for as long as every component runs.
+    fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !condition() {
+            let mut processes = self.processes.lock().expect("no panic in between");
+            for (component, process) in processes.iter_mut() {
+                if let Some(status) = process.ended() {
+                    panic!("{component:?} ended ({status}):\n{}", end_of(&process.log()));
+                }
+            }
+            assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+            drop(processes);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn issue(&self) {
+        let Site { address, .. } = self.site;
+        let addresses = [address, Ipv4Addr::LOCALHOST, self.site.service()].map(IpAddr::from);
+        let hosts = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+        let subject =
+            Subject { name: "kube-apiserver", group: None, hosts: &hosts, addresses: &addresses };
+        self.pki.issue("apiserver", subject);
+        let to_kubelets = Subject::user("kube-apiserver-kubelet-client", Some("system:masters"));
+        self.pki.issue("kubelet-client", to_kubelets);
+        for name in ["kube-controller-manager", "kube-scheduler"] {
+            let user = format!("system:{name}");
+            self.pki.kubeconfig(name, &self.url(), Subject::user(&user, None));
+        }
+    }
+
+    fn etcd_command(&self) -> Command {
+        let [clients, peers] = self.etcd.map(|address| format!("http://{address}"));
+        let mut command = command("etcd");
+        command.arg("--data-dir").arg(&self.data);
+        command.args(["--name=tests", "--unsafe-no-fsync", "--log-level=warn"]);
+        command.arg(format!("--listen-client-urls={clients}"));
+        command.arg(format!("--advertise-client-urls={clients}"));
+        command.arg(format!("--listen-peer-urls={peers}"));
+        command.arg(format!("--initial-advertise-peer-urls={peers}"));
+        command.arg(format!("--initial-cluster=tests={peers}"));
+        command
+    }
+
+    fn api_server_command(&self) -> Command {
+        let Site { address, services } = self.site;
+        let mut command = command("kube-apiserver");
+        command.arg(format!("--etcd-servers=http://{}", self.etcd[0]));
+        command.arg(format!("--bind-address={address}"));
+        command.arg(format!("--secure-port={}", self.api.port()));
+        command.arg(format!("--service-cluster-ip-range={services}/24"));
+        match address.is_loopback() {
+            // Nobody but this machine can reach it: no address for pods to be told of.
+            true => command
+                .arg(format!("--advertise-address={NOWHERE}"))
+                .arg("--endpoint-reconciler-type=none"),
+            false => command.arg(format!("--advertise-address={address}")),
+        };
+        for (flag, file) in [
+            ("--tls-cert-file", "apiserver.crt"),
+            ("--tls-private-key-file", "apiserver.key"),
+            ("--client-ca-file", AUTHORITY),
+            ("--kubelet-certificate-authority", AUTHORITY),
+            ("--kubelet-client-certificate", "kubelet-client.crt"),
+            ("--kubelet-client-key", "kubelet-client.key"),
+            ("--service-account-key-file", "tokens.pub"),
+            ("--service-account-signing-key-file", "tokens.key"),
+        ] {
+            command.arg(flag).arg(self.pki.path(file));
+        }
+        command.args([
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-extend-token-expiration=false",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--profiling=false",
+        ]);
+        command
+    }
+
+    fn controller_manager_command(&self) -> Command {
+        let mut command = self.client_command("kube-controller-manager");
+        command.arg("--service-account-private-key-file").arg(self.pki.path("tokens.key"));
+        command.arg("--root-ca-file").arg(self.pki.path(AUTHORITY));
+        command.args([
+            "--use-service-account-credentials=true",
+            "--controllers=*,-cloud-node-lifecycle-controller,-service-lb-controller",
+            // A lost node is known after 20 seconds instead of 50.
+            "--node-monitor-period=2s",
+            "--node-monitor-grace-period=20s",
+            "--kube-api-qps=100",
+            "--kube-api-burst=200",
+        ]);
+        command
+    }
+
+    fn scheduler_command(&self) -> Command {
+        self.client_command("kube-scheduler")
+    }
+
+    /// A component that is a client of the API server, and serves nobody.
+    fn client_command(&self, name: &str) -> Command {
+        let mut command = command(name);
+        command.arg("--kubeconfig").arg(self.pki.path(&format!("{name}.kubeconfig")));
+        command.args(["--leader-elect=false", "--secure-port=0", "--profiling=false"]);
+        command
+    }
+}
+
+/// A binary that uses no proxy: all its peers are on this machine.
+pub(super) fn command(name: &str) -> Command {
+    let mut command = Command::new(binaries::path(name));
+    for variable in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "KUBECONFIG"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// The last lines of a log.
+pub(super) fn end_of(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// A new folder with a short name: sockets' paths are limited to about a hundred characters.
+fn own_folder(place: &Path) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = place.join(format!("leasehold-{}-{number}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a new folder");
+    folder
+}
+
+fn answers(address: SocketAddr) -> bool {
+    TcpStream::connect(address).is_ok()
+}
+
+/// Ports on loopback that nobody listens on.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let mut kept = Vec::with_capacity(N);
+    for _ in 0..10_000 {
+        let port = fastrand::u16(PORTS);
+        // Kept until all are found, so that none is found twice.
+        kept.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+        if kept.len() == N {
+            let port = |at: usize| kept[at].local_addr().expect("a bound address").port();
+            return std::array::from_fn(port);
+        }
+    }
+    panic!("no free ports between {PORTS:?}");
+}

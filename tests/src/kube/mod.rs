@@ -1,0 +1,14 @@
+//! A real Kubernetes for tests: its control plane on this machine, nodes that play their pods, and
+//! a real node. Nothing in here stands in for the API server, its controllers or the scheduler.
+
+mod access;
+mod binaries;
+mod cluster;
+mod control_plane;
+mod guard;
+mod kubeconfig;
+mod pki;
+
+pub use access::{Access, TokenFor};
+pub use cluster::{Cluster, EXISTING_VARIABLE};
+pub use control_plane::{Component, ControlPlane};

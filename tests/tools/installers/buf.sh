@@ -1,0 +1,21 @@
+# buf, from its wheel: it lints the protos and compares them with the contract.
+
+install_buf() {
+    local want
+    want=$(key "$here/requirements.txt")
+    fresh buf "$want" && return
+    rm -f "$bin/buf"
+    echo "==> installing buf (a few seconds)"
+    if ! command -v python3 >/dev/null; then
+        left_out buf "python3 was not found; Debian's packages python3 and python3-pip have it"
+        return
+    fi
+    rm -rf "$root/.cache/buf"
+    if ! python3 -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+        --target "$root/.cache/buf" -r "$here/requirements.txt" >"$log" 2>&1; then
+        left_out buf "pip could not install it: $(tail -n 1 "$log")"
+        return
+    fi
+    ln -sf ../buf/bin/buf "$bin/buf"
+    echo "$want" >"$bin/buf.key"
+}

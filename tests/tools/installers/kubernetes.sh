@@ -1,0 +1,70 @@
+# The real Kubernetes of the tests, built from Go modules: the first time about ten minutes, then
+# never again while the pins stay. The folder is named by the pins and shared by all clones; an
+# older one goes when the new one is complete.
+#
+# What KUBEBUILDER_ASSETS holds is taken from there instead.
+
+# The name of each binary and the package it is built from.
+kubernetes_binaries=(
+    "etcd go.etcd.io/etcd/server/v3"
+    "kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver"
+    "kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager"
+    "kube-scheduler k8s.io/kubernetes/cmd/kube-scheduler"
+    "kubectl k8s.io/kubernetes/cmd/kubectl"
+    "kubelet k8s.io/kubernetes/cmd/kubelet"
+    "kube-proxy k8s.io/kubernetes/cmd/kube-proxy"
+    "pause ./pause"
+)
+
+# kubernetes_has FOLDER NAME: whether the binary is there or among the user's own.
+kubernetes_has() {
+    [[ -x $1/$2 || (-n ${KUBEBUILDER_ASSETS:-} && -x $KUBEBUILDER_ASSETS/$2) ]]
+}
+
+# kubernetes_build FOLDER NAME PACKAGE: builds one binary, whole or not at all.
+kubernetes_build() {
+    local version minor stamp=k8s.io/component-base/version
+    version=$(cd "$here/kubernetes" && go list -m -f '{{.Version}}' k8s.io/kubernetes) || return
+    minor=${version#v1.}
+    (cd "$here/kubernetes" && CGO_ENABLED=0 nice go build -trimpath -buildvcs=false \
+        -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 \
+            -X $stamp.gitMinor=${minor%%.*}" \
+        -o "$1/.$2.new" "$3") && mv "$1/.$2.new" "$1/$2"
+}
+
+install_kubernetes() {
+    local caches=${XDG_CACHE_HOME:-$HOME/.cache}/leasehold folder entry name package number=0
+    folder=$caches/kubernetes-$(key "$here"/kubernetes/go.{mod,sum} "$here"/kubernetes/pause/*.go)
+    mkdir -p "$folder"
+    ln -sfn "$folder" "$root/.cache/kubernetes"
+    # Two clones that build at once would do the work twice.
+    exec {lock}>"$caches/lock"
+    flock "$lock"
+    for entry in "${kubernetes_binaries[@]}"; do
+        read -r name package <<<"$entry"
+        number=$((number + 1))
+        kubernetes_has "$folder" "$name" && continue
+        if ! command -v go >/dev/null; then
+            left_out "Kubernetes' $name" "go was not found; it needs Go 1.26 or newer"
+            continue
+        fi
+        printf '==> building %s (%d of %d; ' "$name" "$number" "${#kubernetes_binaries[@]}"
+        echo "the first time some minutes for kube-apiserver, a minute for others)"
+        if ! kubernetes_build "$folder" "$name" "$package" >"$log" 2>&1; then
+            left_out "Kubernetes' $name" "go could not build it: $(tail -n 1 "$log")"
+        fi
+    done
+    kubernetes_forget_others "$caches" "$folder"
+    flock -u "$lock"
+}
+
+# kubernetes_forget_others CACHES FOLDER: once the folder is complete, no older one is needed.
+kubernetes_forget_others() {
+    local entry other
+    for entry in "${kubernetes_binaries[@]}"; do
+        kubernetes_has "$2" "${entry%% *}" || return 0
+    done
+    for other in "$1"/kubernetes-*; do
+        [[ $other == "$2" ]] || rm -rf "$other"
+    done
+}
