@@ -6,9 +6,14 @@ mod binaries;
 mod cluster;
 mod control_plane;
 mod guard;
+mod hollow_node;
 mod kubeconfig;
 mod pki;
+mod pod_status;
+mod pods;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
 pub use control_plane::{Component, ControlPlane};
+pub use hollow_node::HollowNode;
+pub use pods::{NoProcesses, PlayedPod, Runner};
