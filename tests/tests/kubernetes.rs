@@ -3,3 +3,11 @@
 
 #[path = "kubernetes/harness.rs"]
 mod harness;
+#[path = "kubernetes/leaders.rs"]
+mod leaders;
+#[path = "kubernetes/outage.rs"]
+mod outage;
+#[path = "kubernetes/rollout.rs"]
+mod rollout;
+#[path = "kubernetes/swarm.rs"]
+mod swarm;
