@@ -3,3 +3,5 @@
 
 #[path = "kubernetes/harness.rs"]
 mod harness;
+#[path = "kubernetes/real_node.rs"]
+mod real_node;
