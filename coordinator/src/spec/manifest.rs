@@ -223,6 +223,7 @@ pub struct StreamEntry {
     /// Its name, unique within the set: printable text without white space at its ends.
     #[schemars(length(min = 1, max = limits::STREAM_NAME_BYTES_MAX))]
     #[schemars(regex(pattern = STREAM_NAME_PATTERN))]
+    #[schemars(extend("x-wanted" = "printable text without white space at its ends"))]
     pub name: String,
     /// Its share of a worker's load.
     #[serde(default = "one")]
