@@ -2,6 +2,8 @@
 //! what is newest at its handshake and keeps it to its end; files that cannot be used are named
 //! with their flag and what is wrong with them, and never replace what can be used.
 
+pub mod trust;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
