@@ -73,6 +73,8 @@ impl Sockets {
 /// What a replica needs beside its sockets and its platform.
 #[derive(Debug, Default)]
 pub struct Options {
+    /// This replica's name.
+    pub identity: String,
     /// How far clocks may be apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
@@ -107,6 +109,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
+    let identity = settings.identity.clone();
     let platform = match settings.platform {
         PlatformSettings::Files { manifests, state_dir } => {
             file::start(file::Settings {
@@ -136,6 +139,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         }
     };
     let options = Options {
+        identity,
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls,
@@ -169,7 +173,13 @@ pub async fn serve(
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
     let admin = Admin::new(handle);
-    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, admin };
+    let port = GrpcPort {
+        identity: options.identity,
+        socket: sockets.grpc,
+        tls: options.tls,
+        sessions,
+        admin,
+    };
 
     // First the driver stops, then the ports: agents are still told where things stand.
     let (stop_driver, driver_stops) = watch::channel(false);

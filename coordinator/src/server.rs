@@ -5,6 +5,7 @@ mod codec;
 mod inbound;
 pub(crate) mod incoming;
 mod outbound;
+mod peer;
 mod service;
 
 use std::future::Future;
@@ -19,6 +20,7 @@ use tonic_health::server::HealthReporter;
 
 pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
+use self::peer::Peer;
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::driver::SessionPort;
@@ -40,6 +42,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// What the port is made of.
 #[derive(Debug)]
 pub(crate) struct GrpcPort {
+    /// This replica's name, for its peers.
+    pub(crate) identity: String,
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<ServerTlsConfig>,
     pub(crate) sessions: SessionPort,
@@ -67,6 +71,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
     if let Some(tls) = port.tls {
         server = server.tls_config(tls)?;
     }
+    let peer = Peer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -86,6 +91,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
     server
         .add_service(sessions)
         .add_service(admin)
+        .add_service(peer)
         .add_service(health)
         .add_service(reflection.build_v1()?)
         .add_service(reflection_alpha.build_v1alpha()?)

@@ -2,11 +2,25 @@
 //! known from their pods, agents proven by their service-account tokens. It decides nothing about
 //! leases: it says what is wanted and what is, and shows what the core has decided.
 
+mod campaign;
+mod election;
+pub mod names;
+mod peer;
+mod vigil;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::TimeBounds;
+use anyhow::Context as _;
+use kube::Client;
+use leasehold_coordinator_core::event::{Event, Exposure};
+use leasehold_types::{TimeBounds, WorkerKey};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::Platform;
+use self::campaign::{Campaign, CampaignSettings, Exposures};
+use self::election::Election;
+use super::{Access, COMMANDS_MAX, EVENTS_MAX, Platform};
 
 /// How a replica runs on Kubernetes.
 #[derive(Clone, Debug)]
@@ -37,7 +51,43 @@ pub struct Settings {
 /// Where no configuration of a cluster is found. Whatever goes wrong later is logged and tried
 /// again.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
-    anyhow::bail!("{settings:?}")
+    let client = Client::try_default().await.context("no configuration of a cluster")?;
+    let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let (problem_sender, problems) = watch::channel(Arc::default());
+    let (ready, is_ready) = oneshot::channel();
+    let Settings { namespace, identity, address, takeover_after, leadership, bounds, .. } =
+        settings;
+    // A word of this process's own, so that each start is another holder.
+    let holder = format!("{identity}_{:012x}", fastrand::u64(..1 << 48));
+    let election = Election::new(client, &namespace, holder, address.clone(), leadership);
+    let settings =
+        CampaignSettings { identity, address, takeover_after, leadership, bounds, trust: None };
+    let campaign =
+        Campaign::new(settings, election, Nothing, event_sender.clone(), command_receiver);
+    tokio::spawn(campaign.run(is_ready));
+    tokio::spawn(async move {
+        let _ = event_sender.send(Event::Desired(Arc::default())).await;
+        let _ = ready.send(());
+        problem_sender.closed().await;
+    });
+    Ok(Platform { events, commands, problems, access: Access::Open, attend: None })
+}
+
+/// No workers.
+#[derive(Clone)]
+struct Nothing;
+
+impl Exposures for Nothing {
+    async fn list_exposed(&self) -> Result<BTreeMap<WorkerKey, Exposure>, kube::Error> {
+        Ok(BTreeMap::new())
+    }
+
+    async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
+        vec![true; entries.len()]
+    }
+
+    async fn conceal(&self, _: &[WorkerKey]) {}
 }
 
 /// The custom resource definitions, as YAML documents.
