@@ -1,0 +1,13 @@
+//! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
+//! and nodes of their own in it.
+
+#[path = "kubernetes/harness.rs"]
+mod harness;
+#[path = "kubernetes/leaders.rs"]
+mod leaders;
+#[path = "kubernetes/outage.rs"]
+mod outage;
+#[path = "kubernetes/rollout.rs"]
+mod rollout;
+#[path = "kubernetes/swarm.rs"]
+mod swarm;
