@@ -3,6 +3,7 @@
 //! with the value, or with the process that started it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -291,9 +292,14 @@ impl ControlPlane {
     }
 }
 
-/// A binary that uses no proxy: all its peers are on this machine.
-pub(super) fn command(name: &str) -> Command {
-    let mut command = Command::new(binaries::path(name));
+/// One of Kubernetes' binaries.
+fn command(name: &str) -> Command {
+    local(binaries::path(name))
+}
+
+/// A program that uses no proxy: all its peers are on this machine.
+pub(super) fn local(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     for variable in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "KUBECONFIG"] {
         command.env_remove(variable);
     }

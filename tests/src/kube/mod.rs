@@ -3,12 +3,25 @@
 
 mod access;
 mod binaries;
+mod bridge;
 mod cluster;
 mod control_plane;
 mod guard;
+mod hollow_node;
+mod image;
 mod kubeconfig;
+mod machine;
+mod node;
 mod pki;
+mod pod_status;
+mod pods;
+mod real_cluster;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
 pub use control_plane::{Component, ControlPlane};
+pub use hollow_node::HollowNode;
+pub use image::Image;
+pub use node::{Node, PAUSE_IMAGE};
+pub use pods::{NoProcesses, PlayedPod, Runner};
+pub use real_cluster::RealCluster;

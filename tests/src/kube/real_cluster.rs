@@ -1,0 +1,85 @@
+//! A control plane with real nodes: pods are containers here, with addresses, Services and mounted
+//! tokens.
+
+use super::access::Access;
+use super::binaries;
+use super::bridge::Bridge;
+use super::control_plane::{ControlPlane, Site};
+use super::guard::{Guard, Left};
+use super::image::Image;
+use super::machine;
+use super::node::Node;
+use crate::toolbox;
+
+/// A control plane and its real nodes.
+#[derive(Debug)]
+pub struct RealCluster {
+    // Before the control plane, whose guard ends what a node has left.
+    nodes: Vec<Node>,
+    plane: ControlPlane,
+    bridge: Bridge,
+}
+
+impl RealCluster {
+    /// Starts one with one node; none where this machine lacks or forbids something, which is then
+    /// noted for the end of `make test`.
+    ///
+    /// # Panics
+    /// Where it does not come up, though the machine has and allows everything.
+    #[must_use]
+    pub fn start() -> Option<Self> {
+        if !binaries::all(&binaries::CONTROL_PLANE) {
+            return None;
+        }
+        if let Err((missing, why)) = machine::allows_nodes() {
+            toolbox::leave_out("tests on a real node", &why, missing);
+            return None;
+        }
+        let bridge = Bridge::choose();
+        let guard = Guard::start();
+        guard.leave(Left::Bridge(&bridge.name()));
+        bridge.create().expect("allowed a moment ago");
+        let site = Site { address: bridge.address(), services: bridge.services() };
+        let plane = ControlPlane::start_at(site, guard)?;
+        let mut cluster = Self { nodes: Vec::new(), plane, bridge };
+        cluster.add_node();
+        Some(cluster)
+    }
+
+    /// Starts one more node; there is room for six.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    pub fn add_node(&mut self) {
+        let number = u8::try_from(self.nodes.len() + 1).expect("few nodes");
+        self.nodes.push(Node::start(&self.plane, &self.bridge, number));
+    }
+
+    /// The control plane.
+    #[must_use]
+    pub fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    /// The nodes, in the order in which they joined.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The administrator's way in.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        self.plane.access()
+    }
+
+    /// Makes an image known to all nodes, to be used with `imagePullPolicy: Never`.
+    ///
+    /// # Panics
+    /// Where a node does not take it.
+    pub fn load(&self, image: &Image) {
+        for node in &self.nodes {
+            node.load(image);
+        }
+    }
+}

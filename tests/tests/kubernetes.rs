@@ -1,0 +1,5 @@
+//! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
+//! and nodes of their own in it.
+
+#[path = "kubernetes/harness.rs"]
+mod harness;

@@ -1,0 +1,205 @@
+//! The harness is real: what the tests of this ring rely on holds of the control plane that they
+//! are given.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use kube::Api;
+use kube::api::PostParams;
+use tests::kube::{
+    Access, Cluster, Component, ControlPlane, HollowNode, NoProcesses, PlayedPod, Runner, TokenFor,
+};
+use tokio::sync::mpsc;
+
+/// A Deployment of three on one node.
+fn deployment(node: &str) -> String {
+    format!(
+        r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: three}}
+spec:
+  replicas: 3
+  selector: {{matchLabels: {{app: three}}}}
+  template:
+    metadata: {{labels: {{app: three}}}}
+    spec:
+      nodeSelector: {{kubernetes.io/hostname: {node}}}
+      terminationGracePeriodSeconds: 30
+      initContainers: [{{name: side, image: none, restartPolicy: Always}}]
+      containers: [{{name: main, image: none}}]
+"#
+    )
+}
+
+/// Says what happens to its pods, and ends none before it is told to.
+struct Told {
+    events: mpsc::UnboundedSender<(&'static str, PlayedPod)>,
+    may_end: tokio::sync::Semaphore,
+}
+
+impl Runner for Told {
+    async fn start(&self, pod: PlayedPod) {
+        self.events.send(("start", pod)).expect("the test listens");
+    }
+
+    async fn stop(&self, pod: PlayedPod, _grace: Duration) {
+        self.events.send(("stop", pod)).expect("the test listens");
+        self.may_end.acquire().await.expect("never closed").forget();
+    }
+
+    async fn kill(&self, pod: PlayedPod) {
+        self.events.send(("kill", pod)).expect("the test listens");
+    }
+}
+
+/// Applies a manifest to a namespace.
+fn apply(access: &Access, namespace: &str, manifest: &str) {
+    let arguments = ["--namespace", namespace, "apply", "-f", "-"];
+    access.try_kubectl_with(&arguments, manifest).expect("the manifest is taken");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_runs_on_a_played_node_and_its_pods_end_after_their_processes() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("played");
+    let (events, mut told) = mpsc::unbounded_channel();
+    let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
+    let node = HollowNode::join(access.client().await, &namespace, runner.clone()).await;
+    apply(access, &namespace, &deployment(node.name()));
+    let within = ["--namespace", &namespace];
+    let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
+    access.kubectl(&[&within[..], &wait].concat());
+    for _ in 0..3 {
+        let (what, pod) = told.recv().await.expect("the node plays");
+        assert_eq!((what, pod.labels["app"].as_str()), ("start", "three"));
+        assert_eq!(
+            (pod.namespace.as_str(), pod.service_account.as_str()),
+            (&*namespace, "default")
+        );
+    }
+
+    access.kubectl(&[&within[..], &["scale", "deployment/three", "--replicas=0"]].concat());
+    for _ in 0..3 {
+        assert_eq!(told.recv().await.expect("the node plays").0, "stop");
+    }
+    let pods = || access.kubectl(&[&within[..], &["get", "pods", "--output=name"]].concat());
+    assert_eq!(pods().lines().count(), 3, "no pod is gone before its processes are");
+    runner.may_end.add_permits(3);
+    access.kubectl(&[&within[..], &["wait", "--for=delete", "pods", "--all"]].concat());
+    assert_eq!(pods(), "");
+    node.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_outlives_its_grace_period_is_killed() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("killed");
+    let (events, mut told) = mpsc::unbounded_channel();
+    let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
+    let node = HollowNode::join(access.client().await, &namespace, runner).await;
+    apply(access, &namespace, &deployment(node.name()));
+    let (_, pod) = told.recv().await.expect("the node plays");
+    let delete = ["delete", "pod", &pod.name, "--grace-period=1", "--wait=false"];
+    access.kubectl(&[&["--namespace", &namespace][..], &delete].concat());
+    let mut seen = Vec::new();
+    while seen.last() != Some(&"kill") {
+        let (what, other) = told.recv().await.expect("the node plays");
+        if other.uid == pod.uid {
+            seen.push(what);
+        }
+    }
+    assert_eq!(seen, ["stop", "kill"]);
+    node.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_evicts_pods_and_keeps_to_the_disruption_budget() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("drained");
+    let node = HollowNode::join(access.client().await, &namespace, Arc::new(NoProcesses)).await;
+    apply(access, &namespace, &deployment(node.name()));
+    let budget = r"
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: all}
+spec: {maxUnavailable: 0, selector: {matchLabels: {app: three}}}
+";
+    apply(access, &namespace, budget);
+    let within = ["--namespace", &namespace];
+    let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
+    access.kubectl(&[&within[..], &wait].concat());
+    let allowed = ["wait", "--for=condition=DisruptionAllowed=False", "pdb/all"];
+    access.kubectl(&[&within[..], &allowed].concat());
+
+    let drain = ["drain", node.name(), "--timeout=3s"];
+    let refused = access.try_kubectl(&drain).expect_err("the budget allows none");
+    assert!(refused.contains("disruption budget"), "{refused}");
+    access.kubectl(&[&within[..], &["delete", "pdb/all"]].concat());
+    access.kubectl(&["drain", node.name(), "--timeout=60s"]);
+    let bound = format!("--field-selector=spec.nodeName={}", node.name());
+    let left = access.kubectl(&[&within[..], &["get", "pods", "-o", "name", &bound]].concat());
+    assert_eq!(left, "");
+    node.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_good_for_its_audience_and_while_its_pod_lives() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("token");
+    let within = ["--namespace", &namespace];
+    access.kubectl(&[&within[..], &["wait", "--for=create", "serviceaccount/default"]].concat());
+    let run = ["run", "one", "--image=none", "--output=jsonpath={.metadata.uid}"];
+    let uid = access.kubectl(&[&within[..], &run].concat());
+    let wanted = TokenFor {
+        namespace: &namespace,
+        service_account: "default",
+        audience: Some("leasehold"),
+        pod: Some(("one", &uid)),
+        seconds: 600,
+    };
+    let token = access.token(wanted).await.expect("a token");
+    let reviews: Api<TokenReview> = Api::all(access.client().await);
+    let review = async |audience: &str| {
+        let audiences = Some(vec![audience.to_owned()]);
+        let spec = TokenReviewSpec { token: token.clone(), audiences };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let answer = reviews.create(&PostParams::default(), &review).await.expect("an answer");
+        answer.status.expect("a status")
+    };
+    let good = review("leasehold").await;
+    assert_eq!(good.authenticated, Some(true));
+    let user = good.user.expect("a user");
+    let extra = user.extra.expect("what the token is bound to");
+    assert_eq!(extra["authentication.kubernetes.io/pod-name"], ["one"]);
+    assert_eq!(extra["authentication.kubernetes.io/pod-uid"], [uid]);
+    assert_ne!(review("another").await.authenticated, Some(true));
+
+    let delete = ["delete", "pod", "one", "--force", "--grace-period=0"];
+    access.kubectl(&[&within[..], &delete].concat());
+    tests::process::eventually("the token's end with its pod", || {
+        let review = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(review("leasehold"))
+        });
+        (review.authenticated != Some(true)).then_some(())
+    });
+}
+
+#[test]
+fn a_killed_api_server_comes_back_with_what_it_knew() {
+    let Some(plane) = ControlPlane::start() else { return };
+    plane.access().kubectl(&["create", "configmap", "kept", "--from-literal=word=here"]);
+    plane.kill_component(Component::ApiServer);
+    plane.access().try_kubectl(&["get", "configmap", "kept"]).expect_err("nobody answers");
+    plane.start_component(Component::ApiServer);
+    let word = ["get", "configmap", "kept", "--output=jsonpath={.data.word}"];
+    assert_eq!(plane.access().kubectl(&word), "here");
+    let folder = plane.folder().to_owned();
+    drop(plane);
+    assert!(!folder.exists(), "nothing is left of a control plane");
+}
