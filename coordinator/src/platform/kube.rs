@@ -2,6 +2,7 @@
 //! known from their pods, agents proven by their service-account tokens. It decides nothing about
 //! leases: it says what is wanted and what is, and shows what the core has decided.
 
+mod crd;
 pub mod names;
 pub mod resources;
 pub mod status;
@@ -49,5 +50,5 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
 /// # Errors
 /// Where they cannot be written as YAML.
 pub fn crds() -> anyhow::Result<String> {
-    anyhow::bail!("none yet")
+    crd::yaml()
 }
