@@ -2,6 +2,10 @@
 //! known from their pods, agents proven by their service-account tokens. It decides nothing about
 //! leases: it says what is wanted and what is, and shows what the core has decided.
 
+pub mod names;
+pub mod resources;
+pub mod status;
+
 use std::time::Duration;
 
 use leasehold_types::TimeBounds;

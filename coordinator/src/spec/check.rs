@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{Cluster, Mode, Moves, Policy, StreamSet};
-use leasehold_types::{ClusterName, SetName, limits};
+use leasehold_types::{ClusterName, SetName, WorkerName, limits};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::amount::Amount;
 use super::decode::{decode, show};
 use super::manifest::{
-    API_VERSION, Manifest, ModeSpec, PolicySpec, StreamSetSpec, WorkerClusterSpec,
+    API_VERSION, Manifest, ModeSpec, PolicySpec, StreamSetSpec, WorkerClusterSpec, WorkloadKind,
 };
 use super::problem::Problem;
 use super::streams::{self, StreamList};
@@ -192,11 +193,7 @@ impl Checker<'_> {
         let per_worker = spec.max_jobs_per_worker;
         let path = "spec.maxJobsPerWorker";
         self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
-        let given = [&spec.workload, &spec.template, &spec.workload_ref];
-        if given.iter().filter(|value| value.is_some()).count() > 1 {
-            let message = "gives more than one of workload, template and workloadRef: keep one";
-            self.blame(root, "spec", message);
-        }
+        self.workload(root, spec);
         let ttl = spec.lease.ttl.0;
         if !(limits::TTL_MIN..=limits::TTL_MAX).contains(&ttl) {
             self.blame(root, "spec.lease.ttl", "must be from 200ms to 10m");
@@ -215,6 +212,46 @@ impl Checker<'_> {
             drain_deadline: spec.drain.deadline.0,
             ttl,
             floor,
+        }
+    }
+
+    fn workload(&mut self, root: &Node, spec: &WorkerClusterSpec) {
+        if spec.template.is_some() && spec.workload_ref.is_some() {
+            let message = "gives both template and workloadRef: keep one";
+            self.blame(root, "spec", message);
+        }
+        if let Some(named) = &spec.workload_ref
+            && WorkerName::new(&named.name).is_err()
+        {
+            let message = format!("is {:?}, which no workload can be called", named.name);
+            self.blame(root, "spec.workloadRef.name", message);
+        }
+        let Some(workload) = &spec.workload else { return };
+        if spec.template.is_none() {
+            let message = "says how to make a workload, and there is no template: add one";
+            self.blame(root, "spec.workload", message);
+        }
+        let stateful = workload.kind == WorkloadKind::StatefulSet;
+        let of_deployments = [
+            ("maxSurge", workload.max_surge.is_some()),
+            ("maxUnavailable", workload.max_unavailable.is_some()),
+        ];
+        let of_stateful_sets = [
+            ("serviceName", workload.service_name.is_some()),
+            ("podManagementPolicy", workload.pod_management_policy.is_some()),
+        ];
+        let (other, fields) = match stateful {
+            true => ("Deployment", of_deployments),
+            false => ("StatefulSet", of_stateful_sets),
+        };
+        for (field, _) in fields.iter().filter(|(_, given)| *given) {
+            let message = format!("is for kind {other} only: remove it, or change the kind");
+            self.blame(root, &format!("spec.workload.{field}"), message);
+        }
+        let zero = |amount: &Option<Amount>| amount.is_some_and(|amount| amount.is_zero());
+        if zero(&workload.max_surge) && zero(&workload.max_unavailable) {
+            let message = "is 0 like maxSurge, so that no rollout could ever begin: raise one";
+            self.blame(root, "spec.workload.maxUnavailable", message);
         }
     }
 
