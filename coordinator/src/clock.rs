@@ -13,6 +13,13 @@ pub fn now() -> Moment {
     Moment(seconds * 1_000_000_000 + nanos)
 }
 
+/// Seconds since 1970 by the wall clock: only for what others have written down in such, as the end
+/// of a token. No lease depends on it.
+#[must_use]
+pub fn unix_seconds() -> i64 {
+    clock_gettime(ClockId::Realtime).tv_sec
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

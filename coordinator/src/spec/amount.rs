@@ -90,11 +90,11 @@ impl JsonSchema for Amount {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
             "minimum": 0,
             "maximum": COUNT_MAX,
             "maxLength": 4,
             "pattern": "^(100|[1-9][0-9]|[0-9])%$",
+            "x-wanted": WANTED,
         })
     }
 }

@@ -87,6 +87,7 @@ impl JsonSchema for Span {
             "type": "string",
             "maxLength": SPAN_BYTES_MAX,
             "pattern": format!("^(0|({parts})+)$"),
+            "x-wanted": WANTED,
         })
     }
 }

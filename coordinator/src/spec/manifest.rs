@@ -223,6 +223,7 @@ pub struct StreamEntry {
     /// Its name, unique within the set: printable text without white space at its ends.
     #[schemars(length(min = 1, max = limits::STREAM_NAME_BYTES_MAX))]
     #[schemars(regex(pattern = STREAM_NAME_PATTERN))]
+    #[schemars(extend("x-wanted" = "printable text without white space at its ends"))]
     pub name: String,
     /// Its share of a worker's load.
     #[serde(default = "one")]
@@ -323,7 +324,7 @@ impl Default for HandoverSpec {
 pub struct MovesSpec {
     /// The most streams of the set that move at the same time; no limit unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = limits::STREAMS_MAX))]
     pub per_round: Option<u32>,
     /// How long a stream that was moved for balance stays where it is.
     pub cooldown: Span,

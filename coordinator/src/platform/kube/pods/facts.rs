@@ -42,6 +42,8 @@ pub(crate) struct PodFacts {
     pub(crate) pod: PodName,
     /// Which of the pods that had and will have this name it is.
     pub(crate) uid: String,
+    /// When it was written last, in the API server's count.
+    pub(crate) version: u64,
     /// The cluster that its label names; none where there is no label, or no name of a cluster.
     pub(crate) cluster: Option<ClusterName>,
     /// Whether it bears the busy label.
@@ -112,6 +114,12 @@ impl PodName {
         let (namespace, _) = key.cluster.parts();
         Some(Self { namespace: namespace?.to_owned(), name: key.worker.as_str().to_owned() })
     }
+
+    /// The worker that this pod is in a cluster.
+    pub(crate) fn key_in(&self, cluster: &ClusterName) -> Option<WorkerKey> {
+        let worker = WorkerName::new(&self.name).ok()?;
+        Some(WorkerKey { cluster: cluster.clone(), worker })
+    }
 }
 
 impl PodFacts {
@@ -155,6 +163,7 @@ impl PodFacts {
                 let counts = containers(status).map(|container| container.restart_count);
                 counts.map(|count| u32::try_from(count).unwrap_or(0)).sum()
             }),
+            version: version(pod.metadata.resource_version.as_deref()),
             pod: PodName { namespace, name },
             uid,
             node,
@@ -164,7 +173,7 @@ impl PodFacts {
 
     /// The worker that this pod is; none where its label names no cluster.
     pub(crate) fn worker(&self) -> Option<WorkerKey> {
-        self.key_in(self.cluster.clone()?)
+        self.pod.key_in(self.cluster.as_ref()?)
     }
 
     /// Whether its deletion was asked for.
@@ -181,16 +190,17 @@ impl PodFacts {
     /// it was a worker of when something was written down for it.
     pub(crate) fn workers(&self) -> Vec<WorkerKey> {
         let clusters = self.exposures.keys().chain(&self.cluster);
-        let mut keys: Vec<_> = clusters.filter_map(|name| self.key_in(name.clone())).collect();
+        let mut keys: Vec<_> = clusters.filter_map(|name| self.pod.key_in(name)).collect();
         keys.sort();
         keys.dedup();
         keys
     }
+}
 
-    fn key_in(&self, cluster: ClusterName) -> Option<WorkerKey> {
-        let worker = WorkerName::new(&self.pod.name).ok()?;
-        Some(WorkerKey { cluster, worker })
-    }
+/// A resource version as a number: the store's revision. They are compared only where a list and a
+/// watch may be apart by a moment; what is no number counts as the oldest.
+pub(super) fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 impl Phase {
