@@ -89,7 +89,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     )?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
-    let (attend, attended) = oneshot::channel();
+    let (attend, attended) = oneshot::channel::<Handle>();
     let (handle_sender, handle) = watch::channel(None);
     let pods = Pods::start(
         PodsSettings {
@@ -104,11 +104,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let Following { problems, ready, objects } =
         desired::start(client.clone(), &settings.watched, event_sender.clone());
     let authority = settings.tls.is_none().then(|| {
-        let own = authority::Settings::new(
-            &settings.namespace,
-            &settings.service,
-            &settings.address,
-        );
+        let own =
+            authority::Settings::new(&settings.namespace, &settings.service, &settings.address);
         Authority::start(client.clone(), own)
     });
     let trust = match (&authority, &settings.tls) {
@@ -130,8 +127,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         bounds: settings.bounds,
         trust,
     };
-    let campaign =
-        Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver);
+    let campaign = Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver);
     let is_ready = when_ready(ready, authority.clone());
     tokio::spawn(campaign.run(is_ready));
     let settings = Arc::new(settings);

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::events::Recorder;
 use self::rounds::Rounds;
-pub(crate) use self::workload::{Rollout, WorkloadState};
+pub(crate) use self::workload::WorkloadState;
 use super::Settings;
 use super::desired::Objects;
 use super::pods::Pods;
@@ -39,7 +39,7 @@ use crate::driver::Handle;
 pub(crate) type Workloads = Arc<BTreeMap<ClusterName, WorkloadState>>;
 
 /// What every part of the operator needs; cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Context {
     /// The way to the API server.
     pub(crate) client: Client,
