@@ -16,6 +16,7 @@ mod pki;
 mod pod_status;
 mod pods;
 mod real_cluster;
+mod release;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
@@ -25,3 +26,4 @@ pub use image::Image;
 pub use node::{Node, PAUSE_IMAGE};
 pub use pods::{NoProcesses, PlayedPod, Runner};
 pub use real_cluster::RealCluster;
+pub use release::Program;
