@@ -277,6 +277,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         ("kube-system", "update leases.coordination.k8s.io"),
         (own, "get secrets/theirs"),
         (own, "list secrets"),
+        (own, "list leases.coordination.k8s.io"),
         (own, "update leases.coordination.k8s.io/theirs"),
         (own, "patch nodes"),
         (own, "impersonate users"),
