@@ -1,6 +1,7 @@
 //! The manifests: what people write, read once into the desired state. Past this module no
 //! invalid value exists, and whatever is wrong is named with its file, line, column and field.
 
+mod amount;
 mod catalog;
 mod check;
 mod decode;
@@ -16,6 +17,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub use amount::Amount;
 pub use catalog::{Catalog, Reading, problems};
 pub use duration::{DURATION_MAX, Span};
 pub use problem::Problem;

@@ -9,6 +9,8 @@ mod harness;
 mod leaders;
 #[path = "kubernetes/outage.rs"]
 mod outage;
+#[path = "kubernetes/real_node.rs"]
+mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
 #[path = "kubernetes/swarm.rs"]

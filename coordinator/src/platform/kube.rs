@@ -2,6 +2,15 @@
 //! known from their pods, agents proven by their service-account tokens. It decides nothing about
 //! leases: it says what is wanted and what is, and shows what the core has decided.
 
+mod access;
+pub mod authority;
+mod crd;
+mod exposure;
+pub mod names;
+mod pods;
+pub mod resources;
+pub mod status;
+
 use std::time::Duration;
 
 use leasehold_types::TimeBounds;
@@ -45,5 +54,5 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
 /// # Errors
 /// Where they cannot be written as YAML.
 pub fn crds() -> anyhow::Result<String> {
-    anyhow::bail!("none yet")
+    crd::yaml()
 }
