@@ -2,8 +2,11 @@
 //! needs and no others, and its removal leaves nothing. These tests install into one namespace of
 //! one name, so they have a control plane of their own and take it in turns.
 
+#[path = "deploy/rights.rs"]
+mod rights;
+
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -11,9 +14,6 @@ use serde_json::Value;
 use tests::kube::{Access, ControlPlane, Program, RealCluster};
 use tests::process::{Coordinator, eventually, get};
 use tests::toolbox;
-
-/// As whom the coordinator speaks.
-const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
 
 /// Kinds that an installation makes objects of, and those that objects are made of for it.
 const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,roles,\
@@ -73,7 +73,7 @@ fn strictly_apply(access: &Access, what: &[&str]) {
     assert!(output.status.success() && said.is_empty(), "kubectl apply {what:?}: {said}");
 }
 
-fn folder(path: &str) -> std::path::PathBuf {
+fn folder(path: &str) -> PathBuf {
     toolbox::root().join("deploy").join(path)
 }
 
@@ -111,16 +111,6 @@ fn until_pods_are_admitted(access: &Access, replicas: usize) {
 fn until_kinds_are_known(access: &Access) {
     let kinds = ["crd/workerclusters.leasehold.dev", "crd/streamsets.leasehold.dev"];
     access.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
-}
-
-/// Whether somebody may do something in a namespace; `as_whom` also holds other arguments.
-fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
-    let mut command = access.kubectl_command(&["auth", "can-i", "--quiet"]);
-    command.args(["--as", as_whom, "--namespace", namespace]).args(what.split(' '));
-    let output = command.stdin(Stdio::null()).output().expect("kubectl starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!said.contains("rror"), "can-i {what}: {said}");
-    output.status.success()
 }
 
 #[test]
@@ -235,98 +225,6 @@ fn the_components_are_taken_and_one_field_names_the_image() {
     assert_eq!(set("LEASEHOLD_TLS_CERT"), format!("{mounted}/tls.crt"));
     drop(installed);
     access.kubectl(&["delete", "-f", stand_ins]);
-}
-
-#[test]
-fn the_coordinators_rights_are_those_that_it_needs() {
-    let Some(turn) = Turn::take() else { return };
-    let access = turn.access();
-    let _installed = Installed::new(access, &folder("overlays/ha"));
-    let listed = access.kubectl(&["auth", "can-i", "--list", "--as", COORDINATOR]);
-    let starred = listed.lines().find(|line| line.contains('*') && !line.contains("[/"));
-    assert_eq!(starred, None, "{listed}");
-    let own = "leasehold-system";
-    for (namespace, what) in [
-        ("default", "patch workerclusters.leasehold.dev --subresource=status"),
-        ("default", "delete pods"),
-        ("default", "create deployments.apps"),
-        ("default", "watch configmaps"),
-        ("default", "update configmaps/leasehold-ca"),
-        (own, "create secrets"),
-        (own, "update secrets/leasehold-ca"),
-        (own, "update leases.coordination.k8s.io/leasehold-coordinator"),
-        (own, "create tokenreviews.authentication.k8s.io"),
-        (own, "create subjectaccessreviews.authorization.k8s.io"),
-        (own, "watch nodes"),
-    ] {
-        assert!(may(access, COORDINATOR, namespace, what), "not {what} in {namespace}");
-    }
-    for (namespace, what) in [
-        ("default", "update workerclusters.leasehold.dev"),
-        ("default", "patch streamsets.leasehold.dev"),
-        ("default", "delete workerclusters.leasehold.dev"),
-        ("default", "create pods"),
-        ("default", "create pods --subresource=exec"),
-        ("default", "get secrets"),
-        ("default", "create secrets"),
-        ("default", "update configmaps/theirs"),
-        ("default", "delete configmaps"),
-        ("default", "create leases.coordination.k8s.io"),
-        ("default", "create serviceaccounts --subresource=token"),
-        ("default", "create rolebindings.rbac.authorization.k8s.io"),
-        ("kube-system", "update leases.coordination.k8s.io"),
-        (own, "get secrets/theirs"),
-        (own, "list secrets"),
-        (own, "list leases.coordination.k8s.io"),
-        (own, "update leases.coordination.k8s.io/theirs"),
-        (own, "patch nodes"),
-        (own, "impersonate users"),
-    ] {
-        assert!(!may(access, COORDINATOR, namespace, what), "{what} in {namespace}");
-    }
-}
-
-#[test]
-fn a_coordinator_of_one_namespace_has_no_rights_in_others() {
-    let Some(turn) = Turn::take() else { return };
-    let access = turn.access();
-    let _installed = Installed::new(access, &folder("overlays/namespaced"));
-    for what in ["watch workerclusters.leasehold.dev", "delete pods", "create deployments.apps"] {
-        assert!(may(access, COORDINATOR, "default", what), "not {what}");
-        assert!(!may(access, COORDINATOR, "kube-public", what), "{what} elsewhere");
-        assert!(!may(access, COORDINATOR, "leasehold-system", what), "{what} at home");
-    }
-    assert!(!may(access, COORDINATOR, "default", "watch nodes"));
-    assert!(may(access, COORDINATOR, "default", "create tokenreviews.authentication.k8s.io"));
-    let rendered = render(access, &folder("overlays/namespaced"));
-    assert!(rendered.contains("LEASEHOLD_WATCH_NAMESPACE"), "{rendered}");
-}
-
-#[test]
-fn kubernetes_own_roles_let_people_look_change_and_steer() {
-    let Some(turn) = Turn::take() else { return };
-    let access = turn.access();
-    let _installed = Installed::new(access, &folder("overlays/ha"));
-    for role in ["view", "edit", "admin"] {
-        let (role, user) = (format!("--clusterrole={role}"), format!("--user={role}"));
-        access.kubectl(&["create", "rolebinding", &user[7..], &role, &user, "--namespace=default"]);
-    }
-    let look = "list workerclusters.leasehold.dev";
-    let change = "create streamsets.leasehold.dev";
-    let scale = "patch workerclusters.leasehold.dev --subresource=scale";
-    let steer = "create workerclusters.leasehold.dev --subresource=drain";
-    let rights =
-        |user: &str| [look, change, scale, steer].map(|what| may(access, user, "default", what));
-    for (user, wanted) in [
-        ("view", [true, false, false, false]),
-        ("edit", [true, true, true, false]),
-        ("admin", [true, true, true, true]),
-    ] {
-        // The controller manager puts the roles together.
-        eventually(&format!("the rights of {user}"), || (rights(user) == wanted).then_some(()));
-    }
-    assert!(!may(access, "view", "kube-system", look));
-    access.kubectl(&["delete", "rolebinding", "view", "edit", "admin", "--namespace=default"]);
 }
 
 #[test]
