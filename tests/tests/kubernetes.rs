@@ -3,6 +3,8 @@
 
 #[path = "kubernetes/deploy.rs"]
 mod deploy;
+#[path = "kubernetes/crds.rs"]
+mod crds;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/leaders.rs"]
