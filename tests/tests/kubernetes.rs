@@ -3,6 +3,8 @@
 
 #[path = "kubernetes/crds.rs"]
 mod crds;
+#[path = "kubernetes/deploy.rs"]
+mod deploy;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/leaders.rs"]
