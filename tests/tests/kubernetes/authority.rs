@@ -101,19 +101,26 @@ async fn published(client: &Client, namespace: &str) -> Option<String> {
     maps.get_opt(NAME).await.expect("an answer")?.data?.get("ca.crt").cloned()
 }
 
+/// What a publication depends on; it ends with this.
+struct Sources {
+    leads: watch::Sender<bool>,
+    _namespaces: watch::Sender<BTreeSet<String>>,
+}
+
 /// A replica that leads publishes what `from` knows.
-fn publish(client: &Client, namespace: &str, more: &str, from: &Replica) -> watch::Sender<bool> {
+fn publish(client: &Client, namespace: &str, more: &str, from: &Replica) -> Sources {
     let (leads, is_leader) = watch::channel(true);
+    let (_namespaces, namespaces) = watch::channel(BTreeSet::from([more.to_owned()]));
     let publication = Publication {
         client: client.clone(),
         namespace: namespace.to_owned(),
-        namespaces: watch::channel(BTreeSet::from([more.to_owned()])).1,
+        namespaces,
         bundle: from.authority.bundle.clone(),
         leads: is_leader,
         every: OFTEN,
     };
     tokio::spawn(publication.run());
-    leads
+    Sources { leads, _namespaces }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +157,7 @@ async fn an_authority_follows_another_without_one_failed_handshake() {
     for replica in &mut replicas {
         replica.ready().await;
     }
-    let _leads = publish(&client, &namespace, &workers, &replicas[0]);
+    let _sources = publish(&client, &namespace, &workers, &replicas[0]);
     let first = eventually("the ConfigMap", async || published(&client, &workers).await).await;
     let mut together = 0;
     let mut handshakes = 0;
@@ -205,7 +212,7 @@ async fn what_is_deleted_or_broken_by_hand_is_mended() {
     assert_eq!(late.bundle(), bundle, "the one that knows it has written it again");
     late.dial(trusting(&bundle, &namespace)).await.expect("a handshake");
 
-    let leads = publish(&client, &namespace, &workers, &replica);
+    let sources = publish(&client, &namespace, &workers, &replica);
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &workers);
     let is_whole = async || published(&client, &workers).await.filter(|text| *text == bundle);
     eventually("the ConfigMap", is_whole).await;
@@ -216,6 +223,9 @@ async fn what_is_deleted_or_broken_by_hand_is_mended() {
     maps.delete(NAME, &DeleteParams::default()).await.expect("it is there");
     eventually("the ConfigMap again", is_whole).await;
     assert_eq!(published(&client, &namespace).await, Some(bundle.clone()));
-    // Who does not lead leaves it to who does.
-    leads.send(false).expect("a publication");
+    // Leadership that comes back publishes at once.
+    sources.leads.send(false).expect("a publication");
+    maps.delete(NAME, &DeleteParams::default()).await.expect("it is there");
+    sources.leads.send(true).expect("a publication");
+    eventually("the ConfigMap of a leader", is_whole).await;
 }
