@@ -166,9 +166,10 @@ pub async fn serve(
     let resource = options.resource.unwrap_or_else(|| Resource::builder_empty().build());
     let metrics = Arc::new(Metrics::new(resource, options.metrics)?);
     let settings = driver::Settings { bounds: options.bounds, sessions_max: options.sessions_max };
+    let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
-    let admin = Admin::new(handle);
+    let admin = Admin::new(handle, access);
     let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, admin };
 
     // First the driver stops, then the ports: agents are still told where things stand.
