@@ -1,8 +1,15 @@
 //! Who is gone and when, by what a watch shows in which order.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::Exposure;
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
 
-use super::*;
+use super::facts::{PodFacts, PodName};
+use super::roll::*;
 use crate::platform::kube::exposure;
 
 const UID: &str = "uid-1";
