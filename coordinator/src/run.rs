@@ -177,9 +177,10 @@ pub async fn serve(
     if let Some(certificates) = &options.tls {
         metrics.show_certificate(certificates.clone());
     }
+    let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
-    let admin = Admin::new(handle);
+    let admin = Admin::new(handle, access);
     let port = GrpcPort {
         identity: options.identity,
         socket: sockets.grpc,

@@ -1,6 +1,7 @@
 //! The gRPC port: sessions, admin, health and reflection, with a limit on everything that a peer
 //! can make grow.
 
+pub(crate) mod bearer;
 mod codec;
 mod handshake;
 mod inbound;
@@ -23,6 +24,7 @@ pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
 use self::peer::Peer;
 use self::service::SessionServer;
+pub(crate) use self::service::UNPROVEN_MAX;
 use crate::admin::Admin;
 use crate::driver::SessionPort;
 use crate::tls::Certificates;
@@ -61,7 +63,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         Some(_) => Preface::Tls,
         None => Preface::Http2,
     };
-    let connections_max = port.sessions.sessions_max + CONNECTIONS_SPARE;
+    let connections_max = port.sessions.sessions_max + UNPROVEN_MAX + CONNECTIONS_SPARE;
     let listener = Listener::new(port.socket, preface, connections_max);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
