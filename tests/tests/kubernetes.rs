@@ -1,10 +1,14 @@
 //! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
 //! and nodes of their own in it.
 
+#[path = "kubernetes/election.rs"]
+mod election;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
+#[path = "kubernetes/lossy_proxy.rs"]
+mod lossy_proxy;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/rollout.rs"]
