@@ -11,6 +11,7 @@ MAKEFLAGS += --no-print-directory
 CARGO_FLAGS ?= $(if $(CI),--locked)
 export CARGO_FLAGS
 KEEP ?=
+PROFILE ?= release
 SEEDS ?= 20000
 BUF := .cache/bin/buf
 
@@ -63,8 +64,11 @@ bench: ## The benchmarks, optimised. `make bench` or `make bench BENCH=planner`
 	@cargo bench $(CARGO_FLAGS) -p tests $(if $(BENCH),--bench $(BENCH))
 
 .PHONY: generate
-generate: ## Generated code from the protos, after a change of one. `make generate`
+generate: ## Code from the protos and deploy/crds from the types, after a change. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
+	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-coordinator -- crds | awk '\
+	    /^---$$/ { next } /^# deploy\/crds\// { file = substr($$2, 1, length($$2) - 1) } \
+	    { print > file }'
 
 .PHONY: contract
 contract: tools ## At a release: what later protos may not break. `make contract`
@@ -75,6 +79,17 @@ contract: tools ## At a release: what later protos may not break. `make contract
 binaries: ## The coordinator and the agent, as in an image but for optimisation. `make binaries`
 	$(call say,building coordinator and agent (a few minutes the first time))
 	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent
+
+.PHONY: images
+images: ## Container images without a builder, in .cache/images. `make images` or `make images PROFILE=dev`
+	$(call say,building static programs ($(PROFILE)))
+	@for name in coordinator agent; do \
+	    cargo rustc $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-$$name --bin leasehold-$$name \
+	        -- -C target-feature=+crt-static -C strip=symbols; \
+	done
+	$(call say,packing)
+	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin images -- --archives .cache/images \
+	    --programs "$${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
 
 .PHONY: tools
 tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools`

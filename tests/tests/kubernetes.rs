@@ -1,6 +1,10 @@
 //! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
 //! and nodes of their own in it.
 
+#[path = "kubernetes/crds.rs"]
+mod crds;
+#[path = "kubernetes/deploy.rs"]
+mod deploy;
 #[path = "kubernetes/election.rs"]
 mod election;
 #[path = "kubernetes/harness.rs"]
@@ -11,6 +15,8 @@ mod leaders;
 mod lossy_proxy;
 #[path = "kubernetes/outage.rs"]
 mod outage;
+#[path = "kubernetes/real_node.rs"]
+mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
 #[path = "kubernetes/swarm.rs"]

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use self::lead::Lead;
 use super::election::{Election, Seat, Sight};
-use super::peer::Trust;
 use crate::platform::Command;
+use crate::tls::trust::Trust;
 
 /// How long giving a place up may take: the process that ends waits for it.
 const RELEASE_WITHIN: Duration = Duration::from_millis(900);
@@ -26,7 +26,7 @@ pub(crate) trait Exposures: Clone + Send + Sync + 'static {
     /// Every worker that may hold anything, not older than the call.
     fn list_exposed(
         &self,
-    ) -> impl Future<Output = Result<BTreeMap<WorkerKey, Exposure>, kube::Error>> + Send;
+    ) -> impl Future<Output = anyhow::Result<BTreeMap<WorkerKey, Exposure>>> + Send;
 
     /// Writes entries down; says of each whether it is written.
     fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> impl Future<Output = Vec<bool>> + Send;

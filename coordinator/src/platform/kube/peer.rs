@@ -2,23 +2,21 @@
 //! here only makes a standby quick; nothing rests on it.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
 use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
 use leasehold_types::Epoch;
-use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Status, Streaming};
 
 use super::vigil::News;
+use crate::tls::trust::Trust;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -32,15 +30,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const NEWS_MAX: usize = 4;
 /// Bytes of one sign.
 const SIGN_BYTES_MAX: usize = 4 * 1024;
-
-/// How a leader's certificate is checked.
-#[derive(Clone, Debug)]
-pub(crate) struct Trust {
-    /// The newest certificates that are trusted.
-    pub(crate) config: watch::Receiver<Arc<rustls::ClientConfig>>,
-    /// The name that the certificate must be for.
-    pub(crate) name: ServerName<'static>,
-}
 
 /// Follows one leader for as long as it lives.
 #[derive(Debug)]
@@ -58,7 +47,9 @@ enum Lost {
     Unreachable(io::Error),
     #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
     Slow,
-    #[error("no gRPC: {0}")]
+    #[error("nobody can be trusted: {0:#}")]
+    Untrusted(anyhow::Error),
+    #[error("no gRPC: {}", chain(.0))]
     Transport(tonic::transport::Error),
     #[error("{}", .0.message())]
     Status(Status),
@@ -157,27 +148,27 @@ async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, Lost> 
     // The sign of life is one small frame.
     stream.set_nodelay(true).map_err(Lost::Unreachable)?;
     // Only a name for the headers: the connection is there.
-    let endpoint = Endpoint::from(Uri::from_static("http://leader"));
-    let channel = match trust {
-        None => over(endpoint, stream).await,
-        Some(trust) => {
-            let config = trust.config.borrow().clone();
-            let connector = TlsConnector::from(config);
-            let stream = connector.connect(trust.name.clone(), stream).await;
-            over(endpoint, stream.map_err(Lost::Unreachable)?).await
-        }
+    let endpoint = match trust {
+        None => Endpoint::from(Uri::from_static("http://leader")),
+        Some(trust) => Endpoint::from(Uri::from_static("https://leader"))
+            .tls_config(trust.client_tls().await.map_err(Lost::Untrusted)?)
+            .map_err(Lost::Transport)?,
     };
-    channel.map_err(Lost::Transport)
-}
-
-async fn over<S>(endpoint: Endpoint, stream: S) -> Result<Channel, tonic::transport::Error>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
     let mut stream = Some(stream);
     let connector = tower::service_fn(move |_: Uri| {
         let stream = stream.take().map(TokioIo::new);
         std::future::ready(stream.ok_or_else(|| io::Error::other("the connection has ended")))
     });
-    endpoint.connect_with_connector(connector).await
+    endpoint.connect_with_connector(connector).await.map_err(Lost::Transport)
+}
+
+/// An error with what caused it: the transport's own text alone says nothing.
+fn chain(error: &tonic::transport::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }

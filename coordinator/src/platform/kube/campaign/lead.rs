@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::{Campaign, Exposures, Next, if_some};
 use crate::clock;
 use crate::platform::Command;
-use crate::platform::kube::election::{Election, Look, Seat, Standing, Trouble, told};
+use crate::platform::kube::election::{Election, Look, Seat, Standing, Trouble};
 use crate::platform::kube::vigil::renewal_interval;
 
 /// Workers that are written down before one renewal.
@@ -167,7 +167,7 @@ impl<X: Exposures> Campaign<X> {
         let exposures = self.exposures.clone();
         Box::pin(async move {
             match timeout(LIST_WITHIN, exposures.list_exposed()).await {
-                Ok(listed) => listed.map_err(|error| told(&error)),
+                Ok(listed) => listed.map_err(|error| format!("{error:#}")),
                 Err(_) => Err(format!("no answer within {} s", LIST_WITHIN.as_secs())),
             }
         })
