@@ -392,6 +392,7 @@ mod tests {
         standby.lives(0, 11_750, true);
         for ms in (11_800..14_000).step_by(100) {
             standby.hears(ms, News::Sign(Epoch(7)));
+            assert_eq!(standby.vacancy(ms), None);
         }
         // The last sign was at 13.9 s.
         assert_eq!(standby.passes(13_950, 60_000), Some((14_900, Vacancy::Silent)));
