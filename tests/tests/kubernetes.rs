@@ -7,10 +7,14 @@ mod authority;
 mod crds;
 #[path = "kubernetes/deploy.rs"]
 mod deploy;
+#[path = "kubernetes/election.rs"]
+mod election;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
+#[path = "kubernetes/lossy_proxy.rs"]
+mod lossy_proxy;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/real_node.rs"]
