@@ -3,6 +3,7 @@
 //! leases: it says what is wanted and what is, and shows what the core has decided.
 
 mod crd;
+mod desired;
 pub mod names;
 pub mod resources;
 pub mod status;
