@@ -3,5 +3,17 @@
 
 #[path = "kubernetes/crds.rs"]
 mod crds;
+#[path = "kubernetes/deploy.rs"]
+mod deploy;
 #[path = "kubernetes/harness.rs"]
 mod harness;
+#[path = "kubernetes/leaders.rs"]
+mod leaders;
+#[path = "kubernetes/outage.rs"]
+mod outage;
+#[path = "kubernetes/real_node.rs"]
+mod real_node;
+#[path = "kubernetes/rollout.rs"]
+mod rollout;
+#[path = "kubernetes/swarm.rs"]
+mod swarm;

@@ -15,8 +15,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
 use super::good::Good;
-use super::watcher::Watcher;
 use crate::platform::report;
+use crate::platform::watcher::Watcher;
 use crate::spec::folder::Stamp;
 use crate::spec::{Catalog, Problem, Reading};
 

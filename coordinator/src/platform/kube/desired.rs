@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use self::feed::{Change, Feed, Source};
-pub(super) use self::objects::{Objects, Seen};
+pub(super) use self::objects::Objects;
 use super::resources::{StreamSet, WorkerCluster};
 use crate::platform::report;
 use crate::spec::collection::{Collection, MapName};

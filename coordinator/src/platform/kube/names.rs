@@ -25,6 +25,10 @@ pub const DRAIN_FOR_NODE: &str = "node";
 pub const DRAIN_FOR_RESTART: &str = "restart";
 /// Annotation of a made workload's pod template: a number that grows when the template changes.
 pub const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
+/// Annotation of a made workload: the digest of its pod template, by which a change is known.
+pub const TEMPLATE_DIGEST: &str = "leasehold.dev/template";
+/// Label of a made object: [`FIELD_MANAGER`].
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Annotation of a pod: its controller deletes the pods with the lowest first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// Annotation of a pod: cluster-autoscaler leaves its node alone where this is `false`.

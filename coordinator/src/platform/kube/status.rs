@@ -139,6 +139,9 @@ pub struct StreamSetStatus {
     pub conditions: Vec<Condition>,
     /// Which assignment is the newest; grows with each, within and over terms of leadership.
     pub plan_version: u64,
+    /// Tells assignments apart: a new one raises planVersion.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub plan_digest: String,
     /// How many streams there are, and how they stand.
     pub streams: StreamCounts,
     /// How many workers run the newest assignment.

@@ -1,7 +1,7 @@
 //! The objects as last seen, for those who act on them: each with the newest metadata and status,
 //! and with the newest specification that is valid by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,7 +31,21 @@ pub(in crate::platform::kube) struct Seen<K> {
     pub(in crate::platform::kube) problems: Vec<Problem>,
 }
 
+impl<K> Seen<K> {
+    /// What keeps the newest specification from being in force, in one line.
+    pub(in crate::platform::kube) fn problem(&self) -> Option<String> {
+        let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        (!problems.is_empty()).then(|| problems.join("; "))
+    }
+}
+
 impl Objects {
+    /// The namespaces that have workers.
+    pub(in crate::platform::kube) fn namespaces(&self) -> BTreeSet<String> {
+        let namespaces = self.clusters.keys().filter_map(|name| name.parts().0);
+        namespaces.map(str::to_owned).collect()
+    }
+
     /// Whether the object was seen with this generation, and all of it is the same object still.
     pub(super) fn has_generation(&self, id: &ObjectId, metadata: &ObjectMeta) -> bool {
         let seen = match id {
