@@ -23,3 +23,5 @@ mod real_node;
 mod rollout;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
+#[path = "kubernetes/wanted.rs"]
+mod wanted;
