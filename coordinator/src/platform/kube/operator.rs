@@ -7,6 +7,8 @@ mod busy;
 mod disruption;
 mod drains;
 mod events;
+#[cfg(test)]
+mod fixtures;
 mod memory;
 mod nodes;
 mod restart;
@@ -39,7 +41,7 @@ use crate::driver::Handle;
 pub(crate) type Workloads = Arc<BTreeMap<ClusterName, WorkloadState>>;
 
 /// What every part of the operator needs; cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Context {
     /// The way to the API server.
     pub(crate) client: Client,
