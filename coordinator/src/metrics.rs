@@ -20,6 +20,7 @@ use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use self::figures::Figures;
+use crate::tls::Certificates;
 
 /// Upper bounds of the settle histogram's buckets, in seconds.
 const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
@@ -110,6 +111,11 @@ impl Metrics {
         };
         metrics.start_at_zero();
         Ok(metrics)
+    }
+
+    /// Shows from now on when the certificate that is served ends.
+    pub(crate) fn show_certificate(&self, certificates: Certificates) {
+        figures::certificate(&self.provider.meter("leasehold"), certificates);
     }
 
     /// A series that is absent until something happens cannot be alerted on.
