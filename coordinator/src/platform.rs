@@ -3,6 +3,7 @@
 
 pub mod file;
 pub mod kube;
+pub(crate) mod watcher;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -15,7 +15,6 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tonic::transport::ServerTlsConfig;
 
 use crate::admin::Admin;
 use crate::config::{PlatformSettings, Settings};
@@ -25,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::platform::{Platform, file, kube};
 use crate::server::{self, GrpcPort};
 use crate::telemetry::Telemetry;
+use crate::tls::{Certificates, TlsFiles};
 
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
@@ -77,8 +77,8 @@ pub struct Options {
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
-    /// TLS for the gRPC port.
-    pub tls: Option<ServerTlsConfig>,
+    /// What the gRPC port proves itself with; plain text without it.
+    pub tls: Option<Certificates>,
     /// What describes this process to whoever collects.
     pub resource: Option<Resource>,
     /// Where metrics go beside the Prometheus text.
@@ -98,7 +98,7 @@ pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_settings(settings: Settings) -> anyhow::Result<()> {
-    let tls = settings.tls.as_ref().map(crate::tls::TlsFiles::read).transpose()?;
+    let tls = settings.tls.map(TlsFiles::follow).transpose()?;
     let mut telemetry = Telemetry::start(settings.log_format)?;
     let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
@@ -166,6 +166,9 @@ pub async fn serve(
     let resource = options.resource.unwrap_or_else(|| Resource::builder_empty().build());
     let metrics = Arc::new(Metrics::new(resource, options.metrics)?);
     let settings = driver::Settings { bounds: options.bounds, sessions_max: options.sessions_max };
+    if let Some(certificates) = &options.tls {
+        metrics.show_certificate(certificates.clone());
+    }
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
     let admin = Admin::new(handle);

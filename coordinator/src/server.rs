@@ -2,6 +2,7 @@
 //! can make grow.
 
 mod codec;
+mod handshake;
 mod inbound;
 pub(crate) mod incoming;
 mod outbound;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use leasehold_proto::admin::v1::admin_service_server::AdminServiceServer;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tokio::net::TcpListener;
-use tonic::transport::{Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -22,6 +23,7 @@ use self::incoming::{Listener, Preface};
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::driver::SessionPort;
+use crate::tls::Certificates;
 
 /// Connections beyond the sessions': people, probes, and agents that are about to be refused.
 const CONNECTIONS_SPARE: usize = 1_024;
@@ -41,7 +43,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct GrpcPort {
     pub(crate) socket: TcpListener,
-    pub(crate) tls: Option<ServerTlsConfig>,
+    pub(crate) tls: Option<Certificates>,
     pub(crate) sessions: SessionPort,
     pub(crate) admin: Admin,
 }
@@ -49,7 +51,7 @@ pub(crate) struct GrpcPort {
 /// Serves the port until `stop`, and then until its streams have ended.
 ///
 /// # Errors
-/// Where TLS or the services cannot be set up.
+/// Where the services cannot be set up.
 pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let preface = match port.tls {
         Some(_) => Preface::Tls,
@@ -64,9 +66,6 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    if let Some(tls) = port.tls {
-        server = server.tls_config(tls)?;
-    }
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -83,14 +82,19 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         stop.await;
         set_health(&reporter, ServingStatus::NotServing).await;
     };
-    server
+    let server = server
         .add_service(sessions)
         .add_service(admin)
         .add_service(health)
         .add_service(reflection.build_v1()?)
-        .add_service(reflection_alpha.build_v1alpha()?)
-        .serve_with_incoming_shutdown(listener.into_stream(), stop)
-        .await?;
+        .add_service(reflection_alpha.build_v1alpha()?);
+    match port.tls {
+        None => server.serve_with_incoming_shutdown(listener.into_stream(), stop).await?,
+        Some(tls) => {
+            let connections = handshake::secured(listener, tls);
+            server.serve_with_incoming_shutdown(connections, stop).await?;
+        }
+    }
     Ok(())
 }
 

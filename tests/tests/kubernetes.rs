@@ -3,3 +3,13 @@
 
 #[path = "kubernetes/harness.rs"]
 mod harness;
+#[path = "kubernetes/leaders.rs"]
+mod leaders;
+#[path = "kubernetes/outage.rs"]
+mod outage;
+#[path = "kubernetes/real_node.rs"]
+mod real_node;
+#[path = "kubernetes/rollout.rs"]
+mod rollout;
+#[path = "kubernetes/swarm.rs"]
+mod swarm;

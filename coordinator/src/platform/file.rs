@@ -9,7 +9,6 @@ mod good;
 mod manifests;
 mod register;
 mod terms;
-mod watcher;
 
 #[cfg(test)]
 mod election_tests;

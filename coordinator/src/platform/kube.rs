@@ -3,6 +3,7 @@
 //! leases: it says what is wanted and what is, and shows what the core has decided.
 
 mod access;
+pub mod authority;
 mod crd;
 mod exposure;
 pub mod names;

@@ -18,6 +18,7 @@ mod pod_status;
 mod pods;
 mod real_cluster;
 mod replicas;
+mod stage;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
@@ -29,3 +30,4 @@ pub use node::{Node, PAUSE_IMAGE};
 pub use pods::{NoProcesses, PlayedPod, Runner};
 pub use real_cluster::RealCluster;
 pub use replicas::{AUDIENCE, Operator, Replicas};
+pub use stage::Stage;

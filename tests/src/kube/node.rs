@@ -29,6 +29,7 @@ pub const PAUSE_IMAGE: &str = "localhost/pause:1";
 #[derive(Debug)]
 pub struct Node {
     name: String,
+    address: Ipv4Addr,
     folder: PathBuf,
     /// The machine's number of the process that holds the namespaces.
     init: u32,
@@ -60,7 +61,7 @@ impl Node {
         let init: u32 = init.trim().parse().expect("a process's number");
         bridge.connect(number, init).expect("an interface at the bridge");
         let kubelet = Mutex::default();
-        let mut node = Self { name, folder, init, kubelet, others: vec![namespaces] };
+        let mut node = Self { name, address, folder, init, kubelet, others: vec![namespaces] };
         node.start_containerd(plane, place);
         let pause = binaries::path("pause");
         node.load(&Image::new(PAUSE_IMAGE, &["/pause"]).file(&pause, "/pause"));
@@ -112,6 +113,7 @@ impl Node {
         kubelet.arg("--root-dir").arg(self.folder.join("kubelet"));
         kubelet.arg("--cert-dir").arg(self.folder.join("kubelet-pki"));
         kubelet.arg(format!("--hostname-override={}", self.name));
+        kubelet.arg(format!("--node-ip={}", self.address));
         let process = plane.guard.process(&mut kubelet, &self.log("kubelet"));
         *self.kubelet.lock().expect("no panic in between") = Some(process);
     }

@@ -1,6 +1,8 @@
 //! A control plane with real nodes: pods are containers here, with addresses, Services and mounted
 //! tokens.
 
+use std::sync::OnceLock;
+
 use super::access::Access;
 use super::binaries;
 use super::bridge::Bridge;
@@ -46,6 +48,16 @@ impl RealCluster {
         Some(cluster)
     }
 
+    /// The real cluster of this test binary, started when it is first asked for; none as with
+    /// [`Self::start`]. It ends with the process.
+    ///
+    /// # Panics
+    /// As [`Self::start`] does.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<RealCluster>> = OnceLock::new();
+        SHARED.get_or_init(Self::start).as_ref()
+    }
+
     /// Starts one more node; there is room for six.
     ///
     /// # Panics
@@ -59,6 +71,12 @@ impl RealCluster {
     #[must_use]
     pub fn plane(&self) -> &ControlPlane {
         &self.plane
+    }
+
+    /// The network interface that the API server and the nodes are at.
+    #[must_use]
+    pub fn bridge(&self) -> String {
+        self.bridge.name()
     }
 
     /// The nodes, in the order in which they joined.

@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
 use super::good::Good;
-use super::watcher::Watcher;
+use crate::platform::watcher::Watcher;
 use crate::spec::folder::Stamp;
 use crate::spec::{Catalog, Problem, Reading};
 

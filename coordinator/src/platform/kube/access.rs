@@ -157,8 +157,9 @@ impl Guard {
         let now = clock::now();
         match reviewed(status, &self.0.audience) {
             Ok(identity) => {
-                let left = end_of(token).map(|end| end - clock::unix_seconds());
-                let left = left.map(|left| Duration::from_secs(u64::try_from(left).unwrap_or(0)));
+                let today = clock::time_of_day().as_secs();
+                let end = end_of(token).map(|end| u64::try_from(end).unwrap_or(0));
+                let left = end.map(|end| Duration::from_secs(end.saturating_sub(today)));
                 let ends_at = left.map(|left| now + left);
                 self.reviews().vouched(hash, identity.clone(), ends_at, now);
                 Ok(identity)

@@ -62,10 +62,7 @@ pub(super) async fn run(context: Context, workloads: watch::Receiver<Workloads>)
 }
 
 /// Shows how clusters stand.
-async fn clusters(
-    context: Context,
-    workloads: watch::Receiver<Workloads>,
-) -> Result<(), Stopped> {
+async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Result<(), Stopped> {
     let mut board: Board<WorkerCluster> = Board::new(context.client.clone());
     let mut looks = Looks::new(context.handle.clone());
     let mut news = News::new(&context, Some(workloads.clone()))?;

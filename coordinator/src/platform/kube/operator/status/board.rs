@@ -161,7 +161,7 @@ impl<K: Shown> Board<K> {
     }
 }
 
-impl<S: Clone + PartialEq> Page<S> {
+impl<S: Serialize> Page<S> {
     async fn turn<K: Shown<Status = S>>(
         &mut self,
         client: &Client,

@@ -9,9 +9,7 @@ use leasehold_coordinator_core::view::{ClusterView, WorkerView};
 
 use self::workers::Workers;
 use super::super::workload::{Rollout, WorkloadState};
-use super::conditions::{
-    Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline,
-};
+use super::conditions::{Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline};
 use super::set::refused;
 use crate::platform::kube::names;
 use crate::platform::kube::pods::PodFacts;
@@ -227,3 +225,6 @@ pub(super) fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
         ..status.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,7 +108,10 @@ mod tests {
         assert_eq!(first[0].message.chars().count(), MESSAGE_CHARS_MAX);
         let second = conditions(ready(false, "StillWaits"), &first, Some(2), at(2));
         assert_eq!(second[0].last_transition_time, first[0].last_transition_time);
-        assert_eq!((second[0].reason.as_str(), second[0].observed_generation), ("StillWaits", Some(2)));
+        assert_eq!(
+            (second[0].reason.as_str(), second[0].observed_generation),
+            ("StillWaits", Some(2))
+        );
         let third = conditions(ready(true, "Ready"), &second, Some(2), at(3));
         assert_eq!(third[0].last_transition_time, Time(Timestamp::from_second(3).expect("3")));
         assert_eq!(third[0].status, "True");

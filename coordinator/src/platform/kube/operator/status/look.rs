@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::{Epoch, Moment};
-use tokio::time::{sleep_until, Instant as Wake};
+use tokio::time::{Instant as Wake, sleep_until};
 
 use crate::driver::{Handle, Stopped};
 

@@ -7,9 +7,7 @@ use leasehold_coordinator_core::view::{Presence, WorkerView};
 use leasehold_types::message::DrainPhase;
 
 use super::ClusterFacts;
-use crate::platform::kube::status::{
-    WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, WorkerStatus,
-};
+use crate::platform::kube::status::{WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, WorkerStatus};
 
 /// The workers of a cluster.
 #[derive(Debug)]

@@ -1,0 +1,85 @@
+//! The real node is one: containers, their addresses, Services and logs; and nothing is left of it.
+
+use std::path::Path;
+
+use tests::kube::{Image, PAUSE_IMAGE, RealCluster};
+
+/// What a real node leaves its traces in, as far as this machine shows it.
+fn traces(of: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in ["/proc/mounts", "/proc/net/dev", "/proc/net/route"] {
+        let text = std::fs::read_to_string(file).expect("a list of the kernel's");
+        found.extend(text.lines().filter(|line| line.contains(of)).map(str::to_owned));
+    }
+    for hierarchy in std::fs::read_dir("/sys/fs/cgroup").expect("control groups").flatten() {
+        let groups = std::fs::read_dir(hierarchy.path()).into_iter().flatten().flatten();
+        let paths = groups.map(|group| group.path().display().to_string());
+        found.extend(paths.filter(|path| path.contains(of)));
+    }
+    found
+}
+
+#[test]
+fn a_pod_runs_on_a_real_node_and_nothing_is_left_of_both() {
+    let Some(cluster) = RealCluster::start() else { return };
+    let access = cluster.access();
+    access.apply(&format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: one}}
+spec:
+  initContainers:
+  - {{name: side, image: "{PAUSE_IMAGE}", imagePullPolicy: Never, restartPolicy: Always}}
+  containers:
+  - {{name: main, image: "{PAUSE_IMAGE}", imagePullPolicy: Never}}
+"#
+    ));
+    access.kubectl(&["wait", "--for=condition=Ready", "pod/one", "--timeout=120s"]);
+    let folder = cluster.plane().folder().to_owned();
+    let name = folder.file_name().and_then(|name| name.to_str()).expect("a name");
+    let bridge = cluster.bridge();
+    assert_ne!(traces(name), Vec::<String>::new());
+    assert_ne!(traces(&bridge), Vec::<String>::new());
+    access.kubectl(&["delete", "pod/one", "--timeout=60s"]);
+
+    access.apply(&format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: two}}
+spec: {{containers: [{{name: main, image: "{PAUSE_IMAGE}", imagePullPolicy: Never}}]}}
+"#
+    ));
+    access.kubectl(&["wait", "--for=condition=Ready", "pod/two", "--timeout=120s"]);
+    drop(cluster);
+    assert!(!folder.exists());
+    assert_eq!(traces(name), Vec::<String>::new());
+    assert_eq!(traces(&bridge), Vec::<String>::new());
+}
+
+#[test]
+fn a_pod_reaches_the_api_server_by_its_service_and_its_log_can_be_read() {
+    let Some(cluster) = RealCluster::shared() else { return };
+    let access = cluster.access();
+    let image = Image::new("localhost/bash:1", &["/bin/bash", "-c"]);
+    cluster.load(&image.program(Path::new("/bin/bash"), "/bin/bash"));
+    access.apply(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: caller}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: localhost/bash:1
+    imagePullPolicy: Never
+    args: ["exec 3<>/dev/tcp/$KUBERNETES_SERVICE_HOST/$KUBERNETES_SERVICE_PORT && echo reached"]
+"#,
+    );
+    let wait = ["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/caller", "--timeout=60s"];
+    access.kubectl(&wait);
+    assert_eq!(access.kubectl(&["logs", "caller"]), "reached\n");
+    access.kubectl(&["delete", "pod/caller", "--timeout=60s"]);
+}
