@@ -73,6 +73,8 @@ impl Sockets {
 /// What a replica needs beside its sockets and its platform.
 #[derive(Debug, Default)]
 pub struct Options {
+    /// This replica's name.
+    pub identity: String,
     /// How far clocks may be apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
@@ -98,7 +100,8 @@ pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_settings(settings: Settings) -> anyhow::Result<()> {
-    let tls = settings.tls.map(TlsFiles::follow).transpose()?;
+    let files = settings.tls.clone();
+    let mut tls = settings.tls.map(TlsFiles::follow).transpose()?;
     let mut telemetry = Telemetry::start(settings.log_format)?;
     let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
@@ -107,6 +110,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
+    let identity = settings.identity.clone();
     let platform = match settings.platform {
         PlatformSettings::Files { manifests, state_dir } => {
             file::start(file::Settings {
@@ -121,7 +125,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
             .await?
         }
         PlatformSettings::Kubernetes { namespace, watched, service, audience } => {
-            kube::start(kube::Settings {
+            let started = kube::start(kube::Settings {
                 namespace,
                 watched,
                 service,
@@ -131,11 +135,15 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
                 takeover_after: settings.takeover_after,
                 leadership: settings.leadership,
                 bounds: settings.bounds,
+                tls: files,
             })
-            .await?
+            .await?;
+            tls = tls.or(started.certificates);
+            started.platform
         }
     };
     let options = Options {
+        identity,
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls,
@@ -172,7 +180,13 @@ pub async fn serve(
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
     let admin = Admin::new(handle);
-    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, admin };
+    let port = GrpcPort {
+        identity: options.identity,
+        socket: sockets.grpc,
+        tls: options.tls,
+        sessions,
+        admin,
+    };
 
     // First the driver stops, then the ports: agents are still told where things stand.
     let (stop_driver, driver_stops) = watch::channel(false);

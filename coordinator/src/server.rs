@@ -6,6 +6,7 @@ mod handshake;
 mod inbound;
 pub(crate) mod incoming;
 mod outbound;
+mod peer;
 mod service;
 
 use std::future::Future;
@@ -20,6 +21,7 @@ use tonic_health::server::HealthReporter;
 
 pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
+use self::peer::Peer;
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::driver::SessionPort;
@@ -42,6 +44,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// What the port is made of.
 #[derive(Debug)]
 pub(crate) struct GrpcPort {
+    /// This replica's name, for its peers.
+    pub(crate) identity: String,
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<Certificates>,
     pub(crate) sessions: SessionPort,
@@ -66,6 +70,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    let peer = Peer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -85,6 +90,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
     let server = server
         .add_service(sessions)
         .add_service(admin)
+        .add_service(peer)
         .add_service(health)
         .add_service(reflection.build_v1()?)
         .add_service(reflection_alpha.build_v1alpha()?);

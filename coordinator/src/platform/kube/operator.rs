@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::events::Recorder;
 use self::rounds::Rounds;
-pub(crate) use self::workload::{Rollout, WorkloadState};
+pub(crate) use self::workload::WorkloadState;
 use super::Settings;
 use super::desired::Objects;
 use super::pods::Pods;

@@ -147,8 +147,7 @@ impl Action {
         let version = body["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(client.clone(), namespace, &resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let object = api.patch(name, &params, &Patch::Apply(body)).await?;
         Ok(Done::Yes(object.metadata.generation))

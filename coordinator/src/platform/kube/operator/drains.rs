@@ -30,12 +30,7 @@ pub(super) enum Stage {
 
 impl Drains {
     /// Looks at a pod: what is new of its drain.
-    pub(super) fn look(
-        &mut self,
-        it: &Standing,
-        deadline: Duration,
-        now: Moment,
-    ) -> Option<Stage> {
+    pub(super) fn look(&mut self, it: &Standing, deadline: Duration, now: Moment) -> Option<Stage> {
         let uid = &it.pod.uid;
         if it.mark.is_none() || !it.pod.is_active() {
             self.0.remove(uid);

@@ -60,7 +60,8 @@ impl Rounds {
     /// Starts to watch what is needed.
     pub(super) fn new(context: Context, states: watch::Sender<Workloads>) -> Self {
         let all = watcher::Config::default();
-        let made = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+        let made =
+            watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
         let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
         let nodes = context.settings.watched.is_empty().then(|| {
             Seen::start(vec![Api::<Node>::all(context.client.clone())], &all, nodes::cordoned)
@@ -103,7 +104,8 @@ impl Rounds {
             let cordoned = self.nodes.as_ref().map(Seen::names).unwrap_or_default();
             let mut pods = self.pods();
             let mut turns = Vec::new();
-            for (name, cluster) in &objects.clusters {
+            for (name, seen) in &objects.clusters {
+                let cluster = &seen.object;
                 // A cluster that the core does not know is invalid, or not known yet.
                 let Some(workers) = workers.remove(name) else { continue };
                 let pods = pods.remove(name).unwrap_or_default();
@@ -193,9 +195,9 @@ impl Rounds {
     }
 
     fn publish(&self, turns: &[(ClusterName, Arc<WorkerCluster>, Turn)]) {
-        let states = turns.iter().filter_map(|(name, _, turn)| {
-            turn.state.clone().map(|state| (name.clone(), state))
-        });
+        let states = turns
+            .iter()
+            .filter_map(|(name, _, turn)| turn.state.clone().map(|state| (name.clone(), state)));
         let states: BTreeMap<_, _> = states.collect();
         self.states.send_if_modified(|before| {
             let is_new = **before != states;

@@ -56,15 +56,11 @@ pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> 
 }
 
 /// A Deployment: whoever loses least, and its ReplicaSet is told by their cost.
-fn by_rank(
-    facts: &WorkloadFacts,
-    desired: u32,
-    crew: &[Standing],
-    active: &[usize],
-) -> Decision {
+fn by_rank(facts: &WorkloadFacts, desired: u32, crew: &[Standing], active: &[usize]) -> Decision {
     let current = facts.replicas;
     let surplus = count(active.len()).saturating_sub(desired);
-    let mut marked: Vec<usize> = active.iter().copied().filter(|it| is_marked(&crew[*it])).collect();
+    let mut marked: Vec<usize> =
+        active.iter().copied().filter(|it| is_marked(&crew[*it])).collect();
     marked.sort_by_key(|it| rank(&crew[*it]));
     let mut decision = Decision::default();
     if current > desired {

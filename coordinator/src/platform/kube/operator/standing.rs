@@ -89,9 +89,9 @@ impl Standing {
 
     /// Whether it holds nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.view.as_ref().is_none_or(|view| {
-            view.committed == 0 && view.running == Some(0) && view.streams == 0
-        })
+        self.view
+            .as_ref()
+            .is_none_or(|view| view.committed == 0 && view.running == Some(0) && view.streams == 0)
     }
 
     /// Whether its worker takes nothing new.
@@ -107,8 +107,7 @@ impl Standing {
 
     /// Whether its drain is still to be ordered.
     pub(super) fn needs_order(&self) -> bool {
-        let connected =
-            self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
+        let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
         self.mark.is_some() && connected && !self.drains()
     }
 

@@ -34,9 +34,8 @@ impl Tell {
             }
             Stage::Overdue => {
                 let deadline = cluster.spec.drain.deadline.0.as_secs();
-                let note = format!(
-                    "worker {name} drains for longer than {deadline} s; nothing is killed"
-                );
+                let note =
+                    format!("worker {name} drains for longer than {deadline} s; nothing is killed");
                 self.of_both(cluster, pod, Reason::DrainDeadlineExceeded, &note);
             }
         }
@@ -83,7 +82,8 @@ impl Tell {
                 let desired = workload::replicas(&cluster.spec);
                 // A body is bound to a version where it makes the workload smaller, only there.
                 if body["metadata"]["resourceVersion"].is_string() {
-                    let note = format!("{kind} {name} has {replicas} replicas, of {desired} wanted");
+                    let note =
+                        format!("{kind} {name} has {replicas} replicas, of {desired} wanted");
                     self.of_cluster(cluster, None, Reason::ScaleInCompleted, &note);
                 }
                 tracing::info!(kind, name, %replicas, "workload applied");

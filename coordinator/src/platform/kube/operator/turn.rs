@@ -51,7 +51,8 @@ pub(super) struct Turn {
 pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
     let Look { cluster, name, mut team, workload, cordoned, now } = look;
     let mut turn = Turn::default();
-    let wanted = workload::wanted(cluster).filter(|_| cluster.metadata.deletion_timestamp.is_none());
+    let wanted =
+        workload::wanted(cluster).filter(|_| cluster.metadata.deletion_timestamp.is_none());
     let facts = workload.as_deref();
     let is_own = |it: &Standing| facts.is_some_and(|facts| facts.owns(&it.pod));
     team.sort_by_key(|it| !is_own(it));

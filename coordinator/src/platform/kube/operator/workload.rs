@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::super::names::{CLUSTER_LABEL, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST};
+use super::super::names::{
+    CLUSTER_LABEL, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
+};
 use super::super::pods::PodFacts;
 use super::super::resources::WorkerCluster;
 use crate::platform::kube::names::FIELD_MANAGER;
