@@ -177,8 +177,8 @@ impl Rounds {
             WorkloadKind::StatefulSet => self.stateful_sets.find(&namespace, &wanted.name),
         });
         let now = clock::now();
-        let mut turn =
-            turn(Look { cluster, name, team, workload, cordoned, now }, &mut self.memory);
+        let look = Look { cluster, name, team, workload, cordoned, now };
+        let mut turn = turn(look, &mut self.memory);
         if cluster.metadata.deletion_timestamp.is_none() {
             let body = disruption::body(cluster);
             let budget = disruption_budget(&cluster.name_any());
@@ -216,6 +216,9 @@ impl Rounds {
             orders.extend(turn.orders);
             for (it, stage) in turn.stages {
                 self.tell.stage(&cluster, &it.pod, stage);
+            }
+            if let Some(note) = &turn.scales_in {
+                self.tell.scales_in(&cluster, note);
             }
             self.tell.blocked(&mut self.memory, &name, &cluster, turn.blocked);
             if let Some(why) = turn.refused {
