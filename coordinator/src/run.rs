@@ -16,14 +16,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::admin::Admin;
 use crate::config::{PlatformSettings, Settings};
 use crate::driver::{self, Driver};
 use crate::http::{self, HttpState};
 use crate::metrics::Metrics;
 use crate::platform::{Platform, file, kube};
-use crate::server::{self, GrpcPort};
+use crate::server::{self, GrpcPort, Reach};
 use crate::telemetry::Telemetry;
+use crate::tls::trust::Trust;
 use crate::tls::{Certificates, TlsFiles};
 
 /// How long open streams may take to end once everybody was sent away.
@@ -79,6 +79,9 @@ pub struct Options {
     pub sessions_max: usize,
     /// What the gRPC port proves itself with; plain text without it.
     pub tls: Option<Certificates>,
+    /// Whom to trust when the leader is asked on behalf of somebody; with TLS and without this,
+    /// a replica that stands by names the leader instead.
+    pub trust: Option<Trust>,
     /// What describes this process to whoever collects.
     pub resource: Option<Resource>,
     /// Where metrics go beside the Prometheus text.
@@ -139,6 +142,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls,
+        trust: None,
         resource: Some(telemetry.resource.clone()),
         metrics: telemetry.metrics.take(),
     };
@@ -171,8 +175,12 @@ pub async fn serve(
     }
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
-    let admin = Admin::new(handle);
-    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, admin };
+    let reach = match (&options.tls, options.trust) {
+        (None, _) => Reach::Plain,
+        (Some(_), Some(trust)) => Reach::Secured(trust),
+        (Some(_), None) => Reach::Not,
+    };
+    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, handle, reach };
 
     // First the driver stops, then the ports: agents are still told where things stand.
     let (stop_driver, driver_stops) = watch::channel(false);
