@@ -11,6 +11,7 @@ MAKEFLAGS += --no-print-directory
 CARGO_FLAGS ?= $(if $(CI),--locked)
 export CARGO_FLAGS
 KEEP ?=
+PROFILE ?= release
 SEEDS ?= 20000
 BUF := .cache/bin/buf
 
@@ -78,6 +79,17 @@ contract: tools ## At a release: what later protos may not break. `make contract
 binaries: ## The coordinator and the agent, as in an image but for optimisation. `make binaries`
 	$(call say,building coordinator and agent (a few minutes the first time))
 	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent
+
+.PHONY: images
+images: ## Container images without a builder, in .cache/images. `make images` or `make images PROFILE=dev`
+	$(call say,building static programs ($(PROFILE)))
+	@for name in coordinator agent; do \
+	    cargo rustc $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-$$name --bin leasehold-$$name \
+	        -- -C target-feature=+crt-static -C strip=symbols; \
+	done
+	$(call say,packing)
+	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin images -- --archives .cache/images \
+	    --programs "$${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
 
 .PHONY: tools
 tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools`

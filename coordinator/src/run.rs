@@ -73,6 +73,8 @@ impl Sockets {
 /// What a replica needs beside its sockets and its platform.
 #[derive(Debug, Default)]
 pub struct Options {
+    /// This replica's name.
+    pub identity: String,
     /// How far clocks may be apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
@@ -101,7 +103,8 @@ pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_settings(settings: Settings) -> anyhow::Result<()> {
-    let tls = settings.tls.map(TlsFiles::follow).transpose()?;
+    let files = settings.tls.clone();
+    let mut tls = settings.tls.map(TlsFiles::follow).transpose()?;
     let mut telemetry = Telemetry::start(settings.log_format)?;
     let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
@@ -110,6 +113,8 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
+    let identity = settings.identity.clone();
+    let mut trust = None;
     let platform = match settings.platform {
         PlatformSettings::Files { manifests, state_dir } => {
             file::start(file::Settings {
@@ -124,7 +129,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
             .await?
         }
         PlatformSettings::Kubernetes { namespace, watched, service, audience } => {
-            kube::start(kube::Settings {
+            let started = kube::start(kube::Settings {
                 namespace,
                 watched,
                 service,
@@ -134,15 +139,20 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
                 takeover_after: settings.takeover_after,
                 leadership: settings.leadership,
                 bounds: settings.bounds,
+                tls: files,
             })
-            .await?
+            .await?;
+            tls = tls.or(started.certificates);
+            trust = started.trust;
+            started.platform
         }
     };
     let options = Options {
+        identity,
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls,
-        trust: None,
+        trust,
         resource: Some(telemetry.resource.clone()),
         metrics: telemetry.metrics.take(),
     };
@@ -180,7 +190,14 @@ pub async fn serve(
         (Some(_), Some(trust)) => Reach::Secured(trust),
         (Some(_), None) => Reach::Not,
     };
-    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, handle, reach };
+    let port = GrpcPort {
+        identity: options.identity,
+        socket: sockets.grpc,
+        tls: options.tls,
+        sessions,
+        handle,
+        reach,
+    };
 
     // First the driver stops, then the ports: agents are still told where things stand.
     let (stop_driver, driver_stops) = watch::channel(false);

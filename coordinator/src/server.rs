@@ -7,6 +7,7 @@ mod handshake;
 mod inbound;
 pub(crate) mod incoming;
 mod outbound;
+mod peer;
 mod service;
 
 use std::future::Future;
@@ -24,6 +25,7 @@ use self::forward::Forward;
 pub(crate) use self::forward::Reach;
 pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
+use self::peer::Peer;
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::driver::{Handle, SessionPort};
@@ -46,6 +48,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// What the port is made of.
 #[derive(Debug)]
 pub(crate) struct GrpcPort {
+    /// This replica's name, for its peers.
+    pub(crate) identity: String,
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<Certificates>,
     pub(crate) sessions: SessionPort,
@@ -73,6 +77,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     let gate = Arc::clone(&port.sessions.gate);
+    let peer = Peer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(Admin::new(port.handle.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -93,6 +98,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
     let server = server
         .add_service(sessions)
         .add_service(admin)
+        .add_service(peer)
         .add_service(health)
         .add_service(reflection.build_v1()?)
         .add_service(reflection_alpha.build_v1alpha()?);

@@ -4,6 +4,7 @@
 mod amount;
 mod catalog;
 mod check;
+pub(crate) mod collection;
 mod decode;
 mod duration;
 pub(crate) mod folder;
@@ -19,5 +20,6 @@ mod tests;
 
 pub use amount::Amount;
 pub use catalog::{Catalog, Reading, problems};
+pub(crate) use check::{ObjectId, Spec};
 pub use duration::{DURATION_MAX, Span};
 pub use problem::Problem;

@@ -348,7 +348,8 @@ fn conflict(id: &ObjectId, places: &[Definition], problems: &mut Vec<Problem>) {
     }
 }
 
-fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
+/// The problems in their order, and no more of them than are reported at once.
+pub(crate) fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort();
     problems.dedup();
     if problems.len() > PROBLEMS_MAX {

@@ -17,6 +17,7 @@ mod pki;
 mod pod_status;
 mod pods;
 mod real_cluster;
+mod release;
 mod replicas;
 mod stage;
 
@@ -29,5 +30,6 @@ pub use image::Image;
 pub use node::{Node, PAUSE_IMAGE};
 pub use pods::{NoProcesses, PlayedPod, Runner};
 pub use real_cluster::RealCluster;
+pub use release::Program;
 pub use replicas::{AUDIENCE, Operator, Replicas};
 pub use stage::Stage;

@@ -16,7 +16,7 @@ use crate::spec::manifest::{StreamSetSpec, WorkerClusterSpec};
 ///
 /// # Errors
 /// Where they cannot be written as YAML.
-pub fn yaml() -> anyhow::Result<String> {
+pub(super) fn yaml() -> anyhow::Result<String> {
     let mut text = String::new();
     for definition in [worker_clusters(), stream_sets()] {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();

@@ -2,8 +2,22 @@
 //! drains the pods that have to go, keeps busy ones safe from evictions, and shows how everything
 //! stands. It decides nothing about leases, and a pod that may hold something is never ended by it.
 
+mod action;
+mod busy;
+mod disruption;
+mod drains;
 mod events;
+mod memory;
+mod nodes;
+mod restart;
+mod rounds;
+mod scale_in;
+mod seen;
+mod standing;
 mod status;
+mod tell;
+mod template;
+mod turn;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -14,7 +28,8 @@ use leasehold_types::ClusterName;
 use tokio::sync::watch;
 
 pub(crate) use self::events::Recorder;
-pub(crate) use self::workload::{Rollout, WorkloadState};
+use self::rounds::Rounds;
+pub(crate) use self::workload::WorkloadState;
 use super::Settings;
 use super::desired::Objects;
 use super::pods::Pods;
@@ -40,8 +55,14 @@ pub(crate) struct Context {
     pub(crate) settings: Arc<Settings>,
 }
 
-/// Runs until it is dropped. It does something only while this replica leads.
+/// Runs until the driver ends. It does something only while this replica leads.
 pub(crate) async fn run(context: Context) {
-    let (_workloads, seen) = watch::channel(Workloads::default());
-    status::run(context, seen).await;
+    let (states, workloads) = watch::channel(Workloads::default());
+    let rounds = Rounds::new(context.clone(), states);
+    // All of them end with the driver, and with nothing else.
+    let _ = tokio::join!(
+        rounds.run(),
+        rounds::mind_joins(context.clone()),
+        status::run(context, workloads),
+    );
 }

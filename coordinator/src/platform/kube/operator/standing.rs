@@ -71,23 +71,27 @@ impl Standing {
         Self { pod, mark, view }
     }
 
-    /// The jobs that it may be running, as far as anyone can know.
+    /// The jobs that it runs, as reported; where nobody knows, the most that it may run.
     pub(super) fn jobs(&self) -> u32 {
-        self.view.as_ref().map_or(0, |view| view.committed.max(view.running.unwrap_or(0)))
+        let jobs = |view: &WorkerView| view.running.unwrap_or(view.committed.max(1));
+        self.view.as_ref().map_or(0, jobs)
     }
 
-    /// Whether it may be running a job right now. Slots that are granted and not used are none.
+    /// Whether it may be running a job right now. Slots of a worker that is heard, granted and not
+    /// used, are none.
     pub(super) fn is_busy(&self) -> bool {
         self.view.as_ref().is_some_and(|view| match (view.presence, view.running) {
             (Presence::Connected, Some(running)) => running > 0,
             (_, Some(running)) => running.max(view.committed) > 0,
-            (_, None) => view.committed > 0,
+            (_, None) => true,
         })
     }
 
     /// Whether it holds nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.jobs() == 0 && self.view.as_ref().is_none_or(|view| view.streams == 0)
+        self.view
+            .as_ref()
+            .is_none_or(|view| view.committed == 0 && view.running == Some(0) && view.streams == 0)
     }
 
     /// Whether its worker takes nothing new.
@@ -103,8 +107,7 @@ impl Standing {
 
     /// Whether its drain is still to be ordered.
     pub(super) fn needs_order(&self) -> bool {
-        let connected =
-            self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
+        let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
         self.mark.is_some() && connected && !self.drains()
     }
 

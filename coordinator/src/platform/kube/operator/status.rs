@@ -84,12 +84,13 @@ async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Re
         let objects = Arc::clone(&context.objects.borrow());
         let states = Arc::clone(&workloads.borrow());
         let mut wanted = Vec::new();
-        for (name, object) in &objects.clusters {
+        for (name, seen) in &objects.clusters {
+            let object = &seen.object;
             let mut facts = ClusterFacts {
                 name: object.metadata.name.clone().unwrap_or_default(),
                 generation: object.metadata.generation,
-                in_force: objects.cluster_in_force(name),
-                problem: objects.cluster_problem(name),
+                in_force: Some(seen.generation),
+                problem: seen.problem(),
                 view: views.remove(name),
                 workers: Vec::new(),
                 pods: pods.remove(name).unwrap_or_default(),
@@ -137,7 +138,8 @@ async fn sets(context: Context) -> Result<(), Stopped> {
         let objects = Arc::clone(&context.objects.borrow());
         seen.retain(|name, _| objects.sets.contains_key(name));
         let mut wanted = Vec::new();
-        for (name, object) in &objects.sets {
+        for (name, found) in &objects.sets {
+            let object = &found.object;
             let last = seen.get(name).map(|(at, _)| *at);
             let is_old = last.is_none_or(|at| clock::now().since(at) >= LOOK_EVERY);
             if news.is_about(name) || is_old {
@@ -151,8 +153,8 @@ async fn sets(context: Context) -> Result<(), Stopped> {
             }
             let facts = SetFacts {
                 generation: object.metadata.generation,
-                in_force: objects.set_in_force(name),
-                problem: objects.set_problem(name),
+                in_force: Some(found.generation),
+                problem: found.problem(),
                 view: seen.get(name).and_then(|(_, view)| view.clone()),
             };
             let make =

@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::super::names::{CLUSTER_LABEL, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST};
+use super::super::names::{
+    CLUSTER_LABEL, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
+};
 use super::super::pods::PodFacts;
 use super::super::resources::WorkerCluster;
 use crate::platform::kube::names::FIELD_MANAGER;
@@ -116,12 +118,12 @@ pub(super) fn wanted(cluster: &WorkerCluster) -> Option<Wanted> {
 impl WorkloadFacts {
     /// What a Deployment says.
     pub(super) fn of_deployment(object: &Deployment) -> Option<Self> {
-        let spec = object.spec.as_ref()?;
+        let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         let stuck = conditions.into_iter().find(|condition| {
-            condition.type_ == "Progressing"
-                && condition.status == "False"
+            condition.type_.as_deref() == Some("Progressing")
+                && condition.status.as_deref() == Some("False")
                 && condition.reason.as_deref() == Some("ProgressDeadlineExceeded")
         });
         Some(Self {
@@ -141,7 +143,7 @@ impl WorkloadFacts {
 
     /// What a StatefulSet says.
     pub(super) fn of_stateful_set(object: &StatefulSet) -> Option<Self> {
-        let spec = object.spec.as_ref()?;
+        let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
         let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
         // The controller counts no pod as updated any more once all are.

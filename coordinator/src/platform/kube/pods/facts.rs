@@ -237,9 +237,8 @@ fn is_ready(status: &PodStatus) -> bool {
 /// Whether a container runs, as far as the node has said. A pod may be called failed while they
 /// still do: the collector of lost nodes' pods does so.
 fn may_run(status: &PodStatus) -> bool {
-    containers(status).any(|container| {
-        container.state.as_ref().is_some_and(|state| state.running.is_some())
-    })
+    containers(status)
+        .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {

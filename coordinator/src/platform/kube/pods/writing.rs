@@ -63,8 +63,10 @@ impl Pods {
     /// done, too, where no pod is left to write to: the worker is then said to be gone first.
     /// It is not where the pod vanished and may still run.
     pub(crate) async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
-        let writes = entries.iter().enumerate().map(|(index, (key, exposure))| async move {
-            (index, self.expose_one(key, exposure).await)
+        // Owned entries: futures over borrowed ones are not `Send` for every lifetime.
+        let owned = entries.to_vec().into_iter().enumerate();
+        let writes = owned.map(|(index, (key, exposure))| async move {
+            (index, self.expose_one(&key, &exposure).await)
         });
         let mut written = vec![false; entries.len()];
         let mut writes = std::pin::pin!(stream::iter(writes).buffer_unordered(WRITTEN_AT_ONCE_MAX));
@@ -77,8 +79,8 @@ impl Pods {
     /// Strikes what is written down for these workers. What fails stays written: it is more than
     /// they hold, which is safe.
     pub(crate) async fn conceal(&self, keys: &[WorkerKey]) {
-        let writes = keys.iter().map(|key| async move {
-            let Some(name) = PodName::of(key) else { return };
+        let writes = keys.to_vec().into_iter().map(|key| async move {
+            let Some(name) = PodName::of(&key) else { return };
             let facts = self.0.roll().find(&name).cloned();
             let Some(facts) = facts.filter(|facts| facts.exposures.contains_key(&key.cluster))
             else {

@@ -1,0 +1,241 @@
+//! Who may do what: the coordinator no more than it needs and all that it needs, and people what
+//! Kubernetes' own roles say.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use tests::kube::{Access, Dials, Fleet, HollowNode, TokenFor, Work};
+use tests::process::{Process, eventually, free_address, get};
+use tests::toolbox;
+
+use super::{
+    Installed, Turn, folder, list, render, until_kinds_are_known, until_pods_are_admitted,
+};
+
+/// As whom the coordinator speaks.
+const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
+
+/// Whether somebody may do something in a namespace; `as_whom` also holds other arguments.
+fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
+    let mut command = access.kubectl_command(&["auth", "can-i", "--quiet"]);
+    command.args(["--as", as_whom, "--namespace", namespace]).args(what.split(' '));
+    let output = command.stdin(Stdio::null()).output().expect("kubectl starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("rror"), "can-i {what}: {said}");
+    output.status.success()
+}
+
+#[test]
+fn the_coordinators_rights_are_those_that_it_needs() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let _installed = Installed::new(access, &folder("overlays/ha"));
+    let listed = access.kubectl(&["auth", "can-i", "--list", "--as", COORDINATOR]);
+    let starred = listed.lines().find(|line| line.contains('*') && !line.contains("[/"));
+    assert_eq!(starred, None, "{listed}");
+    let own = "leasehold-system";
+    for (namespace, what) in [
+        ("default", "patch workerclusters.leasehold.dev --subresource=status"),
+        ("default", "delete pods"),
+        ("default", "create deployments.apps"),
+        ("default", "watch configmaps"),
+        ("default", "patch configmaps/leasehold-ca"),
+        (own, "create secrets"),
+        (own, "update secrets/leasehold-ca"),
+        (own, "update leases.coordination.k8s.io/leasehold-coordinator"),
+        (own, "create tokenreviews.authentication.k8s.io"),
+        (own, "create subjectaccessreviews.authorization.k8s.io"),
+        (own, "watch nodes"),
+    ] {
+        assert!(may(access, COORDINATOR, namespace, what), "not {what} in {namespace}");
+    }
+    for (namespace, what) in [
+        ("default", "update workerclusters.leasehold.dev"),
+        ("default", "patch streamsets.leasehold.dev"),
+        ("default", "delete workerclusters.leasehold.dev"),
+        ("default", "create pods"),
+        ("default", "create pods --subresource=exec"),
+        ("default", "get secrets"),
+        ("default", "create secrets"),
+        ("default", "patch configmaps/theirs"),
+        ("default", "delete configmaps"),
+        ("default", "create leases.coordination.k8s.io"),
+        ("default", "create serviceaccounts --subresource=token"),
+        ("default", "create rolebindings.rbac.authorization.k8s.io"),
+        ("kube-system", "update leases.coordination.k8s.io"),
+        (own, "get secrets/theirs"),
+        (own, "list secrets"),
+        (own, "list leases.coordination.k8s.io"),
+        (own, "update leases.coordination.k8s.io/theirs"),
+        (own, "patch nodes"),
+        (own, "impersonate users"),
+    ] {
+        assert!(!may(access, COORDINATOR, namespace, what), "{what} in {namespace}");
+    }
+}
+
+/// The real coordinator as the Deployment starts it, but on this machine, with nothing but the
+/// rights of its service account.
+async fn coordinator_with_its_own_rights(
+    access: &Access,
+    folder: &Path,
+) -> (Process, SocketAddr, SocketAddr) {
+    let token = TokenFor {
+        namespace: "leasehold-system",
+        service_account: "leasehold-coordinator",
+        audience: None,
+        pod: None,
+        seconds: 3_600,
+    };
+    let token = access.token(token).await.expect("a token");
+    let own = access.with_token(&token, &folder.join("kubeconfig"));
+    let (grpc, http) = (free_address(), free_address());
+    let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+    command.env("KUBECONFIG", own.kubeconfig());
+    let pods = list(access, "leasehold-system", "pods");
+    let container = &pods.first().expect("a pod")["spec"]["containers"][0];
+    for argument in container["args"].as_array().expect("arguments") {
+        command.arg(argument.as_str().expect("a text"));
+    }
+    for variable in container["env"].as_array().expect("variables") {
+        let name = variable["name"].as_str().expect("a name");
+        let value = match name {
+            "LEASEHOLD_LISTEN" | "LEASEHOLD_ADVERTISE" => grpc.to_string(),
+            "LEASEHOLD_HTTP_LISTEN" => http.to_string(),
+            "RUST_LOG" => "info,leasehold_coordinator=debug".to_owned(),
+            _ => match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+                Some("metadata.name") => "replica".to_owned(),
+                Some("metadata.namespace") => "leasehold-system".to_owned(),
+                Some("status.podIP") => grpc.ip().to_string(),
+                Some(path) => panic!("what is {path}?"),
+                None => variable["value"].as_str().expect("a value").to_owned(),
+            },
+        };
+        command.env(name, value);
+    }
+    (Process::start(&mut command, &folder.join("coordinator.log")), grpc, http)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let installed = Installed::new(access, &folder("overlays/ha"));
+    until_pods_are_admitted(access, 3);
+    until_kinds_are_known(access);
+    let own = tempfile::tempdir().expect("a folder");
+    let (mut coordinator, grpc, http) = coordinator_with_its_own_rights(access, own.path()).await;
+    // Its pods would be played, too.
+    let none = ["scale", "deployment/leasehold-coordinator", "--replicas=0"];
+    access.kubectl(&[&none[..], &["--namespace=leasehold-system"]].concat());
+    eventually("a ready coordinator", || get(http, "/readyz").filter(|(status, _)| *status == 200));
+    let bundle = ["get", "configmap/leasehold-ca", "--namespace=leasehold-system"];
+    let bundle = [&bundle[..], &["--output=jsonpath={.data.ca\\.crt}"]].concat();
+    let bundle = eventually("the published certificate", || access.try_kubectl(&bundle).ok());
+    let authority = own.path().join("ca.crt");
+    std::fs::write(&authority, bundle).expect("written");
+    let server_name = "leasehold-coordinator.leasehold-system.svc".to_owned();
+    let dials = Dials { addresses: vec![grpc], authority, server_name };
+    let fleet = Fleet::new(access, Work::Jobs { ms_min: 50, ms_max: 200 }, Some(dials));
+    let node = HollowNode::join(access.client().await, "deploy-1", fleet).await;
+    let status = |kind: &str, path: &str| {
+        let output = format!("--output=jsonpath={{.status.{path}}}");
+        access.kubectl(&["get", kind, "--namespace=default", &output])
+    };
+    access.apply(&cluster_with_streams(4));
+    eventually("two workers and three streams", || {
+        let workers = status("wc/builds", "workers.ready") == "2";
+        (workers && status("ss/cars", "streams.owned") == "3").then_some(())
+    });
+    // One of them is drained and goes, and the other runs on a node that takes no more.
+    access.apply(&cluster_with_streams(2));
+    eventually("one worker", || (status("wc/builds", "workers.total") == "1").then_some(()));
+    access.kubectl(&["cordon", node.name()]);
+    eventually("its drain", || {
+        let drained = list(access, "default", "events");
+        drained.iter().any(|event| event["reason"] == "DrainCompleted").then_some(())
+    });
+    access.kubectl(&["delete", "wc/builds", "ss/cars", "--namespace=default"]);
+    access.kubectl(&["wait", "--for=delete", "pods", "--all", "--namespace=default"]);
+    coordinator.signal(Signal::TERM);
+    assert!(coordinator.wait().success(), "{}", coordinator.log());
+    let log = coordinator.log();
+    let refused: Vec<&str> = log.lines().filter(|line| line.contains("is forbidden")).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    node.leave().await;
+    drop(installed);
+}
+
+/// A cluster for so many jobs, two a worker, and a set of three streams from a ConfigMap.
+fn cluster_with_streams(jobs: u32) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: cars, namespace: default}}
+data: {{list: "cars:new\ncars:updated\ncars:sold"}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: builds, namespace: default}}
+spec:
+  maxJobs: {jobs}
+  maxJobsPerWorker: 2
+  template:
+    spec:
+      containers: [{{name: worker, image: example.invalid/worker}}]
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {{name: cars, namespace: default}}
+spec:
+  cluster: builds
+  streamsFrom: [{{configMapKeyRef: {{name: cars, key: list}}}}]
+"#
+    )
+}
+
+#[test]
+fn a_coordinator_of_one_namespace_has_no_rights_in_others() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let _installed = Installed::new(access, &folder("overlays/namespaced"));
+    for what in ["watch workerclusters.leasehold.dev", "delete pods", "create deployments.apps"] {
+        assert!(may(access, COORDINATOR, "default", what), "not {what}");
+        assert!(!may(access, COORDINATOR, "kube-public", what), "{what} elsewhere");
+        assert!(!may(access, COORDINATOR, "leasehold-system", what), "{what} at home");
+    }
+    assert!(!may(access, COORDINATOR, "default", "watch nodes"));
+    assert!(may(access, COORDINATOR, "default", "create tokenreviews.authentication.k8s.io"));
+    let rendered = render(access, &folder("overlays/namespaced"));
+    assert!(rendered.contains("LEASEHOLD_WATCH_NAMESPACE"), "{rendered}");
+}
+
+#[test]
+fn kubernetes_own_roles_let_people_look_change_and_steer() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let _installed = Installed::new(access, &folder("overlays/ha"));
+    for role in ["view", "edit", "admin"] {
+        let (role, user) = (format!("--clusterrole={role}"), format!("--user={role}"));
+        access.kubectl(&["create", "rolebinding", &user[7..], &role, &user, "--namespace=default"]);
+    }
+    let look = "list workerclusters.leasehold.dev";
+    let change = "create streamsets.leasehold.dev";
+    let scale = "patch workerclusters.leasehold.dev --subresource=scale";
+    let steer = "create workerclusters.leasehold.dev --subresource=drain";
+    let rights =
+        |user: &str| [look, change, scale, steer].map(|what| may(access, user, "default", what));
+    for (user, wanted) in [
+        ("view", [true, false, false, false]),
+        ("edit", [true, true, true, false]),
+        ("admin", [true, true, true, true]),
+    ] {
+        // The controller manager puts the roles together.
+        eventually(&format!("the rights of {user}"), || (rights(user) == wanted).then_some(()));
+    }
+    assert!(!may(access, "view", "kube-system", look));
+    access.kubectl(&["delete", "rolebinding", "view", "edit", "admin", "--namespace=default"]);
+}
