@@ -7,6 +7,8 @@ mod busy;
 mod disruption;
 mod drains;
 mod events;
+#[cfg(test)]
+mod fixtures;
 mod memory;
 mod nodes;
 mod restart;
