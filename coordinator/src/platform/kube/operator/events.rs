@@ -36,12 +36,8 @@ pub(crate) enum Reason {
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,
-    /// Workers are drained because fewer are wanted.
-    ScaleInStarted,
     /// The workload has fewer replicas now.
     ScaleInCompleted,
-    /// The workload was made, or has more replicas now.
-    ScaledOut,
     /// A pod is deleted so that another takes its place.
     PodReplaced,
     /// The workload cannot be written, or does not fit its cluster.
@@ -60,9 +56,7 @@ impl Reason {
             Self::WorkerLost => "WorkerLost",
             Self::WorkerFound => "WorkerFound",
             Self::AgentMisbehaved => "AgentMisbehaved",
-            Self::ScaleInStarted => "ScaleInStarted",
             Self::ScaleInCompleted => "ScaleInCompleted",
-            Self::ScaledOut => "ScaledOut",
             Self::PodReplaced => "PodReplaced",
             Self::WorkloadRejected => "WorkloadRejected",
         }
@@ -75,7 +69,7 @@ impl Reason {
             Self::RolloutBlocked => "Rollout",
             Self::LeaderChanged => "Elect",
             Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved => "Watch",
-            Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
+            Self::ScaleInCompleted => "Scale",
             Self::PodReplaced => "Replace",
             Self::WorkloadRejected => "Apply",
         }
@@ -93,9 +87,7 @@ impl Reason {
             | Self::DrainCompleted
             | Self::LeaderChanged
             | Self::WorkerFound
-            | Self::ScaleInStarted
             | Self::ScaleInCompleted
-            | Self::ScaledOut
             | Self::PodReplaced => false,
         }
     }
