@@ -59,7 +59,7 @@ spec: {{containers: [{{name: main, image: "{PAUSE_IMAGE}", imagePullPolicy: Neve
 }
 
 #[test]
-fn a_pod_reaches_the_api_server_by_its_service_and_its_log_can_be_read() {
+fn a_pod_reaches_the_api_server_by_its_services_name_and_its_log_can_be_read() {
     let Some(cluster) = RealCluster::shared() else { return };
     let access = cluster.access();
     let image = Image::new("localhost/bash:1", &["/bin/bash", "-c"]);
@@ -75,7 +75,7 @@ spec:
   - name: main
     image: localhost/bash:1
     imagePullPolicy: Never
-    args: ["exec 3<>/dev/tcp/$KUBERNETES_SERVICE_HOST/$KUBERNETES_SERVICE_PORT && echo reached"]
+    args: ["exec 3<>/dev/tcp/kubernetes.default/443 && echo reached"]
 "#,
     );
     let wait = ["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/caller", "--timeout=60s"];
