@@ -63,8 +63,11 @@ bench: ## The benchmarks, optimised. `make bench` or `make bench BENCH=planner`
 	@cargo bench $(CARGO_FLAGS) -p tests $(if $(BENCH),--bench $(BENCH))
 
 .PHONY: generate
-generate: ## Generated code from the protos, after a change of one. `make generate`
+generate: ## Code from the protos and deploy/crds from the types, after a change. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
+	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-coordinator -- crds | awk '\
+	    /^---$$/ { next } /^# deploy\/crds\// { file = substr($$2, 1, length($$2) - 1) } \
+	    { print > file }'
 
 .PHONY: contract
 contract: tools ## At a release: what later protos may not break. `make contract`

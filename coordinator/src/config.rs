@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::TimeBounds;
 use leasehold_types::limits::WORKERS_MAX;
+use leasehold_types::{TimeBounds, WorkerName};
 
 use crate::spec::Span;
 use crate::tls::TlsFiles;
@@ -20,6 +20,13 @@ const DRIFT_PPM_MAX: u32 = 100_000;
 const LEADERSHIP_MIN: Duration = Duration::from_secs(1);
 /// The longest leadership: a failover without confirmation waits for it.
 const LEADERSHIP_MAX: Duration = Duration::from_secs(3600);
+/// How long a leader on files may be silent, and how long it leads without renewal, by default.
+const TAKEOVER_ON_FILES: Duration = Duration::from_secs(2);
+const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
+/// The same on Kubernetes, where a lost connection is noticed sooner, and the API server may be
+/// away for longer.
+const TAKEOVER_ON_KUBERNETES: Duration = Duration::from_secs(1);
+const LEADERSHIP_ON_KUBERNETES: Duration = Duration::from_secs(300);
 /// The longest margin.
 const MARGIN_MAX: Duration = Duration::from_secs(60);
 
@@ -37,10 +44,14 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run one replica: it leads, or stands by until the leader is gone.
+    /// Run one replica on files: it leads, or stands by until the leader is gone.
     Run(Box<RunArgs>),
+    /// Run one replica on Kubernetes, as its operator.
+    Operator(Box<OperatorArgs>),
     /// Read the manifests as `run` would, and print every problem.
     Check(CheckArgs),
+    /// Print the custom resource definitions of Kubernetes.
+    Crds(CrdsArgs),
 }
 
 /// The flags of `check`.
@@ -53,6 +64,11 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_MANIFESTS")]
     pub manifests: PathBuf,
 }
+
+/// The flags of `crds`: none.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  leasehold-coordinator crds | kubectl apply --server-side -f -")]
+pub struct CrdsArgs {}
 
 /// The flags of `run`.
 #[derive(Args, Clone, Debug)]
@@ -67,6 +83,39 @@ pub struct RunArgs {
     /// Folder that the replicas share: election, epoch and the register of workers.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
     pub state_dir: PathBuf,
+    /// What every replica has.
+    #[command(flatten)]
+    pub replica: ReplicaArgs,
+}
+
+/// The flags of `operator`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "In a pod the flags come from deploy/. Outside, with a kubeconfig:\n  \
+    leasehold-coordinator operator --namespace leasehold-system --watch-namespace ci")]
+pub struct OperatorArgs {
+    /// The namespace of the election's Lease and of the certificates.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_NAMESPACE")]
+    #[arg(default_value = "leasehold-system")]
+    pub namespace: String,
+    /// A namespace to serve; may be given several times, or separated by commas. All, unless given.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_WATCH_NAMESPACE", value_delimiter = ',')]
+    pub watch_namespace: Vec<String>,
+    /// The Service that agents dial, in --namespace; certificates are made for its name.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_SERVICE")]
+    #[arg(default_value = "leasehold-coordinator")]
+    pub service: String,
+    /// The audience that the tokens of agents and people must be made for.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_AUDIENCE")]
+    #[arg(default_value = "leasehold.dev")]
+    pub audience: String,
+    /// What every replica has.
+    #[command(flatten)]
+    pub replica: ReplicaArgs,
+}
+
+/// The flags of every replica, whatever its platform.
+#[derive(Args, Clone, Debug)]
+pub struct ReplicaArgs {
     /// Address for gRPC: agents, admin, health, reflection.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_LISTEN")]
     #[arg(default_value = "127.0.0.1:7400")]
@@ -81,14 +130,14 @@ pub struct RunArgs {
     /// This replica's name, unique among the replicas [default: HOST-PID].
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_IDENTITY")]
     pub identity: Option<String>,
-    /// How long a leader may show no sign of life before a standby takes over.
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_TAKEOVER_AFTER")]
-    #[arg(default_value = "2s", value_parser = duration)]
-    pub takeover_after: Duration,
-    /// How long leadership lasts without renewal.
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_LEADERSHIP")]
-    #[arg(default_value = "30s", value_parser = duration)]
-    pub leadership: Duration,
+    /// How long a leader may show no sign of life before a standby takes over [default: 2s;
+    /// of the operator 1s].
+    #[arg(long, value_name = "TIME", env = "LEASEHOLD_TAKEOVER_AFTER", value_parser = duration)]
+    pub takeover_after: Option<Duration>,
+    /// How long leadership lasts without renewal [default: 30s; of the operator 5m: an outage of
+    /// the API server that is shorter ends no lease].
+    #[arg(long, value_name = "TIME", env = "LEASEHOLD_LEADERSHIP", value_parser = duration)]
+    pub leadership: Option<Duration>,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
     #[arg(allow_negative_numbers = true)]
@@ -98,7 +147,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME", env = "LEASEHOLD_MARGIN")]
     #[arg(default_value = "500ms", value_parser = duration)]
     pub margin: Duration,
-    /// Certificate chain (PEM) for gRPC over TLS.
+    /// Certificate chain (PEM) for gRPC over TLS. The operator makes its own unless given.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key (PEM) of --tls-cert.
@@ -130,10 +179,8 @@ pub enum LogFormat {
 /// Flags that can work together.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Folder of the manifests.
-    pub manifests: PathBuf,
-    /// Folder that the replicas share.
-    pub state_dir: PathBuf,
+    /// Where the desired state and leadership come from.
+    pub platform: PlatformSettings,
     /// Address for gRPC.
     pub listen: SocketAddr,
     /// Address for HTTP.
@@ -156,6 +203,29 @@ pub struct Settings {
     pub log_format: LogFormat,
 }
 
+/// Where the desired state and leadership come from.
+#[derive(Clone, Debug)]
+pub enum PlatformSettings {
+    /// Two folders.
+    Files {
+        /// Folder of the manifests.
+        manifests: PathBuf,
+        /// Folder that the replicas share.
+        state_dir: PathBuf,
+    },
+    /// The API server.
+    Kubernetes {
+        /// The namespace of the coordinator's own objects.
+        namespace: String,
+        /// The namespaces that are served; all where it is empty.
+        watched: Vec<String>,
+        /// The Service that agents dial.
+        service: String,
+        /// The audience of tokens.
+        audience: String,
+    },
+}
+
 /// Flags that cannot work together: one sentence that names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage(String);
@@ -172,8 +242,49 @@ impl RunArgs {
     /// # Errors
     /// [`Usage`] where two of them cannot work together, or one is out of its range.
     pub fn settings(self) -> Result<Settings, Usage> {
+        let Self { manifests, state_dir, replica } = self;
+        let times = Times { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
+        replica.settings(PlatformSettings::Files { manifests, state_dir }, &times)
+    }
+}
+
+impl OperatorArgs {
+    /// The flags, checked against each other.
+    ///
+    /// # Errors
+    /// [`Usage`] where two of them cannot work together, or one is out of its range.
+    pub fn settings(self) -> Result<Settings, Usage> {
+        let Self { namespace, watch_namespace: watched, service, audience, replica } = self;
+        let named = [&namespace, &service].into_iter().chain(&watched);
+        for name in named {
+            if WorkerName::new(name).is_err() || name.contains('.') {
+                return refuse(format!(
+                    "{name:?} is no name of a namespace or service: see --namespace,                      --watch-namespace and --service"
+                ));
+            }
+        }
+        if audience.is_empty() {
+            return refuse("--audience is empty");
+        }
+        let times =
+            Times { takeover_after: TAKEOVER_ON_KUBERNETES, leadership: LEADERSHIP_ON_KUBERNETES };
+        let platform = PlatformSettings::Kubernetes { namespace, watched, service, audience };
+        replica.settings(platform, &times)
+    }
+}
+
+/// Times that a platform has by default.
+struct Times {
+    takeover_after: Duration,
+    leadership: Duration,
+}
+
+impl ReplicaArgs {
+    fn settings(mut self, platform: PlatformSettings, times: &Times) -> Result<Settings, Usage> {
+        let takeover_after = *self.takeover_after.get_or_insert(times.takeover_after);
+        let leadership = *self.leadership.get_or_insert(times.leadership);
         self.check_addresses()?;
-        self.check_times()?;
+        self.check_times(takeover_after, leadership)?;
         let identity = self.identity.unwrap_or_else(default_identity);
         if identity.is_empty()
             || identity.len() > ADDRESS_BYTES_MAX
@@ -187,14 +298,13 @@ impl RunArgs {
             _ => return refuse("--tls-cert and --tls-key go together, --tls-client-ca with both"),
         };
         Ok(Settings {
-            manifests: self.manifests,
-            state_dir: self.state_dir,
+            platform,
             listen: self.listen,
             http_listen: self.http_listen,
             advertise: self.advertise,
             identity,
-            takeover_after: self.takeover_after,
-            leadership: self.leadership,
+            takeover_after,
+            leadership,
             bounds: TimeBounds { drift_ppm: self.drift_ppm, margin: self.margin },
             tls,
             sessions_max: self.sessions_max as usize,
@@ -221,17 +331,17 @@ impl RunArgs {
         }
     }
 
-    fn check_times(&self) -> Result<(), Usage> {
-        if self.leadership < LEADERSHIP_MIN || self.leadership > LEADERSHIP_MAX {
+    fn check_times(&self, takeover_after: Duration, leadership: Duration) -> Result<(), Usage> {
+        if leadership < LEADERSHIP_MIN || leadership > LEADERSHIP_MAX {
             return refuse("--leadership must be from 1s to 1h");
         }
-        if self.takeover_after.is_zero() {
+        if takeover_after.is_zero() {
             return refuse("--takeover-after must be above 0");
         }
-        if self.takeover_after >= self.leadership {
+        if takeover_after >= leadership {
             return refuse(format!(
-                "--takeover-after {:?} must be shorter than --leadership {:?}",
-                self.takeover_after, self.leadership
+                "--takeover-after {takeover_after:?} must be shorter than --leadership \
+                 {leadership:?}"
             ));
         }
         if self.margin > MARGIN_MAX {
@@ -276,7 +386,7 @@ mod tests {
         let cli = Cli::try_parse_from(base.iter().chain(flags)).map_err(|e| e.to_string())?;
         match cli.command {
             Command::Run(arguments) => arguments.settings().map_err(|usage| usage.to_string()),
-            Command::Check(_) => panic!("parsed as check"),
+            other => panic!("parsed as {other:?}"),
         }
     }
 

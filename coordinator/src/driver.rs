@@ -22,8 +22,8 @@ use tokio::time::{sleep, timeout};
 
 pub(crate) use self::notices::freed;
 use self::outbox::Outbox;
-pub use self::port::Stopped;
-pub(crate) use self::port::{Change, Envelope, Handle, Query, SessionEvent, SessionPort};
+pub(crate) use self::port::{Change, Envelope, Query, SessionEvent, SessionPort};
+pub use self::port::{Handle, Stopped};
 use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::Health;
@@ -91,7 +91,7 @@ impl Driver {
     /// A driver over a new core, and the two ways to reach it.
     pub(crate) fn new(
         settings: &Settings,
-        platform: Platform,
+        mut platform: Platform,
         metrics: Arc<Metrics>,
     ) -> (Self, SessionPort, Handle) {
         let sessions_max = settings.sessions_max;
@@ -111,6 +111,10 @@ impl Driver {
         };
         let problems = platform.problems.clone();
         let handle = Handle::new(queries_in, changes.downgrade(), problems, Arc::clone(&metrics));
+        if let Some(attend) = platform.attend.take() {
+            // A platform that has ended already is found out by its channels.
+            let _ = attend.send(handle.clone());
+        }
         let driver = Self {
             core: Core::new(Config { bounds: settings.bounds }),
             sessions: HashMap::new(),
@@ -162,7 +166,10 @@ impl Driver {
         let now = clock::now();
         let wake = self.core.poll_timeout().map_or(TICK, |wakeup| wakeup.at.since(now));
         let commands = &self.platform.commands;
+        // The platform first: what it says of a pod is taken before anything that a later pod of
+        // the same name says. It says little, so nobody starves behind it.
         tokio::select! {
+            biased;
             _ = stop.wait_for(|stop| *stop) => Turn::Stop,
             event = self.platform.events.recv() => Turn::Platform(event),
             Some(envelope) = self.events.recv() => Turn::Session(envelope),

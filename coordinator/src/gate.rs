@@ -2,13 +2,12 @@
 //! session looks at it after a message is serialised. Closed, it stays closed for that epoch's
 //! grants until the same epoch is renewed.
 
-use std::sync::{PoisonError, RwLock};
-
 use leasehold_types::{Epoch, Moment};
+use tokio::sync::watch;
 
 /// The leadership that grants are written under, shared by the sessions of one cell.
 #[derive(Debug, Default)]
-pub struct Gate(RwLock<Option<Term>>);
+pub struct Gate(watch::Sender<Option<Term>>);
 
 /// A leadership term, and when it ends unless it is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +21,19 @@ pub struct Term {
 impl Gate {
     /// Sets the term, or that there is none.
     pub fn set(&self, term: Option<Term>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = term;
+        self.0.send_replace(term);
     }
 
     /// The present term, where there is one.
     #[must_use]
     pub fn term(&self) -> Option<Term> {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+        *self.0.borrow()
+    }
+
+    /// Tells of every change from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Option<Term>> {
+        self.0.subscribe()
     }
 
     /// Whether a grant of `epoch` may be written at `now`.

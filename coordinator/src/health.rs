@@ -36,6 +36,12 @@ impl Health {
         self.turn.store(now.0, Ordering::Relaxed);
     }
 
+    /// Whether the driver took a turn in the time before `now`.
+    #[must_use]
+    pub fn turned_within(&self, now: Moment, time: Duration) -> bool {
+        now.since(Moment(self.turn.load(Ordering::Relaxed))) <= time
+    }
+
     /// The manifests were read.
     pub fn manifests_read(&self) {
         self.manifests.store(true, Ordering::Relaxed);

@@ -3,18 +3,15 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use leasehold_coordinator::config::{Cli, Command};
+use leasehold_coordinator::config::{Cli, Command, Settings, Usage};
 use leasehold_coordinator::run;
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Run(arguments) => match arguments.settings() {
-            Ok(settings) => run::run(settings),
-            Err(usage) => {
-                Cli::command().error(clap::error::ErrorKind::ArgumentConflict, usage).exit()
-            }
-        },
+        Command::Run(arguments) => run_with(arguments.settings()),
+        Command::Operator(arguments) => run_with(arguments.settings()),
         Command::Check(arguments) => Ok(run::check(&arguments.manifests)),
+        Command::Crds(_) => run::crds(),
     };
     match outcome {
         Ok(code) => code,
@@ -22,5 +19,12 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run_with(settings: Result<Settings, Usage>) -> anyhow::Result<ExitCode> {
+    match settings {
+        Ok(settings) => run::run(settings),
+        Err(usage) => Cli::command().error(clap::error::ErrorKind::ArgumentConflict, usage).exit(),
     }
 }

@@ -20,6 +20,7 @@ use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use self::figures::Figures;
+use crate::tls::Certificates;
 
 /// Upper bounds of the settle histogram's buckets, in seconds.
 const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
@@ -46,6 +47,7 @@ pub struct Metrics {
     sent: Counter<u64>,
     refusals: Counter<u64>,
     stalls: Counter<u64>,
+    statuses_failed: Counter<u64>,
     settle: Histogram<f64>,
 }
 
@@ -93,6 +95,10 @@ impl Metrics {
             sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
             refusals: counter("leasehold_refusals", "Sessions refused or ended, by reason."),
             stalls: counter("leasehold_session_stalls", "Times that a session had to wait."),
+            statuses_failed: counter(
+                "leasehold_status_write_failures",
+                "Statuses of Kubernetes objects that could not be written; they are tried again.",
+            ),
             settle: meter
                 .f64_histogram("leasehold_settle_duration_seconds")
                 .with_description("Time that a turn's planning and granting took.")
@@ -105,6 +111,11 @@ impl Metrics {
         };
         metrics.start_at_zero();
         Ok(metrics)
+    }
+
+    /// Shows from now on when the certificate that is served ends.
+    pub(crate) fn show_certificate(&self, certificates: Certificates) {
+        figures::certificate(&self.provider.meter("leasehold"), certificates);
     }
 
     /// A series that is absent until something happens cannot be alerted on.
@@ -129,6 +140,7 @@ impl Metrics {
             &self.offences,
             &self.losses,
             &self.stalls,
+            &self.statuses_failed,
         ] {
             counter.add(0, &[]);
         }
@@ -208,6 +220,10 @@ impl Metrics {
 
     pub(crate) fn session_stalled(&self) {
         self.stalls.add(1, &[]);
+    }
+
+    pub(crate) fn status_write_failed(&self) {
+        self.statuses_failed.add(1, &[]);
     }
 
     pub(crate) fn settled(&self, took: Duration) {
@@ -292,6 +308,7 @@ mod tests {
             "leasehold_messages_sent_total",
             "leasehold_refusals_total",
             "leasehold_session_stalls_total",
+            "leasehold_status_write_failures_total",
         ] {
             assert!(text.contains(&format!("# HELP {name} ")), "{name} in\n{text}");
             assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");

@@ -2,13 +2,19 @@
 //! from. Every platform starts and hands back the same channels; nothing else knows which it is.
 
 pub mod file;
+pub mod kube;
+pub(crate) mod watcher;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_coordinator_core::event::{Event, Exposure};
-use leasehold_types::{Epoch, WorkerKey};
+use leasehold_types::{ClusterName, Epoch, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::driver::Handle;
 use crate::spec::Problem;
 
 /// Events that wait for the driver. A platform waits when so many do, so that the sign of life of
@@ -17,8 +23,12 @@ pub const EVENTS_MAX: usize = 16;
 /// Commands that wait for the platform. A driver must never wait for room without taking events in
 /// meanwhile: the platform may be waiting for it.
 pub const COMMANDS_MAX: usize = 1_024;
+/// Questions of access that wait for the platform; more are refused as [`Denied::Unavailable`].
+pub const ACCESS_MAX: usize = 1_024;
+/// How long a platform may take to answer one.
+pub const ACCESS_WITHIN: Duration = Duration::from_secs(5);
 
-/// A platform that runs. It stops when both its channels are dropped.
+/// A platform that runs. It stops when its channels are dropped.
 #[derive(Debug)]
 pub struct Platform {
     /// Facts for the core: `Desired`, `Elected`, `Renewed`, `Deposed`, `Registered` and `Gone`.
@@ -27,6 +37,69 @@ pub struct Platform {
     pub commands: mpsc::Sender<Command>,
     /// What is wrong with the manifests at present, in the order of files and lines.
     pub problems: watch::Receiver<Arc<Vec<Problem>>>,
+    /// Who may say and ask what.
+    pub access: Access,
+    /// Takes the way to the driver, for a platform that shows the world what the core knows.
+    pub attend: Option<oneshot::Sender<Handle>>,
+}
+
+/// Who may say and ask what.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Everybody who reaches the port may do everything.
+    Open,
+    /// The platform decides, from the token that the peer shows.
+    Asked(mpsc::Sender<AccessRequest>),
+}
+
+/// A question of access. A question that is dropped counts as [`Denied::Unavailable`].
+#[derive(Debug)]
+pub struct AccessRequest {
+    /// The bearer token of the call's `authorization` header; none where it shows none.
+    pub token: Option<String>,
+    /// Where the peer is.
+    pub peer: Option<SocketAddr>,
+    /// What it wants.
+    pub wants: Wants,
+    /// Takes the answer.
+    pub answer: oneshot::Sender<Result<(), Denied>>,
+}
+
+/// What a peer wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// To speak for this worker. Once it is granted, the platform has said all that it will ever
+    /// say of earlier pods of this name.
+    Speak(WorkerKey),
+    /// To read about this.
+    Read(Subject),
+    /// To change this: to drain a worker, or to declare it gone.
+    Change(Subject),
+}
+
+/// What a person asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Everything.
+    All,
+    /// A cluster and its workers.
+    Cluster(ClusterName),
+    /// A stream set and its streams.
+    Set(SetName),
+}
+
+/// Why a peer may not have what it wants; the text is for people, and names what to mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// The token is missing or proves nothing.
+    #[error("{0}")]
+    Unproven(String),
+    /// It is known who asks, and that may not.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Nobody can tell at present.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// What a driver asks of its platform; carried out in this order.
@@ -46,4 +119,22 @@ pub enum Command {
     /// The process ends: give leadership up, campaign no more, then answer. A leader must have
     /// stopped granting before it sends this.
     Resign(oneshot::Sender<()>),
+}
+
+/// Publishes what is wrong with the manifests, and says each problem once when it appears and once
+/// when it is gone.
+fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) {
+    let old: BTreeSet<Problem> = published.borrow().iter().cloned().collect();
+    let new: BTreeSet<Problem> = problems.iter().cloned().collect();
+    for problem in new.difference(&old) {
+        let Problem { file, line, column, field, message } = problem;
+        tracing::warn!(file, line, column, field, message, "manifest problem");
+    }
+    for problem in old.difference(&new) {
+        let Problem { file, line, field, message, .. } = problem;
+        tracing::info!(file, line, field, message, "manifest problem gone");
+    }
+    if old != new {
+        published.send_replace(Arc::new(problems));
+    }
 }

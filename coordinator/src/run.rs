@@ -15,16 +15,16 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tonic::transport::ServerTlsConfig;
 
 use crate::admin::Admin;
-use crate::config::Settings;
+use crate::config::{PlatformSettings, Settings};
 use crate::driver::{self, Driver};
 use crate::http::{self, HttpState};
 use crate::metrics::Metrics;
-use crate::platform::{Platform, file};
+use crate::platform::{Platform, file, kube};
 use crate::server::{self, GrpcPort};
 use crate::telemetry::Telemetry;
+use crate::tls::{Certificates, TlsFiles};
 
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
@@ -73,12 +73,14 @@ impl Sockets {
 /// What a replica needs beside its sockets and its platform.
 #[derive(Debug, Default)]
 pub struct Options {
+    /// This replica's name.
+    pub identity: String,
     /// How far clocks may be apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
-    /// TLS for the gRPC port.
-    pub tls: Option<ServerTlsConfig>,
+    /// What the gRPC port proves itself with; plain text without it.
+    pub tls: Option<Certificates>,
     /// What describes this process to whoever collects.
     pub resource: Option<Resource>,
     /// Where metrics go beside the Prometheus text.
@@ -98,7 +100,8 @@ pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_settings(settings: Settings) -> anyhow::Result<()> {
-    let tls = settings.tls.as_ref().map(crate::tls::TlsFiles::read).transpose()?;
+    let files = settings.tls.clone();
+    let mut tls = settings.tls.map(TlsFiles::follow).transpose()?;
     let mut telemetry = Telemetry::start(settings.log_format)?;
     let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
@@ -107,17 +110,40 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
-    let platform = file::start(file::Settings {
-        manifests: settings.manifests,
-        state_dir: settings.state_dir,
-        identity: settings.identity,
-        address,
-        takeover_after: settings.takeover_after,
-        leadership: settings.leadership,
-        bounds: settings.bounds,
-    })
-    .await?;
+    let identity = settings.identity.clone();
+    let platform = match settings.platform {
+        PlatformSettings::Files { manifests, state_dir } => {
+            file::start(file::Settings {
+                manifests,
+                state_dir,
+                identity: settings.identity,
+                address,
+                takeover_after: settings.takeover_after,
+                leadership: settings.leadership,
+                bounds: settings.bounds,
+            })
+            .await?
+        }
+        PlatformSettings::Kubernetes { namespace, watched, service, audience } => {
+            let started = kube::start(kube::Settings {
+                namespace,
+                watched,
+                service,
+                audience,
+                identity: settings.identity,
+                address,
+                takeover_after: settings.takeover_after,
+                leadership: settings.leadership,
+                bounds: settings.bounds,
+                tls: files,
+            })
+            .await?;
+            tls = tls.or(started.certificates);
+            started.platform
+        }
+    };
     let options = Options {
+        identity,
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls,
@@ -148,10 +174,19 @@ pub async fn serve(
     let resource = options.resource.unwrap_or_else(|| Resource::builder_empty().build());
     let metrics = Arc::new(Metrics::new(resource, options.metrics)?);
     let settings = driver::Settings { bounds: options.bounds, sessions_max: options.sessions_max };
+    if let Some(certificates) = &options.tls {
+        metrics.show_certificate(certificates.clone());
+    }
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
     let admin = Admin::new(handle);
-    let port = GrpcPort { socket: sockets.grpc, tls: options.tls, sessions, admin };
+    let port = GrpcPort {
+        identity: options.identity,
+        socket: sockets.grpc,
+        tls: options.tls,
+        sessions,
+        admin,
+    };
 
     // First the driver stops, then the ports: agents are still told where things stand.
     let (stop_driver, driver_stops) = watch::channel(false);
@@ -201,6 +236,15 @@ pub fn check(manifests: &Path) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Prints the custom resource definitions that `platform::kube` reads.
+///
+/// # Errors
+/// Where they cannot be written as YAML.
+pub fn crds() -> anyhow::Result<ExitCode> {
+    print!("{}", kube::crds()?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

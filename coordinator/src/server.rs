@@ -2,9 +2,11 @@
 //! can make grow.
 
 mod codec;
+mod handshake;
 mod inbound;
 pub(crate) mod incoming;
 mod outbound;
+mod peer;
 mod service;
 
 use std::future::Future;
@@ -13,15 +15,17 @@ use std::time::Duration;
 use leasehold_proto::admin::v1::admin_service_server::AdminServiceServer;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tokio::net::TcpListener;
-use tonic::transport::{Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
+use self::peer::Peer;
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::driver::SessionPort;
+use crate::tls::Certificates;
 
 /// Connections beyond the sessions': people, probes, and agents that are about to be refused.
 const CONNECTIONS_SPARE: usize = 1_024;
@@ -40,8 +44,10 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// What the port is made of.
 #[derive(Debug)]
 pub(crate) struct GrpcPort {
+    /// This replica's name, for its peers.
+    pub(crate) identity: String,
     pub(crate) socket: TcpListener,
-    pub(crate) tls: Option<ServerTlsConfig>,
+    pub(crate) tls: Option<Certificates>,
     pub(crate) sessions: SessionPort,
     pub(crate) admin: Admin,
 }
@@ -49,7 +55,7 @@ pub(crate) struct GrpcPort {
 /// Serves the port until `stop`, and then until its streams have ended.
 ///
 /// # Errors
-/// Where TLS or the services cannot be set up.
+/// Where the services cannot be set up.
 pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let preface = match port.tls {
         Some(_) => Preface::Tls,
@@ -64,9 +70,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    if let Some(tls) = port.tls {
-        server = server.tls_config(tls)?;
-    }
+    let peer = Peer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -83,14 +87,20 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         stop.await;
         set_health(&reporter, ServingStatus::NotServing).await;
     };
-    server
+    let server = server
         .add_service(sessions)
         .add_service(admin)
+        .add_service(peer)
         .add_service(health)
         .add_service(reflection.build_v1()?)
-        .add_service(reflection_alpha.build_v1alpha()?)
-        .serve_with_incoming_shutdown(listener.into_stream(), stop)
-        .await?;
+        .add_service(reflection_alpha.build_v1alpha()?);
+    match port.tls {
+        None => server.serve_with_incoming_shutdown(listener.into_stream(), stop).await?,
+        Some(tls) => {
+            let connections = handshake::secured(listener, tls);
+            server.serve_with_incoming_shutdown(connections, stop).await?;
+        }
+    }
     Ok(())
 }
 

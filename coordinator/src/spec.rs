@@ -1,8 +1,10 @@
 //! The manifests: what people write, read once into the desired state. Past this module no
 //! invalid value exists, and whatever is wrong is named with its file, line, column and field.
 
+mod amount;
 mod catalog;
 mod check;
+pub(crate) mod collection;
 mod decode;
 mod duration;
 pub(crate) mod folder;
@@ -16,6 +18,8 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub use amount::Amount;
 pub use catalog::{Catalog, Reading, problems};
+pub(crate) use check::{ObjectId, Spec};
 pub use duration::{DURATION_MAX, Span};
 pub use problem::Problem;

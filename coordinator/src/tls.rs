@@ -1,18 +1,107 @@
-//! TLS and mutual TLS from files. A file that cannot be used is named with its flag and what is
-//! wrong with it, before a socket is opened.
+//! What the gRPC port proves itself with, and how it comes from files. A connection is made with
+//! what is newest at its handshake and keeps it to its end; files that cannot be used are named
+//! with their flag and what is wrong with them, and never replace what can be used.
+
+pub mod trust;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use rustls::crypto::ring::default_provider;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use crate::platform::watcher::Watcher;
 
 /// Bytes of one file of certificates or keys.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How long a TLS handshake may take.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Certificates of one file.
+const CERTIFICATES_MAX: usize = 1_024;
+/// How often files are read that nothing was heard of.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Certificate and key are replaced one after the other: what does not fit is looked at again
+/// after so long before it counts as broken.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Rounds of watching files whose links change all the time.
+const ROUNDS_MAX: usize = 4;
+/// The protocol that is spoken over TLS.
+const ALPN_HTTP2: &[u8] = b"h2";
+
+/// The newest of what a port proves itself with.
+pub type Certificates = watch::Receiver<Serving>;
+
+/// What a port proves itself with.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// TLS 1.2 and 1.3 with HTTP/2.
+    pub config: Arc<ServerConfig>,
+    /// When the certificate ends, where there is one and it says so.
+    pub expires_at: Option<UnixTime>,
+}
+
+impl Serving {
+    /// Nothing to prove itself with, until there is something: each handshake fails.
+    #[must_use]
+    pub fn nothing() -> Self {
+        let config = builder().with_no_client_auth().with_cert_resolver(Arc::new(Nothing));
+        Self { config: Arc::new(config), expires_at: None }
+    }
+
+    /// A certificate with its chain, the certificate itself first, and its key. With `clients`,
+    /// every client needs a certificate that one of these has signed.
+    ///
+    /// # Errors
+    /// Where they do not belong together, or cannot be used.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        clients: Option<RootCertStore>,
+    ) -> anyhow::Result<Self> {
+        let expires_at = chain.first().and_then(expires_at);
+        let builder = match clients {
+            None => builder().with_no_client_auth(),
+            Some(roots) => {
+                let provider = Arc::new(default_provider());
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder().with_client_cert_verifier(verifier.build()?)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
+        Ok(Self { config: Arc::new(config), expires_at })
+    }
+}
+
+fn builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
+    ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has ciphers for TLS 1.2 and 1.3")
+}
+
+/// The end of a certificate's time; none where it cannot be read.
+fn expires_at(certificate: &CertificateDer<'static>) -> Option<UnixTime> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
+    Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+}
+
+/// Has no certificate for anybody.
+#[derive(Debug)]
+struct Nothing;
+
+impl ResolvesServerCert for Nothing {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+}
 
 /// The files that TLS is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,42 +119,86 @@ impl TlsFiles {
     ///
     /// # Errors
     /// Names the flag, the file and what is wrong.
-    pub fn read(&self) -> anyhow::Result<ServerTlsConfig> {
-        let cert = read_certificates("--tls-cert", &self.cert)?;
-        let key = read("--tls-key", &self.key)?;
-        PrivateKeyDer::from_pem_slice(&key)
+    pub fn read(&self) -> anyhow::Result<Serving> {
+        self.serving(&self.texts()?)
+    }
+
+    /// Reads the files, and again whenever they change, for as long as somebody looks at the
+    /// result. Must run within a Tokio runtime.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of the files as they are now; later it is logged, and what was read
+    /// before stays in force.
+    pub fn follow(self) -> anyhow::Result<Certificates> {
+        let texts = self.texts()?;
+        let (serving, certificates) = watch::channel(self.serving(&texts)?);
+        let (watcher, wakes) = Watcher::new();
+        let follower = Follower { files: Arc::new(self), texts, serving, complaint: None };
+        tokio::spawn(follower.run(watcher, wakes));
+        Ok(certificates)
+    }
+
+    fn texts(&self) -> anyhow::Result<Texts> {
+        let client_ca = self.client_ca.as_ref();
+        Ok(Texts {
+            cert: read("--tls-cert", &self.cert)?,
+            key: read("--tls-key", &self.key)?,
+            client_ca: client_ca.map(|file| read("--tls-client-ca", file)).transpose()?,
+        })
+    }
+
+    fn serving(&self, texts: &Texts) -> anyhow::Result<Serving> {
+        let chain = certificates("--tls-cert", &self.cert, &texts.cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&texts.key)
             .with_context(|| format!("--tls-key {}: no private key", self.key.display()))?;
-        let mut config =
-            ServerTlsConfig::new().identity(Identity::from_pem(cert, key)).timeout(HANDSHAKE_MAX);
-        if let Some(file) = &self.client_ca {
-            let ca = read_certificates("--tls-client-ca", file)?;
-            config = config.client_ca_root(Certificate::from_pem(ca));
-        }
-        // Whether key and certificate belong together shows only when they are put to use.
-        Server::builder().tls_config(config.clone()).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            anyhow::anyhow!(
-                "--tls-cert {} and --tls-key {} cannot be used together: {}",
-                self.cert.display(),
-                self.key.display(),
-                cause.unwrap_or_else(|| error.to_string())
-            )
-        })?;
-        Ok(config)
+        let clients = match (&self.client_ca, &texts.client_ca) {
+            (Some(file), Some(text)) => Some(authorities(file, text)?),
+            _ => None,
+        };
+        Serving::new(chain, key, clients).map_err(|error| {
+            let (cert, key) = (self.cert.display(), self.key.display());
+            anyhow!("--tls-cert {cert} and --tls-key {key} cannot be used together: {error}")
+        })
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let all = [&self.cert, &self.key].into_iter().chain(&self.client_ca);
+        all.filter_map(|path| std::path::absolute(path).ok()).collect()
     }
 }
 
-fn read_certificates(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
-    let pem = read(flag, file)?;
-    let mut count = 0;
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        certificate.with_context(|| format!("{flag} {}: bad PEM", file.display()))?;
-        count += 1;
+/// What the files say.
+#[derive(Clone, PartialEq, Eq)]
+struct Texts {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+fn certificates(
+    flag: &str,
+    file: &Path,
+    pem: &[u8],
+) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let named = || format!("{flag} {}", file.display());
+    let mut all = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        all.push(certificate.with_context(|| format!("{}: bad PEM", named()))?);
     }
-    if count == 0 {
-        bail!("{flag} {}: no certificate (PEM) in it", file.display());
+    match all.len() {
+        0 => bail!("{}: no certificate (PEM) in it", named()),
+        1..=CERTIFICATES_MAX => Ok(all),
+        _ => bail!("{}: more than {CERTIFICATES_MAX} certificates", named()),
     }
-    Ok(pem)
+}
+
+fn authorities(file: &Path, pem: &[u8]) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("--tls-client-ca", file, pem)? {
+        let added = roots.add(certificate);
+        added.with_context(|| format!("--tls-client-ca {}", file.display()))?;
+    }
+    Ok(roots)
 }
 
 fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
@@ -78,4 +211,133 @@ fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
         bail!("{}: larger than {FILE_BYTES_MAX} bytes", named());
     }
     std::fs::read(file).with_context(named)
+}
+
+/// Reads the files again when they change.
+struct Follower {
+    files: Arc<TlsFiles>,
+    /// What is in force.
+    texts: Texts,
+    serving: watch::Sender<Serving>,
+    complaint: Option<Complaint>,
+}
+
+/// What is wrong with the files as they are.
+struct Complaint {
+    problem: String,
+    since: Instant,
+    is_said: bool,
+}
+
+impl Follower {
+    async fn run(mut self, mut watcher: Watcher, mut wakes: mpsc::Receiver<()>) {
+        let mut is_notified = true;
+        loop {
+            let files = Arc::clone(&self.files);
+            let look = tokio::task::spawn_blocking(move || {
+                let paths = files.paths();
+                let mut texts = files.texts();
+                for _ in 0..ROUNDS_MAX {
+                    if !watcher.watch(&[], &paths) {
+                        break;
+                    }
+                    texts = files.texts();
+                }
+                (watcher, texts)
+            });
+            // It fails where the runtime ends, and this task with it.
+            let Ok((back, texts)) = look.await else { return };
+            watcher = back;
+            let next_look = self.take(texts);
+            tokio::select! {
+                () = self.serving.closed() => return,
+                woken = wakes.recv(), if is_notified => is_notified = woken.is_some(),
+                () = sleep(next_look) => {}
+            }
+        }
+    }
+
+    /// Puts what was read in force, and says when to look again.
+    fn take(&mut self, texts: anyhow::Result<Texts>) -> Duration {
+        let read = texts.and_then(|texts| {
+            let is_new = texts != self.texts;
+            let serving = is_new.then(|| self.files.serving(&texts)).transpose()?;
+            Ok((texts, serving))
+        });
+        match read {
+            Ok((texts, Some(serving))) => {
+                let expires_at = serving.expires_at.map(|time| time.as_secs());
+                tracing::info!(
+                    cert = %self.files.cert.display(), expires_at,
+                    "new certificate in force for new connections"
+                );
+                self.texts = texts;
+                self.serving.send_replace(serving);
+                self.complaint = None;
+                LOOK_EVERY
+            }
+            Ok((_, None)) => {
+                if self.complaint.take().is_some_and(|complaint| complaint.is_said) {
+                    tracing::info!("the files for TLS are good again");
+                }
+                LOOK_EVERY
+            }
+            Err(error) => self.complain(format!("{error:#}")),
+        }
+    }
+
+    fn complain(&mut self, problem: String) -> Duration {
+        let now = Instant::now();
+        let known = self.complaint.take().filter(|known| known.problem == problem);
+        let mut complaint = known.unwrap_or(Complaint { problem, since: now, is_said: false });
+        let is_old = now.duration_since(complaint.since) >= LOOK_AGAIN_AFTER;
+        if is_old && !complaint.is_said {
+            complaint.is_said = true;
+            let problem = &complaint.problem;
+            tracing::warn!(%problem, "new files for TLS are no good: the old stay in force");
+        }
+        let next_look = if complaint.is_said { LOOK_EVERY } else { LOOK_AGAIN_AFTER };
+        self.complaint = Some(complaint);
+        next_look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(name: &str) -> Texts {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        Texts { cert: cert.into(), key: key.into(), client_ca: None }
+    }
+
+    #[test]
+    fn what_is_no_good_is_said_once_it_lasts_and_replaces_nothing() {
+        let files = TlsFiles { cert: "c.pem".into(), key: "k.pem".into(), client_ca: None };
+        let old = texts("old");
+        let first = files.serving(&old).expect("good");
+        let (serving, certificates) = watch::channel(first.clone());
+        let is_first = || Arc::ptr_eq(&certificates.borrow().config, &first.config);
+        let files = Arc::new(files);
+        let mut follower = Follower { files, texts: old.clone(), serving, complaint: None };
+        let is_said = |follower: &Follower| follower.complaint.as_ref().map(|it| it.is_said);
+        // A new certificate, whose key is still on its way.
+        let new = texts("new");
+        let half = Texts { key: old.key.clone(), ..new.clone() };
+        for _ in 0..3 {
+            assert_eq!(follower.take(Ok(half.clone())), LOOK_AGAIN_AFTER);
+        }
+        assert_eq!((is_said(&follower), is_first()), (Some(false), true));
+        follower.complaint.as_mut().expect("a complaint").since -= LOOK_AGAIN_AFTER;
+        assert_eq!(follower.take(Ok(half.clone())), LOOK_EVERY);
+        assert_eq!((is_said(&follower), is_first()), (Some(true), true));
+        // As it was before.
+        follower.take(Ok(old));
+        assert_eq!((is_said(&follower), is_first()), (None, true));
+        // The whole of the new one.
+        follower.take(Ok(half));
+        assert_eq!(follower.take(Ok(new)), LOOK_EVERY);
+        assert_eq!((is_said(&follower), is_first()), (None, false));
+    }
 }

@@ -2,6 +2,7 @@
 //! that the project installs for them.
 
 pub mod demo;
+pub mod http;
 pub mod kube;
 pub mod process;
 pub mod sim;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::toolbox;
 
 /// A hang shows as a failure after this time. No test asserts how long something took.
-pub const HANG: Duration = Duration::from_secs(60);
+pub const HANG: Duration = Duration::from_secs(180);
 
 /// A child process with its log.
 #[derive(Debug)]

@@ -1,7 +1,17 @@
 //! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
 //! and nodes of their own in it.
 
+#[path = "kubernetes/crds.rs"]
+mod crds;
 #[path = "kubernetes/harness.rs"]
 mod harness;
+#[path = "kubernetes/leaders.rs"]
+mod leaders;
+#[path = "kubernetes/outage.rs"]
+mod outage;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
+#[path = "kubernetes/rollout.rs"]
+mod rollout;
+#[path = "kubernetes/swarm.rs"]
+mod swarm;

@@ -109,6 +109,26 @@ async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
 }
 
 #[tokio::test]
+async fn the_authorities_that_are_trusted_are_read_anew_for_every_dial() {
+    use tonic::transport::{Identity, ServerTlsConfig};
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("ca.crt");
+    let made = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (old, new) = (made(), made());
+    let served = Identity::from_pem(new.cert.pem(), new.signing_key.serialize_pem());
+    let coordinator = Coordinator::start_tls(ServerTlsConfig::new().identity(served)).await;
+    coordinator.pool(1);
+    std::fs::write(&bundle, old.cert.pem()).unwrap();
+    let ca = bundle.display().to_string();
+    let name = ["--tls-server-name", "localhost"];
+    let agent = Agent::start(&coordinator, &[&["--tls-ca", &ca][..], &name].concat()).await;
+    agent.log.line("no session with the coordinator").await;
+    // A bundle of both, as it is while authorities change.
+    std::fs::write(&bundle, old.cert.pem() + &new.cert.pem()).unwrap();
+    agent.pool(1).await;
+}
+
+#[tokio::test]
 async fn an_agent_that_a_newer_one_replaces_stops_for_good() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);

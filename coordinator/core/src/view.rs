@@ -40,6 +40,31 @@ pub struct ClusterView {
     pub held: Option<String>,
 }
 
+/// A stream set in figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetView {
+    /// Its name.
+    pub name: SetName,
+    /// The cluster that it runs on.
+    pub cluster: ClusterName,
+    /// Its streams.
+    pub streams: usize,
+    /// Of these, with an owner.
+    pub owned: usize,
+    /// Of these, at another worker than the plan wants, or at none although it wants one.
+    pub moving: usize,
+    /// Of these, planned nowhere: no rule lets anyone have them.
+    pub unplaced: usize,
+    /// Workers that own streams of the set, or are to own some.
+    pub workers: usize,
+    /// Of these, known to own just what the plan wants: their agents have said so.
+    pub workers_current: usize,
+    /// Differs where the plan differs: which worker is to own which stream.
+    pub digest: u64,
+    /// Why the cluster plans nothing at present, if so.
+    pub held: bool,
+}
+
 /// A worker as the coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerView {

@@ -80,7 +80,10 @@ impl Scenario {
     fn block(&mut self, commands: &str) -> String {
         let mut out = String::new();
         for line in commands.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            self.run(line);
+            match line {
+                "look" => self.look(&mut out),
+                _ => self.run(line),
+            }
             self.settle(&mut out);
         }
         out
@@ -111,6 +114,22 @@ impl Scenario {
             }
             _ => panic!("no command {verb:?}"),
         }
+    }
+
+    /// The set in figures.
+    fn look(&self, out: &mut String) {
+        let set = self.desired.sets.keys().next().expect("a set");
+        let view = self.core.set(set, self.now).expect("a view of it");
+        let _ = writeln!(
+            out,
+            "set streams={} owned={} moving={} unplaced={} workers={} current={}",
+            view.streams,
+            view.owned,
+            view.moving,
+            view.unplaced,
+            view.workers,
+            view.workers_current
+        );
     }
 
     fn cluster(&mut self, pairs: &Words) {

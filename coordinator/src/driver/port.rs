@@ -77,9 +77,9 @@ pub(crate) enum Change {
     },
 }
 
-/// People's way to a driver.
+/// The way of people, and of the platform, to a driver.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle {
+pub struct Handle {
     queries: mpsc::Sender<Query>,
     changes: broadcast::WeakSender<Change>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,

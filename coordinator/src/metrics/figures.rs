@@ -8,6 +8,8 @@ use leasehold_types::Epoch;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
+use crate::tls::Certificates;
+
 /// The one metric whose series are more than clusters.
 pub(super) const WORKERS: &str = "leasehold_workers";
 
@@ -41,6 +43,19 @@ pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
         per_cluster(meter, figures, name, help, *read);
     }
     workers(meter, figures);
+}
+
+/// Registers the gauge of when the certificate that is served ends, by the newest one.
+pub(super) fn certificate(meter: &Meter, certificates: Certificates) {
+    let _ = meter
+        .u64_observable_gauge("leasehold_certificate_expiry_timestamp_seconds")
+        .with_description("When the certificate that the gRPC port serves ends (Unix time).")
+        .with_callback(move |observer| {
+            if let Some(time) = certificates.borrow().expires_at {
+                observer.observe(time.as_secs(), &[]);
+            }
+        })
+        .build();
 }
 
 /// A figure of each cluster.

@@ -9,7 +9,6 @@ mod good;
 mod manifests;
 mod register;
 mod terms;
-mod watcher;
 
 #[cfg(test)]
 mod election_tests;
@@ -30,7 +29,7 @@ use self::campaign::Campaign;
 use self::good::Good;
 use self::manifests::Manifests;
 use self::terms::Terms;
-use super::{COMMANDS_MAX, EVENTS_MAX, Platform};
+use super::{Access, COMMANDS_MAX, EVENTS_MAX, Platform};
 
 /// How a replica runs on files.
 #[derive(Clone, Debug)]
@@ -72,7 +71,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     tokio::spawn(manifests.run());
     let campaign = Campaign::new(settings, terms, event_sender, command_receiver);
     tokio::spawn(campaign.run(is_ready));
-    Ok(Platform { events, commands, problems })
+    Ok(Platform { events, commands, problems, access: Access::Open, attend: None })
 }
 
 /// Runs what waits for the disk where it holds nobody up.

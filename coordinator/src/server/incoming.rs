@@ -77,7 +77,7 @@ impl Listener {
     }
 
     /// The next connection for which there is a place.
-    async fn next(&self) -> (Connection, SocketAddr) {
+    pub(crate) async fn next(&self) -> (Connection, SocketAddr) {
         loop {
             let (stream, peer) = match self.socket.accept().await {
                 Ok(accepted) => accepted,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use leasehold_coordinator_core::desired::Desired;
 use serde::{Deserialize, Serialize};
 
-use super::check::{self, Document, ObjectId};
+use super::check::{self, Document, Home, ObjectId};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
 use super::last_good::LastGood;
 use super::problem::Problem;
@@ -221,7 +221,7 @@ impl Catalog {
         let mut opaque = false;
         for node in nodes {
             given.sources.extend(named_sources(file, &node));
-            let document = check::document(file, node, problems);
+            let document = check::document(file, Home::File, node, problems);
             match document.id.clone() {
                 None => opaque = true,
                 Some(id) => {
@@ -348,7 +348,8 @@ fn conflict(id: &ObjectId, places: &[Definition], problems: &mut Vec<Problem>) {
     }
 }
 
-fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
+/// The problems in their order, and no more of them than are reported at once.
+pub(crate) fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort();
     problems.dedup();
     if problems.len() > PROBLEMS_MAX {

@@ -4,13 +4,15 @@
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{Cluster, Mode, Moves, Policy, StreamSet};
-use leasehold_types::{ClusterName, SetName, limits};
+use leasehold_types::{ClusterName, SetName, WorkerName, limits};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::decode::{decode, show};
+use super::amount::Amount;
+use super::decode::{Unknown, decode, show};
 use super::manifest::{
-    API_VERSION, Manifest, ModeSpec, PolicySpec, StreamSetSpec, WorkerClusterSpec,
+    API_VERSION, ConfigMapKeyRef, Manifest, ModeSpec, PolicySpec, StreamSetSpec, StreamsSource,
+    WorkerClusterSpec, WorkloadKind,
 };
 use super::problem::Problem;
 use super::streams::{self, StreamList};
@@ -64,6 +66,13 @@ pub(crate) struct Source {
     pub(crate) field: String,
 }
 
+/// A specification as it is written.
+#[derive(Clone, Debug)]
+pub(crate) enum Spec {
+    Cluster(WorkerClusterSpec),
+    Set(StreamSetSpec),
+}
+
 /// One document, looked at.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
@@ -71,33 +80,96 @@ pub(crate) struct Document {
     pub(crate) id: Option<ObjectId>,
     /// Where it names itself.
     pub(crate) at: Mark,
+    /// What it says, as it is written; none where that is no specification at all.
+    pub(crate) spec: Option<Spec>,
     /// What it says; none where a problem was reported.
     pub(crate) body: Option<Body>,
 }
 
-/// Looks at one document of a manifest file.
-pub(crate) fn document(file: &str, mut node: Node, problems: &mut Vec<Problem>) -> Document {
+/// Where a document is from, which decides how its names are meant and what it may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home<'a> {
+    /// A manifest file.
+    File,
+    /// An object in this namespace.
+    Namespace(&'a str),
+}
+
+impl Home<'_> {
+    /// A cluster's name, as it is known everywhere.
+    fn cluster(&self, name: &str) -> Result<ClusterName, String> {
+        let name = self.plain(name)?;
+        match self {
+            Self::File => ClusterName::new(name).map_err(|error| error.to_string()),
+            Self::Namespace(namespace) => {
+                ClusterName::in_namespace(namespace, name).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// A set's name, as it is known everywhere.
+    fn set(&self, name: &str) -> Result<SetName, String> {
+        self.cluster(name)?;
+        match self {
+            Self::File => SetName::new(name).map_err(|error| error.to_string()),
+            Self::Namespace(namespace) => {
+                SetName::in_namespace(namespace, name).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// The name, if it is one without a namespace.
+    fn plain<'n>(&self, name: &'n str) -> Result<&'n str, String> {
+        match (name.contains('/'), self) {
+            (false, _) => Ok(name),
+            (true, Self::File) => {
+                Err(format!("is {name:?}, but names in files have no namespace: leave out the '/'"))
+            }
+            (true, Self::Namespace(own)) => Err(format!(
+                "is {name:?}, but can only name what is in its own namespace ({own}): leave out \
+                 the '/'"
+            )),
+        }
+    }
+
+    fn unknown(&self) -> Unknown {
+        match self {
+            Self::File => Unknown::Refused,
+            Self::Namespace(_) => Unknown::PassedOver,
+        }
+    }
+}
+
+/// Looks at one document of a manifest file, or at one object; `file` is what problems call it.
+pub(crate) fn document(
+    file: &str,
+    home: Home<'_>,
+    mut node: Node,
+    problems: &mut Vec<Problem>,
+) -> Document {
     let kind = node.get("kind").and_then(Node::text).map(str::to_owned);
     let at = name_mark(&node);
-    let mut checker = Checker { file, at: node.at, problems, wrong: false };
-    let (id, body) = match kind.as_deref() {
+    let mut checker = Checker { file, home, at: node.at, problems, wrong: false };
+    let (id, spec, body) = match kind.as_deref() {
         Some("WorkerCluster") => {
-            let id = name(&node, ClusterName::new).map(ObjectId::Cluster);
-            let manifest = checker.shape::<WorkerClusterSpec>(&mut node);
-            (id, manifest.map(|m| Body::Cluster(checker.cluster(&node, &m.spec))))
+            let id = name(&node, |name| home.cluster(name)).map(ObjectId::Cluster);
+            let spec = checker.shape::<WorkerClusterSpec>(&mut node);
+            let body = spec.as_ref().map(|spec| Body::Cluster(checker.cluster(&node, spec)));
+            (id, spec.map(Spec::Cluster), body)
         }
         Some("StreamSet") => {
-            let id = name(&node, SetName::new).map(ObjectId::Set);
-            let manifest = checker.shape::<StreamSetSpec>(&mut node);
-            (id, manifest.and_then(|m| checker.set(&node, &m.spec)).map(Body::Set))
+            let id = name(&node, |name| home.set(name)).map(ObjectId::Set);
+            let spec = checker.shape::<StreamSetSpec>(&mut node);
+            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec)).map(Body::Set);
+            (id, spec.map(Spec::Set), body)
         }
         _ => {
             checker.stranger(&node);
-            (None, None)
+            (None, None, None)
         }
     };
     let body = if checker.wrong { None } else { body };
-    Document { id, at, body }
+    Document { id, at, spec, body }
 }
 
 /// The files of streams that a document names, valid or not.
@@ -121,6 +193,7 @@ fn name_mark(node: &Node) -> Mark {
 /// Gathers what is wrong with one document.
 struct Checker<'a> {
     file: &'a str,
+    home: Home<'a>,
     at: Mark,
     problems: &'a mut Vec<Problem>,
     wrong: bool,
@@ -164,8 +237,8 @@ impl Checker<'_> {
         }
     }
 
-    fn shape<S: DeserializeOwned>(&mut self, node: &mut Node) -> Option<Manifest<S>> {
-        let (manifest, misfits) = decode::<Manifest<S>>(node);
+    fn shape<S: DeserializeOwned>(&mut self, node: &mut Node) -> Option<S> {
+        let (manifest, misfits) = decode::<Manifest<S>>(node, self.home.unknown());
         for misfit in misfits {
             self.report(misfit.at, show(&misfit.path), misfit.message);
         }
@@ -175,10 +248,10 @@ impl Checker<'_> {
             self.blame(node, "apiVersion", message);
         }
         // Names of clusters and of sets follow the same rule.
-        if let Err(error) = ClusterName::new(&manifest.metadata.name) {
-            self.blame(node, "metadata.name", error.to_string());
+        if let Err(error) = self.home.cluster(&manifest.metadata.name) {
+            self.blame(node, "metadata.name", error);
         }
-        Some(manifest)
+        Some(manifest.spec)
     }
 
     fn within(&mut self, root: &Node, path: &str, value: u32, min: u32, max: u32) {
@@ -192,11 +265,7 @@ impl Checker<'_> {
         let per_worker = spec.max_jobs_per_worker;
         let path = "spec.maxJobsPerWorker";
         self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
-        let given = [&spec.workload, &spec.template, &spec.workload_ref];
-        if given.iter().filter(|value| value.is_some()).count() > 1 {
-            let message = "gives more than one of workload, template and workloadRef: keep one";
-            self.blame(root, "spec", message);
-        }
+        self.workload(root, spec);
         let ttl = spec.lease.ttl.0;
         if !(limits::TTL_MIN..=limits::TTL_MAX).contains(&ttl) {
             self.blame(root, "spec.lease.ttl", "must be from 200ms to 10m");
@@ -218,11 +287,51 @@ impl Checker<'_> {
         }
     }
 
+    fn workload(&mut self, root: &Node, spec: &WorkerClusterSpec) {
+        if spec.template.is_some() && spec.workload_ref.is_some() {
+            let message = "gives both template and workloadRef: keep one";
+            self.blame(root, "spec", message);
+        }
+        if let Some(named) = &spec.workload_ref
+            && WorkerName::new(&named.name).is_err()
+        {
+            let message = format!("is {:?}, which no workload can be called", named.name);
+            self.blame(root, "spec.workloadRef.name", message);
+        }
+        let Some(workload) = &spec.workload else { return };
+        if spec.template.is_none() {
+            let message = "says how to make a workload, and there is no template: add one";
+            self.blame(root, "spec.workload", message);
+        }
+        let stateful = workload.kind == WorkloadKind::StatefulSet;
+        let of_deployments = [
+            ("maxSurge", workload.max_surge.is_some()),
+            ("maxUnavailable", workload.max_unavailable.is_some()),
+        ];
+        let of_stateful_sets = [
+            ("serviceName", workload.service_name.is_some()),
+            ("podManagementPolicy", workload.pod_management_policy.is_some()),
+        ];
+        let (other, fields) = match stateful {
+            true => ("Deployment", of_deployments),
+            false => ("StatefulSet", of_stateful_sets),
+        };
+        for (field, _) in fields.iter().filter(|(_, given)| *given) {
+            let message = format!("is for kind {other} only: remove it, or change the kind");
+            self.blame(root, &format!("spec.workload.{field}"), message);
+        }
+        let zero = |amount: &Option<Amount>| amount.is_some_and(|amount| amount.is_zero());
+        if zero(&workload.max_surge) && zero(&workload.max_unavailable) {
+            let message = "is 0 like maxSurge, so that no rollout could ever begin: raise one";
+            self.blame(root, "spec.workload.maxUnavailable", message);
+        }
+    }
+
     fn set(&mut self, root: &Node, spec: &StreamSetSpec) -> Option<SetDraft> {
-        let cluster = match ClusterName::new(&spec.cluster) {
+        let cluster = match self.home.cluster(&spec.cluster) {
             Ok(cluster) => Some(cluster),
             Err(error) => {
-                self.blame(root, "spec.cluster", error.to_string());
+                self.blame(root, "spec.cluster", error);
                 None
             }
         };
@@ -284,30 +393,59 @@ impl Checker<'_> {
             let message = format!("names more than {SOURCES_MAX} files: join them");
             self.report(node.at, "spec.streamsFrom", message);
         }
-        let base = self.file.rsplit_once('/').map_or("", |(folder, _)| folder);
         for ((index, item), source) in node.items().zip(&spec.streams_from) {
-            let field = format!("spec.streamsFrom[{index}].file");
-            let at = item.get("file").map_or(item.at, |node| node.at);
-            match (&source.file, &source.config_map_key_ref) {
-                (Some(file), None) => match resolve(base, file) {
-                    Some(file) => sources.push(Source { file, at, field }),
-                    None => {
-                        let message = format!(
-                            "is {file:?}, outside the manifests' folder: give a path below it"
-                        );
-                        self.report(at, field, message);
-                    }
-                },
-                (None, Some(_)) => {
-                    let field = format!("spec.streamsFrom[{index}].configMapKeyRef");
-                    let message = "is read on Kubernetes only: name a file here";
-                    self.report(item.at, field, message);
-                }
-                _ => self.report(item.at, field, "give exactly one of file and configMapKeyRef"),
+            match self.source(index, item, source) {
+                Ok(source) => sources.push(source),
+                Err((at, field, message)) => self.report(at, field, message),
             }
         }
         sources
     }
+
+    /// Where one list of streams is, or what is wrong with its name.
+    fn source(
+        &self,
+        index: usize,
+        item: &Node,
+        source: &StreamsSource,
+    ) -> Result<Source, (Mark, String, String)> {
+        let below = |field: &str| format!("spec.streamsFrom[{index}].{field}");
+        match (self.home, &source.file, &source.config_map_key_ref) {
+            (Home::File, Some(file), None) => {
+                let base = self.file.rsplit_once('/').map_or("", |(folder, _)| folder);
+                let at = item.get("file").map_or(item.at, |node| node.at);
+                let outside = || {
+                    let message =
+                        format!("is {file:?}, outside the manifests' folder: give a path below it");
+                    (at, below("file"), message)
+                };
+                let file = resolve(base, file).ok_or_else(outside)?;
+                Ok(Source { file, at, field: below("file") })
+            }
+            (Home::Namespace(namespace), None, Some(key)) => {
+                let file = config_map(namespace, key);
+                Ok(Source { file, at: item.at, field: below("configMapKeyRef") })
+            }
+            (Home::File, None, Some(_)) => {
+                let message = "is read on Kubernetes only: name a file here".into();
+                Err((item.at, below("configMapKeyRef"), message))
+            }
+            (Home::Namespace(_), Some(_), None) => {
+                let message = "is read in standalone mode only: put the streams into a ConfigMap \
+                               and give configMapKeyRef";
+                Err((item.at, below("file"), message.into()))
+            }
+            (_, Some(_), Some(_)) | (_, None, None) => {
+                let message = "give exactly one of file and configMapKeyRef".into();
+                Err((item.at, below("file"), message))
+            }
+        }
+    }
+}
+
+/// What problems call a key of a ConfigMap, and what its list is found by.
+pub(crate) fn config_map(namespace: &str, key: &ConfigMapKeyRef) -> String {
+    format!("ConfigMap {namespace}/{}[{}]", key.name, key.key)
 }
 
 /// A path below the manifests' folder, seen from one of its folders; none where it leaves it.

@@ -1,5 +1,6 @@
 //! Turns a located document into a manifest's type, and names every field that does not fit: a
-//! wrong value is reported, left out, and the rest is read again.
+//! wrong value is reported, left out, and the rest is read again. Fields that no type knows are
+//! wrong in files; from an API server, that may be newer than this process, they are passed over.
 
 use std::fmt;
 
@@ -29,12 +30,24 @@ pub(crate) struct Misfit {
     pub(crate) message: String,
 }
 
+/// What becomes of a field that no type knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// It is a misfit.
+    Refused,
+    /// Nothing.
+    PassedOver,
+}
+
 /// Reads `node` as a `T`. `None` only together with at least one misfit.
-pub(crate) fn decode<T: DeserializeOwned>(node: &mut Node) -> (Option<T>, Vec<Misfit>) {
+pub(crate) fn decode<T: DeserializeOwned>(
+    node: &mut Node,
+    unknown: Unknown,
+) -> (Option<T>, Vec<Misfit>) {
     let mut misfits = Vec::new();
     let mut pruned: Vec<Vec<Step>> = Vec::new();
     while misfits.len() < FAULTS_MAX {
-        let mut error = match T::deserialize(&*node) {
+        let mut error = match T::deserialize(Reader { node, unknown }) {
             Ok(value) => return (Some(value), misfits),
             Err(error) => error,
         };
@@ -193,30 +206,67 @@ fn plain_expected(wanted: &dyn Expected) -> String {
     }
 }
 
-impl<'de> Deserializer<'de> for &'de Node {
+/// A value on its way into a type.
+#[derive(Clone, Copy)]
+struct Reader<'de> {
+    node: &'de Node,
+    unknown: Unknown,
+}
+
+impl<'de> Reader<'de> {
+    fn of(self, node: &'de Node) -> Self {
+        Self { node, ..self }
+    }
+
+    /// A mapping, of whose fields only those in `known` are looked at where there is such a list.
+    fn entries(
+        self,
+        entries: &'de [(Node, Node)],
+        known: Option<&'static [&'static str]>,
+    ) -> Entries<'de> {
+        let known = known.filter(|_| self.unknown == Unknown::PassedOver);
+        Entries { reader: self, entries: entries.iter(), known, value: None }
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let result = match &self.value {
+        let result = match &self.node.value {
             Value::Null | Value::Pruned => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Signed(value) => visitor.visit_i64(*value),
             Value::Unsigned(value) => visitor.visit_u64(*value),
             Value::Float(value) => visitor.visit_f64(*value),
             Value::Text(text) => visitor.visit_str(text),
-            Value::List(items) => visitor.visit_seq(Items { items: items.iter().enumerate() }),
-            Value::Map(entries) => {
-                visitor.visit_map(Entries { entries: entries.iter(), value: None })
+            Value::List(items) => {
+                visitor.visit_seq(Items { reader: self, items: items.iter().enumerate() })
             }
+            Value::Map(entries) => visitor.visit_map(self.entries(entries, None)),
         };
         result.map_err(|mut error: Error| {
-            error.at.get_or_insert(self.at);
+            error.at.get_or_insert(self.node.at);
+            error
+        })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        let Value::Map(entries) = &self.node.value else { return self.deserialize_any(visitor) };
+        let result = visitor.visit_map(self.entries(entries, Some(fields)));
+        result.map_err(|mut error: Error| {
+            error.at.get_or_insert(self.node.at);
             error
         })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.value {
+        match self.node.value {
             Value::Null | Value::Pruned => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
@@ -236,7 +286,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        match &self.value {
+        match &self.node.value {
             Value::Text(text) => visitor.visit_enum(text.as_str().into_deserializer()),
             other => Err(Error::new(format!(
                 "is {}, but must be one of: {}",
@@ -248,7 +298,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map struct identifier ignored_any
+        unit_struct seq tuple tuple_struct map identifier ignored_any
     }
 }
 
@@ -266,6 +316,7 @@ fn unexpected(value: &Value) -> Unexpected<'_> {
 }
 
 struct Items<'de> {
+    reader: Reader<'de>,
     items: std::iter::Enumerate<std::slice::Iter<'de, Node>>,
 }
 
@@ -280,7 +331,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
         match kept.next() {
             None => Ok(None),
             Some((index, item)) => seed
-                .deserialize(item)
+                .deserialize(self.reader.of(item))
                 .map(Some)
                 .map_err(|error| error.within(Step::Item(index), item.at)),
         }
@@ -288,6 +339,9 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 }
 
 struct Entries<'de> {
+    reader: Reader<'de>,
+    /// The fields that are not passed over; all, where it is none.
+    known: Option<&'static [&'static str]>,
     entries: std::slice::Iter<'de, (Node, Node)>,
     value: Option<&'de (Node, Node)>,
 }
@@ -299,18 +353,24 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Error> {
-        let mut kept = self.entries.by_ref().filter(|(_, v)| !matches!(v.value, Value::Pruned));
-        let Some(entry) = kept.next() else { return Ok(None) };
+        let known = self.known;
+        let is_known = |key: &Node| {
+            known.is_none_or(|known| key.text().is_some_and(|key| known.contains(&key)))
+        };
+        let is_read =
+            |(key, value): &&(Node, Node)| !matches!(value.value, Value::Pruned) && is_known(key);
+        let Some(entry) = self.entries.by_ref().find(is_read) else { return Ok(None) };
         self.value = Some(entry);
         let key = &entry.0;
-        seed.deserialize(key)
+        seed.deserialize(self.reader.of(key))
             .map(Some)
             .map_err(|error| error.within(Step::Key(key_text(key)), key.at))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let (key, value) = self.value.take().expect("serde asks for a value after its key");
-        seed.deserialize(value).map_err(|error| error.within(Step::Key(key_text(key)), value.at))
+        seed.deserialize(self.reader.of(value))
+            .map_err(|error| error.within(Step::Key(key_text(key)), value.at))
     }
 }
 

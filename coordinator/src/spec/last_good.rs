@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::catalog::Given;
-use super::check::{self, Body, Document, ObjectId};
+use super::check::{self, Body, Document, Home, ObjectId};
 use super::manifest::API_VERSION;
 use super::problem::Problem;
 use super::resolve::{Candidate, StreamFiles, resolve};
@@ -122,7 +122,7 @@ fn object(
     let mut found = Vec::new();
     let nodes = tree::parse(&manifest.to_string()).map_err(|fault| fault.message)?;
     let node = nodes.into_iter().next().ok_or("it is empty")?;
-    let Document { id, body, .. } = check::document(FILE, node, &mut found);
+    let Document { id, body, .. } = check::document(FILE, Home::File, node, &mut found);
     let body = match body {
         Some(Body::Set(mut draft)) => {
             draft.set.streams = taken(streams, at, &mut found);

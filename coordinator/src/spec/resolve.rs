@@ -156,11 +156,13 @@ fn join_one(
             };
             duplicates += 1;
             if duplicates <= DUPLICATES_MAX {
+                let place = match at.line {
+                    0 => String::new(),
+                    line => format!(":{line}:{}", at.column),
+                };
                 let message = format!(
-                    "stream {:?} is there already, in {other}:{}:{}: remove one of them",
+                    "stream {:?} is there already, in {other}{place}: remove one of them",
                     stream.name.as_str(),
-                    at.line,
-                    at.column
                 );
                 problems.push(Problem::new(file, *mark, list.field_of(index), message));
             }

@@ -117,6 +117,27 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
         .map_err(|error| Fault::from_yaml(&error))
 }
 
+/// A value that was read elsewhere, without places; nested no deeper than its own reader lets.
+pub(crate) fn from_json(value: serde_json::Value) -> Node {
+    use serde_json::Value as Json;
+    let value = match value {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(value),
+        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(value), _) => Value::Unsigned(value),
+            (None, Some(value)) => Value::Signed(value),
+            (None, None) => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::Text(text),
+        Json::Array(items) => Value::List(items.into_iter().map(from_json).collect()),
+        Json::Object(entries) => {
+            let key = |key| Node { at: Mark::default(), value: Value::Text(key) };
+            Value::Map(entries.into_iter().map(|(k, v)| (key(k), from_json(v))).collect())
+        }
+    };
+    Node { at: Mark::default(), value }
+}
+
 /// How YAML is read: by YAML 1.2 (`yes` is text), with bounds.
 pub(crate) fn options(nodes_max: usize) -> Options {
     serde_yaml::options! {

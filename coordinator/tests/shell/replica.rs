@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator::clock;
-use leasehold_coordinator::platform::{Command, Platform};
+use leasehold_coordinator::platform::{Access, Command, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator::spec::Problem;
 use leasehold_coordinator_core::desired::{
@@ -49,7 +49,13 @@ impl Replica {
         let (problems, problems_out) = watch::channel(Arc::default());
         let (resigned_in, resigned) = watch::channel(false);
         tokio::spawn(obey(commands_out, events.clone(), resigned_in));
-        let platform = Platform { events: events_out, commands, problems: problems_out };
+        let platform = Platform {
+            events: events_out,
+            commands,
+            problems: problems_out,
+            access: Access::Open,
+            attend: None,
+        };
         let (stop, stops) = oneshot::channel();
         let stops = async move {
             let _ = stops.await;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use prost::Message;
 
-const PROTOS: [&str; 3] = [
+const PROTOS: [&str; 4] = [
     "leasehold/coordinator/v1/session.proto",
+    "leasehold/coordinator/v1/peer.proto",
     "leasehold/worker/v1/worker.proto",
     "leasehold/admin/v1/admin.proto",
 ];

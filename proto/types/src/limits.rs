@@ -10,6 +10,8 @@ pub const PROTOCOL_VERSION_MIN: u32 = 1;
 
 /// Bytes of a cluster's, set's or worker's name (a DNS subdomain, RFC 1123).
 pub const NAME_BYTES_MAX: usize = 253;
+/// Bytes of a namespace (a DNS label, RFC 1123).
+pub const NAMESPACE_BYTES_MAX: usize = 63;
 /// Bytes of a stream's name.
 pub const STREAM_NAME_BYTES_MAX: usize = 253;
 /// Bytes of a job id or of a worker's start id.

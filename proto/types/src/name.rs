@@ -18,6 +18,29 @@ pub struct InvalidName {
     why: &'static str,
 }
 
+macro_rules! namespaced {
+    ($name:ident) => {
+        impl $name {
+            /// The name of an object in a namespace.
+            ///
+            /// # Errors
+            /// [`InvalidName`] where one of the two is no name.
+            pub fn in_namespace(namespace: &str, name: &str) -> Result<Self, InvalidName> {
+                Self::new(&format!("{namespace}/{name}"))
+            }
+
+            /// The namespace, where there is one, and the name within it.
+            #[must_use]
+            pub fn parts(&self) -> (Option<&str>, &str) {
+                match self.0.split_once('/') {
+                    Some((namespace, name)) => (Some(namespace), name),
+                    None => (None, &self.0),
+                }
+            }
+        }
+    };
+}
+
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $rule:ident) => {
         $(#[$doc])*
@@ -91,16 +114,17 @@ macro_rules! name {
 }
 
 name! {
-    /// A `WorkerCluster`'s name: a DNS subdomain, as Kubernetes wants it.
-    ClusterName, "cluster name", dns_subdomain
+    /// A `WorkerCluster`'s name: a DNS subdomain, on Kubernetes with its namespace, as in
+    /// `media/transcoders`.
+    ClusterName, "cluster name", namespaced
 }
 name! {
     /// A worker's name, unique within its cluster: a DNS subdomain, as a pod's is.
     WorkerName, "worker name", dns_subdomain
 }
 name! {
-    /// A `StreamSet`'s name: a DNS subdomain.
-    SetName, "stream set name", dns_subdomain
+    /// A `StreamSet`'s name: a DNS subdomain, on Kubernetes with its namespace.
+    SetName, "stream set name", namespaced
 }
 name! {
     /// A stream's name, unique within its set: printable text, as in `cars:updated`.
@@ -114,6 +138,9 @@ name! {
     /// The id of one start of a worker's process, chosen by the worker: printable text.
     StartId, "start id", job_id
 }
+
+namespaced!(ClusterName);
+namespaced!(SetName);
 
 impl WorkerName {
     /// The name that no other comes before: where a range over a cluster's workers starts.
@@ -182,6 +209,19 @@ fn dns_subdomain(text: &str) -> Result<(), &'static str> {
     }
 }
 
+/// A DNS subdomain, or one after a namespace and a slash.
+fn namespaced(text: &str) -> Result<(), &'static str> {
+    let Some((namespace, name)) = text.split_once('/') else { return dns_subdomain(text) };
+    if namespace.is_empty()
+        || namespace.len() > limits::NAMESPACE_BYTES_MAX
+        || namespace.contains('.')
+        || dns_subdomain(namespace).is_err()
+    {
+        return Err("has no DNS label before the '/', as in NAMESPACE/NAME");
+    }
+    dns_subdomain(name)
+}
+
 fn stream_name(text: &str) -> Result<(), &'static str> {
     printable(text, limits::STREAM_NAME_BYTES_MAX, "is longer than 253 bytes")
 }
@@ -219,6 +259,20 @@ mod tests {
         for bad in ["", "-a", "a-", "A", "a_b", "a..b", ".", "a\n", "ä", long.as_str()] {
             assert!(WorkerName::new(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_cluster_may_be_in_a_namespace() {
+        let name = ClusterName::in_namespace("ci", "builds.x").expect("a name");
+        assert_eq!(name.as_str(), "ci/builds.x");
+        assert_eq!(name.parts(), (Some("ci"), "builds.x"));
+        assert_eq!(ClusterName::new("builds").expect("a name").parts(), (None, "builds"));
+        let long = format!("{}/b", "a".repeat(64));
+        for bad in ["/b", "a/", "a/b/c", "a.b/c", "A/b", long.as_str()] {
+            assert!(ClusterName::new(bad).is_err(), "{bad}");
+            assert!(SetName::new(bad).is_err(), "{bad}");
+        }
+        assert!(WorkerName::new("a/b").is_err());
     }
 
     #[test]

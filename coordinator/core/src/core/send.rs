@@ -89,6 +89,12 @@ impl Core {
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
             return;
         }
+        if !streams.is_empty()
+            && let Role::Leads(term) = &mut self.role
+            && let Some(account) = term.ledger.account_mut(key)
+        {
+            account.streams_told = number;
+        }
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
         let message = CoordinatorMessage::Grant(grant);
         self.effects.push_back(Effect::Send { conn, message });

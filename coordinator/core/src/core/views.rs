@@ -1,5 +1,7 @@
 //! What people see of the core: copied out, page by page where that is asked for.
 
+use std::collections::BTreeMap;
+
 use leasehold_types::message::{DrainPhase, Jobs};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
@@ -8,9 +10,12 @@ use super::{ClusterState, Core, SetState};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::{Placement, Unplaced};
 use crate::view::{
-    ClaimPhase, ClaimView, ClusterView, PlanView, PlannedMove, Presence, StreamView, WhatIf,
-    WorkerView,
+    ClaimPhase, ClaimView, ClusterView, PlanView, PlannedMove, Presence, SetView, StreamView,
+    WhatIf, WorkerView,
 };
+
+/// The offset basis of FNV-1a.
+const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 impl Core {
     /// All clusters that a manifest defines, by name.
@@ -60,6 +65,60 @@ impl Core {
         let state = self.sets.get(&key.set)?;
         let at = *state.index.get(&key.stream)? as usize;
         Some(self.stream_view(&key.set, state, at))
+    }
+
+    /// A stream set in figures; none where no manifest defines it. It looks at every stream.
+    #[must_use]
+    pub fn set(&self, name: &SetName, now: Moment) -> Option<SetView> {
+        let set = self.sets.get(name)?;
+        let held = self.ledger().is_some_and(|it| it.held_by(&set.spec.cluster, now).is_some());
+        let mut view = SetView {
+            name: name.clone(),
+            cluster: set.spec.cluster.clone(),
+            streams: set.streams.len(),
+            owned: 0,
+            moving: 0,
+            unplaced: 0,
+            workers: 0,
+            workers_current: 0,
+            digest: DIGEST_START,
+            held,
+        };
+        // Each worker with something of the set, and whether that is just what is planned.
+        let mut workers: BTreeMap<&WorkerName, bool> = BTreeMap::new();
+        for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
+            let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
+            let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(&key));
+            let on = planned.on.as_ref();
+            let in_place = |claim: &Claim| {
+                claim.worker.cluster == set.spec.cluster
+                    && Some(&claim.worker.worker) == on
+                    && claim.phase == Phase::Held
+            };
+            let placed = matches!(claims, [claim] if in_place(claim));
+            view.owned += usize::from(!claims.is_empty());
+            view.moving += usize::from(!placed && (on.is_some() || !claims.is_empty()));
+            view.unplaced += usize::from(on.is_none());
+            for worker in on.into_iter().chain(claims.iter().map(|claim| &claim.worker.worker)) {
+                *workers.entry(worker).or_insert(true) &= placed;
+            }
+            view.digest = digest(view.digest, stream.name.as_str());
+            view.digest = digest(view.digest, on.map_or("", WorkerName::as_str));
+        }
+        view.workers = workers.len();
+        let current = workers.iter().filter(|(worker, in_place)| {
+            let worker = (**worker).clone();
+            **in_place && self.has_applied(&WorkerKey { cluster: view.cluster.clone(), worker })
+        });
+        view.workers_current = current.count();
+        Some(view)
+    }
+
+    /// Whether a worker's agent is connected and has said that it knows its newest streams.
+    fn has_applied(&self, key: &WorkerKey) -> bool {
+        let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        connected && account.is_some_and(|account| account.acknowledged >= account.streams_told)
     }
 
     /// What would be planned for a cluster under other circumstances; changes nothing. None
@@ -195,6 +254,12 @@ impl Core {
             key,
         }
     }
+}
+
+/// FNV-1a over the bytes of a text and its end.
+fn digest(sum: u64, text: &str) -> u64 {
+    let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    step(text.bytes().fold(sum, step), 0)
 }
 
 /// The rule that keeps a stream from every worker, for people.

@@ -38,6 +38,10 @@ pub(crate) struct Account {
     pub(crate) unknown: Option<Unknown>,
     /// The streams that it has a claim on.
     pub(crate) streams: BTreeSet<StreamKey>,
+    /// The newest grant that told it of streams.
+    pub(crate) streams_told: GrantNumber,
+    /// The newest grant that it is known to have applied.
+    pub(crate) acknowledged: GrantNumber,
 }
 
 /// Slots that an agent cannot tell of, since it lost its memory or has not reported.
@@ -66,6 +70,8 @@ impl Account {
             jobs: Jobs::Running(0),
             unknown: None,
             streams: BTreeSet::new(),
+            streams_told: GrantNumber(0),
+            acknowledged: GrantNumber(0),
         }
     }
 
@@ -103,6 +109,7 @@ impl Account {
             true => self.in_flight.clear(),
             false => self.in_flight.retain(|sent| sent.0 > applied),
         }
+        self.acknowledged = self.acknowledged.max(applied);
         self.in_effect = pool.map_or(0, |pool| pool.size);
         self.jobs = jobs;
     }

@@ -3,7 +3,7 @@
 //! once when it is gone. It begins with the last good state of the process before, and keeps it
 //! up to date for the one after.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
 use super::good::Good;
-use super::watcher::Watcher;
+use crate::platform::report;
+use crate::platform::watcher::Watcher;
 use crate::spec::folder::Stamp;
 use crate::spec::{Catalog, Problem, Reading};
 
@@ -115,7 +116,7 @@ impl Manifests {
     }
 
     async fn tell(&mut self, reading: Reading) -> Result<(), ()> {
-        self.report(reading.problems);
+        report(&self.problems, reading.problems);
         let Some(desired) = reading.desired else { return Ok(()) };
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &desired)) {
             return Ok(());
@@ -129,22 +130,6 @@ impl Manifests {
             let _ = ready.send(());
         }
         Ok(())
-    }
-
-    fn report(&self, problems: Vec<Problem>) {
-        let old: BTreeSet<Problem> = self.problems.borrow().iter().cloned().collect();
-        let new: BTreeSet<Problem> = problems.iter().cloned().collect();
-        for problem in new.difference(&old) {
-            let Problem { file, line, column, field, message } = problem;
-            tracing::warn!(file, line, column, field, message, "manifest problem");
-        }
-        for problem in old.difference(&new) {
-            let Problem { file, line, field, message, .. } = problem;
-            tracing::info!(file, line, field, message, "manifest problem gone");
-        }
-        if old != new {
-            self.problems.send_replace(Arc::new(problems));
-        }
     }
 }
 

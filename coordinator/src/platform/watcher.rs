@@ -1,6 +1,6 @@
-//! Wakes whoever reads the manifests when something in or around their folder changes. A wake-up
-//! may be one too many, never one too few: a slow look at every stamp catches what the system
-//! does not report.
+//! Wakes whoever reads files when something in or around their folders changes. A wake-up may be
+//! one too many, never one too few: a slow look by its owner catches what the system does not
+//! report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::spec::folder::Stamp;
 /// Links that are followed from one path.
 const LINKS_MAX: usize = 16;
 
-/// The folders that the manifests lie in, watched.
+/// The folders that the files lie in, watched.
 pub(crate) struct Watcher {
     system: Option<RecommendedWatcher>,
     /// Watched folders, each with what it was when the watch began.
@@ -102,7 +102,7 @@ fn matters(event: &notify::Result<Event>, wanted: &Mutex<Wanted>) -> bool {
     let Ok(event) = event else { return true };
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
-        // Reading the manifests is no change of them.
+        // Reading the files is no change of them.
         EventKind::Access(_) => return false,
         _ => {}
     }

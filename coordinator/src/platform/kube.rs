@@ -1,0 +1,237 @@
+//! The Kubernetes platform: desired state from custom resources, leadership from a Lease, workers
+//! known from their pods, agents proven by their service-account tokens. It decides nothing about
+//! leases: it says what is wanted and what is, and shows what the core has decided.
+
+mod access;
+pub mod authority;
+mod campaign;
+mod crd;
+mod desired;
+mod election;
+mod exposure;
+mod leads;
+pub mod names;
+mod operator;
+mod peer;
+mod pods;
+pub mod resources;
+pub mod status;
+mod vigil;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::Client;
+use leasehold_coordinator_core::event::Exposure;
+use leasehold_types::{TimeBounds, WorkerKey};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::access::Guard;
+use self::authority::{Authority, Publication};
+use self::campaign::{Campaign, CampaignSettings, Exposures};
+use self::desired::{Following, Objects};
+use self::election::Election;
+use self::leads::leads;
+use self::operator::{Context, Recorder};
+use self::pods::{Pods, PodsSettings};
+use super::{Access, COMMANDS_MAX, EVENTS_MAX, Platform};
+use crate::driver::Handle;
+use crate::tls::trust::Trust;
+use crate::tls::{Certificates, TlsFiles};
+
+/// How often what is published of the authority is looked at without a reason.
+const PUBLISH_EVERY: Duration = Duration::from_secs(60);
+
+/// How a replica runs on Kubernetes.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The namespace of the coordinator's own objects: the election's Lease, the certificates.
+    pub namespace: String,
+    /// The namespaces that are served; all where it is empty.
+    pub watched: Vec<String>,
+    /// The Service that agents dial, in `namespace`.
+    pub service: String,
+    /// The audience that tokens must be made for.
+    pub audience: String,
+    /// This replica's name; a word of this process's own is added, so that each start has another.
+    pub identity: String,
+    /// Where agents and people reach this replica: HOST:PORT.
+    pub address: String,
+    /// How long a leader may show no sign of life before a standby takes over.
+    pub takeover_after: Duration,
+    /// How long leadership lasts after a renewal was sent.
+    pub leadership: Duration,
+    /// How far clocks may be apart.
+    pub bounds: TimeBounds,
+    /// The certificate that this replica serves with; none where it makes its own.
+    pub tls: Option<TlsFiles>,
+}
+
+/// A platform that runs, and what comes with it.
+#[derive(Debug)]
+pub struct Started {
+    /// The platform.
+    pub platform: Platform,
+    /// What to serve with, where the replica makes its own.
+    pub certificates: Option<Certificates>,
+}
+
+/// Starts the platform on the present runtime.
+///
+/// # Errors
+/// Where no configuration of a cluster is found. Whatever goes wrong later is logged and tried
+/// again.
+pub async fn start(settings: Settings) -> anyhow::Result<Started> {
+    let client = Client::try_default().await.context(
+        "no configuration of a cluster: neither a pod's service account nor a kubeconfig",
+    )?;
+    let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let (attend, attended) = oneshot::channel();
+    let (handle_sender, handle) = watch::channel(None);
+    let pods = Pods::start(
+        PodsSettings {
+            client: client.clone(),
+            watched: settings.watched.clone(),
+            bounds: settings.bounds,
+            handle,
+        },
+        event_sender.clone(),
+    );
+    let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
+    let Following { problems, ready, objects } =
+        desired::start(client.clone(), &settings.watched, event_sender.clone());
+    let authority = settings.tls.is_none().then(|| {
+        let own = authority::Settings::new(
+            &settings.namespace,
+            &settings.service,
+            &settings.address,
+        );
+        Authority::start(client.clone(), own)
+    });
+    let trust = match (&authority, &settings.tls) {
+        (Some(authority), _) => Some(authority.trust.clone()),
+        (None, Some(files)) => Some(Trust::beside(files, settings.server_name())),
+        (None, None) => None,
+    };
+    let certificates = authority.as_ref().map(|authority| authority.certificates.clone());
+    // A word of this process's own, so that each start is another holder.
+    let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
+    let recorder = Recorder::start(client.clone(), &holder);
+    let (namespace, address) = (&settings.namespace, settings.address.clone());
+    let election = Election::new(client.clone(), namespace, holder, address, settings.leadership);
+    let campaign = CampaignSettings {
+        identity: settings.identity.clone(),
+        address: settings.address.clone(),
+        takeover_after: settings.takeover_after,
+        leadership: settings.leadership,
+        bounds: settings.bounds,
+        trust,
+    };
+    let campaign =
+        Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver);
+    let is_ready = when_ready(ready, authority.clone());
+    tokio::spawn(campaign.run(is_ready));
+    let settings = Arc::new(settings);
+    tokio::spawn(async move {
+        // Without a driver the process is about to end.
+        let Ok(handle) = attended.await else { return };
+        handle_sender.send_replace(Some(handle.clone()));
+        if let Some(authority) = authority {
+            let namespaces = namespaces(objects.clone());
+            tokio::spawn(publication(&client, &settings, authority, namespaces, &handle).run());
+        }
+        let events = recorder;
+        operator::run(Context { client, handle, objects, pods, events, settings }).await;
+    });
+    let access = Access::Asked(guard.start());
+    let platform = Platform { events, commands, problems, access, attend: Some(attend) };
+    Ok(Started { platform, certificates })
+}
+
+impl Settings {
+    /// The name that agents and replicas check the server's certificate for.
+    fn server_name(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+}
+
+/// Told when a replica may lead: it knows what is wanted, and agents can trust it.
+fn when_ready(
+    desired: oneshot::Receiver<()>,
+    authority: Option<Authority>,
+) -> oneshot::Receiver<()> {
+    let (ready, is_ready) = oneshot::channel();
+    tokio::spawn(async move {
+        if desired.await.is_err() {
+            return;
+        }
+        if let Some(mut authority) = authority {
+            authority.ready().await;
+        }
+        // Nobody waits any more where the process is about to end.
+        let _ = ready.send(());
+    });
+    is_ready
+}
+
+fn publication(
+    client: &Client,
+    settings: &Settings,
+    authority: Authority,
+    namespaces: watch::Receiver<BTreeSet<String>>,
+    handle: &Handle,
+) -> Publication {
+    Publication {
+        client: client.clone(),
+        namespace: settings.namespace.clone(),
+        namespaces,
+        bundle: authority.bundle,
+        leads: leads(handle.clone()),
+        every: PUBLISH_EVERY,
+    }
+}
+
+/// The namespaces that have a WorkerCluster, as they change.
+fn namespaces(mut objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSet<String>> {
+    let (sender, namespaces) = watch::channel(BTreeSet::new());
+    tokio::spawn(async move {
+        loop {
+            let seen = objects.borrow_and_update().namespaces();
+            sender.send_if_modified(|last| {
+                let is_new = *last != seen;
+                *last = seen;
+                is_new
+            });
+            tokio::select! {
+                changed = objects.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    namespaces
+}
+
+impl Exposures for Pods {
+    async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Exposure>> {
+        Self::list_exposed(self).await
+    }
+
+    async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
+        Self::expose(self, entries).await
+    }
+
+    async fn conceal(&self, keys: &[WorkerKey]) {
+        Self::conceal(self, keys).await;
+    }
+}
+
+/// The custom resource definitions, as YAML documents.
+///
+/// # Errors
+/// Where they cannot be written as YAML.
+pub fn crds() -> anyhow::Result<String> {
+    crd::yaml()
+}

@@ -1,0 +1,183 @@
+//! Certificates as the authority makes and reads them. What is read may have been written by
+//! anybody: it is refused with a reason, never trusted to be well formed.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use x509_parser::parse_x509_certificate;
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+const END: &str = "-----END CERTIFICATE-----";
+
+/// The beginning of the year 9999, the last that a certificate can name.
+const LAST_SECOND: u64 = 253_370_764_800;
+
+/// A time so many seconds later.
+pub(super) fn after(time: UnixTime, seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(time.as_secs().saturating_add(seconds)))
+}
+
+/// A certificate of an authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Certificate {
+    /// Its PEM, without anything around it.
+    pub(super) pem: String,
+    pub(super) der: CertificateDer<'static>,
+    /// From when it is valid.
+    pub(super) from: UnixTime,
+    /// To when.
+    pub(super) to: UnixTime,
+}
+
+impl Certificate {
+    /// All certificates of a PEM text.
+    ///
+    /// # Errors
+    /// Says which of them is wrong, and how.
+    pub(super) fn all(text: &str) -> Result<Vec<Self>, String> {
+        let mut found = Vec::new();
+        let mut rest = text;
+        while let Some((_, after)) = rest.split_once(BEGIN) {
+            let number = found.len() + 1;
+            let (body, after) =
+                after.split_once(END).ok_or(format!("certificate {number} has no end"))?;
+            let pem = format!("{BEGIN}{body}{END}\n");
+            let one = Self::one(pem).map_err(|why| format!("certificate {number} {why}"))?;
+            found.push(one);
+            rest = after;
+        }
+        Ok(found)
+    }
+
+    fn one(pem: String) -> Result<Self, String> {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes());
+        let der = der.map_err(|_| "is no PEM")?;
+        let (_, parsed) = parse_x509_certificate(&der).map_err(|_| "is no X.509 certificate")?;
+        if !parsed.is_ca() {
+            return Err("is none of an authority (no CA:TRUE)".into());
+        }
+        // The certificate's maker wants names of one attribute a part.
+        if parsed.subject().iter().any(|part| part.iter().count() != 1) {
+            return Err("has a name that is no list of attributes".into());
+        }
+        let time = |seconds: i64| {
+            let seconds = u64::try_from(seconds).unwrap_or_default();
+            UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+        };
+        let validity = parsed.validity();
+        let (from, to) =
+            (time(validity.not_before.timestamp()), time(validity.not_after.timestamp()));
+        Ok(Self { pem, der, from, to })
+    }
+
+    /// For how long it is valid, in seconds.
+    pub(super) fn seconds(&self) -> u64 {
+        self.to.as_secs().saturating_sub(self.from.as_secs())
+    }
+}
+
+/// A certificate of an authority, with the key that signs.
+#[derive(Clone)]
+pub(super) struct Signer {
+    pub(super) certificate: Certificate,
+    /// The key's PEM.
+    pub(super) key: String,
+}
+
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { certificate, key: _ } = self;
+        f.debug_struct("Signer").field("certificate", certificate).finish_non_exhaustive()
+    }
+}
+
+impl Signer {
+    /// A new authority, valid from `from` for `seconds`.
+    pub(super) fn make(from: UnixTime, seconds: u64) -> anyhow::Result<Self> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        // Each has a name of its own, by which clients tell them apart.
+        let name = format!("Leasehold {:08x}", fastrand::u32(..));
+        params.distinguished_name = named(&name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        limit(&mut params, from, after(from, seconds));
+        let pem = params.self_signed(&key)?.pem();
+        Self::read(&pem, &key.serialize_pem()).map_err(anyhow::Error::msg)
+    }
+
+    /// An authority from the PEM of its certificate, the first of the text, and of its key.
+    ///
+    /// # Errors
+    /// Says what is wrong with which of the two.
+    pub(super) fn read(certificate: &str, key: &str) -> Result<Self, String> {
+        let all = Certificate::all(certificate).map_err(|why| format!("its {why}"))?;
+        let Some(certificate) = all.into_iter().next() else {
+            return Err("there is no certificate (PEM) in it".into());
+        };
+        let pair = KeyPair::from_pem(key);
+        let pair = pair.map_err(|error| format!("its key is none in PKCS#8 (PEM): {error}"))?;
+        let signer = Self { certificate, key: key.to_owned() };
+        let (_, parsed) = parse_x509_certificate(&signer.certificate.der)
+            .map_err(|_| "its certificate cannot be read")?;
+        if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
+            return Err("its key belongs to another certificate".into());
+        }
+        let issuer = Issuer::from_ca_cert_der(&signer.certificate.der, pair);
+        issuer.map_err(|error| format!("its certificate cannot sign: {error}"))?;
+        Ok(signer)
+    }
+
+    /// Signs a server's certificate for these names, valid to `to`, with a new key.
+    pub(super) fn sign(&self, names: &Names, to: UnixTime) -> anyhow::Result<Signed> {
+        let issuer =
+            Issuer::from_ca_cert_der(&self.certificate.der, KeyPair::from_pem(&self.key)?)?;
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names.hosts.clone())?;
+        let addresses = names.addresses.iter().copied().map(SanType::IpAddress);
+        params.subject_alt_names.extend(addresses);
+        params.distinguished_name = named("leasehold-coordinator");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        // As old as its authority, so that clients whose clocks are late take it, too.
+        limit(&mut params, self.certificate.from, to);
+        let certificate = params.signed_by(&key, &issuer)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        Ok(Signed { certificate: certificate.der().clone(), key })
+    }
+}
+
+/// Whom a server's certificate is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) hosts: Vec<String>,
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+/// A server's certificate and key.
+pub(super) struct Signed {
+    pub(super) certificate: CertificateDer<'static>,
+    pub(super) key: PrivateKeyDer<'static>,
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut all = DistinguishedName::new();
+    all.push(DnType::CommonName, name);
+    all
+}
+
+fn limit(params: &mut CertificateParams, from: UnixTime, to: UnixTime) {
+    let date = |time: UnixTime| {
+        let seconds = time.as_secs().min(LAST_SECOND);
+        rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
+    };
+    (params.not_before, params.not_after) = (date(from), date(to));
+}

@@ -1,0 +1,168 @@
+//! The authority's keys and how they follow one another, as a pure function of them and the time:
+//! a successor is announced in the bundle long before it signs, and who has signed stays in it
+//! until its time is over. So whoever knows a bundle of the last months trusts what is served.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use rustls_pki_types::UnixTime;
+
+use super::certificate::{Certificate, Signer, after};
+
+/// Keys of the Secret.
+const SIGNING: (&str, &str) = ("tls.crt", "tls.key");
+const NEXT: (&str, &str) = ("next.crt", "next.key");
+const BUNDLE: &str = "ca.crt";
+/// Certificates of a bundle; beyond, the last are left out.
+const BUNDLE_MAX: usize = 32;
+
+/// The authority: who signs, who will, and all who are trusted.
+#[derive(Clone, Debug)]
+pub(super) struct Keyring {
+    pub(super) signing: Signer,
+    next: Option<Signer>,
+    bundle: Vec<Certificate>,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The signer's time is over, and nobody follows: a new one, at once.
+    Replace,
+    /// A successor is made, and trusted from now on.
+    Announce,
+    /// The successor signs from now on.
+    Promote,
+    /// Only the bundle changes: what is over leaves, what is missing comes back.
+    Tidy,
+}
+
+impl Keyring {
+    /// The first keys.
+    pub(super) fn new(signing: Signer) -> Self {
+        let bundle = vec![signing.certificate.clone()];
+        Self { signing, next: None, bundle }
+    }
+
+    /// Reads what a Secret holds.
+    ///
+    /// # Errors
+    /// Says which key of the Secret is wrong, and how.
+    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Result<Self, String> {
+        let text = |key: &str| match data.get(key).map(|bytes| std::str::from_utf8(&bytes.0)) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => Err(format!("{key} is no text")),
+        };
+        let signer = |(certificate, key)| match (text(certificate)?, text(key)?) {
+            (None, None) => Ok(None),
+            (Some(pem), Some(pair)) => {
+                let read = Signer::read(pem, pair);
+                read.map(Some).map_err(|why| format!("{certificate}, {key}: {why}"))
+            }
+            (None, Some(_)) => Err(format!("{certificate} is missing")),
+            (Some(_), None) => Err(format!("{key} is missing")),
+        };
+        let signing =
+            signer(SIGNING)?.ok_or(format!("{} and {} are missing", SIGNING.0, SIGNING.1))?;
+        let bundle = Certificate::all(text(BUNDLE)?.unwrap_or_default());
+        let bundle = bundle.map_err(|why| format!("{BUNDLE}: {why}"))?;
+        Ok(Self { signing, next: signer(NEXT)?, bundle })
+    }
+
+    /// Puts the keys into a Secret's data, and leaves what else is in there.
+    pub(super) fn write(&self, data: &mut BTreeMap<String, ByteString>) {
+        let mut put = |key: &str, text: String| data.insert(key.into(), ByteString(text.into()));
+        put(BUNDLE, self.bundle());
+        put(SIGNING.0, self.signing.certificate.pem.clone());
+        put(SIGNING.1, self.signing.key.clone());
+        if let Some(next) = &self.next {
+            put(NEXT.0, next.certificate.pem.clone());
+            put(NEXT.1, next.key.clone());
+        } else {
+            data.remove(NEXT.0);
+            data.remove(NEXT.1);
+        }
+    }
+
+    /// Whom to trust: PEM, the signer first.
+    pub(super) fn bundle(&self) -> String {
+        self.bundle.iter().map(|certificate| certificate.pem.as_str()).collect()
+    }
+
+    /// What is due at `now`, first things first. At a time before the signer's nothing is: the clock
+    /// is wrong, or was.
+    pub(super) fn due(&self, now: UnixTime) -> Option<Step> {
+        let signing = &self.signing.certificate;
+        if now < signing.from {
+            return None;
+        }
+        let successor = self.next.as_ref().map(|next| &next.certificate);
+        let able = successor.filter(|next| next.from <= now && now < next.to);
+        match able {
+            Some(next) if now >= promotion(signing, next) => return Some(Step::Promote),
+            None if now >= signing.to => return Some(Step::Replace),
+            None if successor.is_none_or(|next| now >= next.to) && now >= announcement(signing) => {
+                return Some(Step::Announce);
+            }
+            Some(_) | None => {}
+        }
+        (self.bundle != self.trusted(now)).then_some(Step::Tidy)
+    }
+
+    /// The keys after a step; `made` is a new signer for the steps that want one.
+    pub(super) fn after(
+        mut self,
+        step: Step,
+        now: UnixTime,
+        made: impl FnOnce() -> anyhow::Result<Signer>,
+    ) -> anyhow::Result<Self> {
+        match step {
+            Step::Replace => {
+                self.signing = made()?;
+                self.next = None;
+            }
+            Step::Announce => self.next = Some(made()?),
+            Step::Promote => {
+                if let Some(next) = self.next.take() {
+                    self.signing = next;
+                }
+            }
+            Step::Tidy => {}
+        }
+        self.bundle = self.trusted(now);
+        Ok(self)
+    }
+
+    /// Whether the signer can sign at `now`.
+    pub(super) fn is_valid(&self, now: UnixTime) -> bool {
+        let signing = &self.signing.certificate;
+        signing.from <= now && now < signing.to
+    }
+
+    fn trusted(&self, now: UnixTime) -> Vec<Certificate> {
+        let mut trusted: Vec<Certificate> = vec![self.signing.certificate.clone()];
+        let next = self.next.iter().map(|next| &next.certificate);
+        for one in next.chain(&self.bundle).filter(|one| now < one.to) {
+            if trusted.len() < BUNDLE_MAX && trusted.iter().all(|known| known.der != one.der) {
+                trusted.push(one.clone());
+            }
+        }
+        trusted
+    }
+}
+
+/// When a signer's successor is announced: at two thirds of its time.
+fn announcement(signing: &Certificate) -> UnixTime {
+    after(signing.from, signing.seconds() / 3 * 2)
+}
+
+/// When a successor signs: at five sixths of its predecessor's time; where it was announced late,
+/// after as long a wait as is usual, but before its predecessor's time is over.
+fn promotion(signing: &Certificate, next: &Certificate) -> UnixTime {
+    let sixth = signing.seconds() / 6;
+    let usual = after(signing.from, sixth * 5);
+    let announced = after(next.from, sixth);
+    let latest = after(signing.from, signing.seconds() / 24 * 23);
+    usual.max(announced).min(latest)
+}

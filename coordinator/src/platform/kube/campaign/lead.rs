@@ -1,0 +1,300 @@
+//! Leading: it renews the Lease and carries out what the core asks for. What it writes down of
+//! workers, it says only after a renewal that was sent afterwards: a successor that took the Lease
+//! before then has seen it, or its workers were granted nothing that rests on it.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::{Elected, Event, Exposure, Renewed};
+use leasehold_types::{Moment, WorkerKey};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::{Campaign, Exposures, Next, if_some};
+use crate::clock;
+use crate::platform::Command;
+use crate::platform::kube::election::{Election, Look, Seat, Standing, Trouble, told};
+use crate::platform::kube::vigil::renewal_interval;
+
+/// Workers that are written down before one renewal.
+const CHANGES_MAX: usize = 256;
+/// How long that may take.
+const CHANGES_WITHIN: Duration = Duration::from_secs(10);
+/// How long the list of workers may take.
+const LIST_WITHIN: Duration = Duration::from_secs(30);
+/// Events that may wait for the driver while leadership is renewed: a driver that hangs must not
+/// go on leading.
+const WAITING_MAX: usize = 2;
+
+/// What a leader has in its hands.
+pub(super) struct Lead {
+    seat: Seat,
+    /// When leadership ends unless it is renewed.
+    until: Moment,
+    /// The driver knows of this term.
+    elected: bool,
+    /// What is to be written down, or struck where there is none.
+    changes: BTreeMap<WorkerKey, Option<Exposure>>,
+    /// Written down, and not yet said to be.
+    unsaid: Vec<(WorkerKey, Exposure)>,
+    renewal_wanted: bool,
+    errand: Option<Errand>,
+    listing: Option<Listing>,
+}
+
+type Errand = Pin<Box<dyn Future<Output = Done> + Send>>;
+type Listing = Pin<Box<dyn Future<Output = Result<BTreeMap<WorkerKey, Exposure>, String>> + Send>>;
+
+/// What has come of an errand: changes that were written down, then a renewal.
+struct Done {
+    seat: Seat,
+    written: Vec<(WorkerKey, Exposure)>,
+    unwritten: Vec<(WorkerKey, Exposure)>,
+    standing: Result<Standing, Trouble>,
+}
+
+/// Why a leader woke up.
+enum Woken {
+    Command(Option<Command>),
+    DriverGone,
+    Beat,
+    Done(Box<Done>),
+    Listed(Result<BTreeMap<WorkerKey, Exposure>, String>),
+    Over,
+}
+
+impl Lead {
+    pub(super) fn new(seat: Seat, until: Moment) -> Self {
+        Self {
+            seat,
+            until,
+            elected: false,
+            changes: BTreeMap::new(),
+            unsaid: Vec::new(),
+            renewal_wanted: false,
+            errand: None,
+            listing: None,
+        }
+    }
+}
+
+impl<X: Exposures> Campaign<X> {
+    pub(super) async fn lead(&mut self, mut lead: Box<Lead>) -> Next {
+        let mut beats = interval(renewal_interval(self.settings.leadership));
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        beats.reset();
+        lead.listing = Some(self.list());
+        loop {
+            if lead.errand.is_none() && lead.renewal_wanted {
+                lead.errand = Some(self.errand(&mut lead));
+            }
+            let over = lead.until.since(clock::now());
+            let woken = tokio::select! {
+                biased;
+                command = self.commands.recv() => Woken::Command(command),
+                () = self.events.closed() => Woken::DriverGone,
+                done = if_some(&mut lead.errand) => Woken::Done(Box::new(done)),
+                listed = if_some(&mut lead.listing) => Woken::Listed(listed),
+                _ = beats.tick() => Woken::Beat,
+                () = sleep(over) => Woken::Over,
+            };
+            let stays = match woken {
+                Woken::Command(None) | Woken::DriverGone => Err(Next::End),
+                Woken::Command(Some(command)) => self.obey(&mut lead, command).await,
+                Woken::Beat => {
+                    self.beat(&mut lead);
+                    Ok(())
+                }
+                Woken::Done(done) => {
+                    lead.errand = None;
+                    self.done(&mut lead, *done).await
+                }
+                Woken::Listed(listed) => {
+                    lead.listing = None;
+                    self.listed(&mut lead, listed).await
+                }
+                Woken::Over => self.over(&mut lead).await,
+            };
+            if let Err(next) = stays {
+                return next;
+            }
+        }
+    }
+
+    async fn obey(&mut self, lead: &mut Lead, command: Command) -> Result<(), Next> {
+        match command {
+            Command::Confirm => lead.renewal_wanted = true,
+            Command::Register(entries) => {
+                lead.changes.extend(entries.into_iter().map(|(key, entry)| (key, Some(entry))));
+                lead.renewal_wanted = true;
+            }
+            Command::Unregister(keys) => {
+                lead.changes.extend(keys.into_iter().map(|key| (key, None)));
+                lead.renewal_wanted = true;
+            }
+            Command::StepDown { above } => {
+                self.stay_above(above);
+                let (epoch, above) = (lead.seat.epoch.0, above.map(|above| above.0));
+                tracing::info!(epoch, above, "leadership given up");
+                // Whatever is on its way is conditional on what the release changes.
+                lead.errand = None;
+                self.release(lead.seat.clone()).await;
+                self.say(Event::Deposed { leader: None }).await?;
+                return Err(Next::StandBy);
+            }
+            Command::Resign(done) => {
+                lead.errand = None;
+                self.release(lead.seat.clone()).await;
+                tracing::info!(epoch = lead.seat.epoch.0, "resigned");
+                let _ = done.send(());
+                return Err(Next::End);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has leadership renewed, and what could not be written down tried again. Not while the
+    /// driver takes nothing in: then the signs of this leader's life are to stop.
+    fn beat(&mut self, lead: &mut Lead) {
+        let waiting = self.events.max_capacity() - self.events.capacity();
+        lead.renewal_wanted |= waiting <= WAITING_MAX;
+        if !lead.elected && lead.listing.is_none() {
+            lead.listing = Some(self.list());
+        }
+    }
+
+    fn list(&self) -> Listing {
+        let exposures = self.exposures.clone();
+        Box::pin(async move {
+            match timeout(LIST_WITHIN, exposures.list_exposed()).await {
+                Ok(listed) => listed.map_err(|error| told(&error)),
+                Err(_) => Err(format!("no answer within {} s", LIST_WITHIN.as_secs())),
+            }
+        })
+    }
+
+    /// The list was begun after the Lease was taken, so it has all that predecessors wrote.
+    async fn listed(
+        &mut self,
+        lead: &mut Lead,
+        listed: Result<BTreeMap<WorkerKey, Exposure>, String>,
+    ) -> Result<(), Next> {
+        let exposed = match listed {
+            Ok(exposed) => exposed,
+            Err(why) => {
+                self.fails(&why, "the workers cannot be listed");
+                return Ok(());
+            }
+        };
+        self.recovers();
+        let epoch = lead.seat.epoch;
+        tracing::info!(epoch = epoch.0, exposed = exposed.len(), "elected");
+        lead.elected = true;
+        let predecessor_end = lead.seat.earlier_end;
+        let elected = Elected { epoch, until: lead.until, predecessor_end, exposed };
+        self.say(Event::Elected(elected)).await
+    }
+
+    fn errand(&self, lead: &mut Lead) -> Errand {
+        lead.renewal_wanted = false;
+        let mut expose = Vec::new();
+        let mut conceal = Vec::new();
+        while expose.len() + conceal.len() < CHANGES_MAX {
+            match lead.changes.pop_first() {
+                Some((key, Some(exposure))) => expose.push((key, exposure)),
+                Some((key, None)) => conceal.push(key),
+                None => break,
+            }
+        }
+        // The rest follows in the next.
+        lead.renewal_wanted = !lead.changes.is_empty();
+        let (election, exposures) = (self.election.clone(), self.exposures.clone());
+        Box::pin(carry_out(election, exposures, lead.seat.clone(), expose, conceal))
+    }
+
+    async fn done(&mut self, lead: &mut Lead, done: Done) -> Result<(), Next> {
+        let Done { seat, written, unwritten, standing } = done;
+        lead.seat = seat;
+        lead.unsaid.extend(written);
+        let failed = !unwritten.is_empty();
+        for (key, exposure) in unwritten {
+            // What was asked for since is newer. It is tried again with the next beat.
+            lead.changes.entry(key).or_insert(Some(exposure));
+        }
+        let sent_at = match standing {
+            Ok(Standing::Leads { sent_at }) => sent_at,
+            Ok(Standing::Deposed(look)) => return self.deposed(lead, look).await,
+            Err(trouble) => {
+                self.fails(&trouble, "leadership cannot be renewed");
+                return Ok(());
+            }
+        };
+        match failed {
+            true => self.fails(&"see above", "some workers cannot be registered"),
+            false => self.recovers(),
+        }
+        lead.until = sent_at + self.settings.leadership;
+        if lead.elected {
+            let said = std::mem::take(&mut lead.unsaid);
+            if !said.is_empty() {
+                self.say(Event::Registered(said)).await?;
+            }
+            let renewed = Renewed { epoch: lead.seat.epoch, sent_at, until: lead.until };
+            self.say(Event::Renewed(renewed)).await?;
+        }
+        Ok(())
+    }
+
+    async fn deposed(&mut self, lead: &mut Lead, look: Look) -> Result<(), Next> {
+        let by = look.sight.as_ref().and_then(|sight| sight.holder.clone());
+        let newest = look.sight.as_ref().and_then(|sight| sight.epoch);
+        tracing::info!(epoch = lead.seat.epoch.0, by, newest = newest.map(|it| it.0), "deposed");
+        self.stay_above(newest);
+        let theirs = look.sight.filter(|sight| !self.election.holds(sight));
+        let leader = theirs.and_then(|sight| self.address(&sight));
+        self.say(Event::Deposed { leader }).await?;
+        Err(Next::StandBy)
+    }
+
+    /// Leadership was not renewed in its time.
+    async fn over(&mut self, lead: &mut Lead) -> Result<(), Next> {
+        if clock::now() < lead.until {
+            return Ok(());
+        }
+        tracing::warn!(epoch = lead.seat.epoch.0, "leadership is over: it could not be renewed");
+        self.say(Event::Deposed { leader: None }).await?;
+        Err(Next::StandBy)
+    }
+}
+
+/// Writes down what is to be written down, and then renews.
+async fn carry_out(
+    election: Election,
+    exposures: impl Exposures,
+    mut seat: Seat,
+    expose: Vec<(WorkerKey, Exposure)>,
+    conceal: Vec<WorkerKey>,
+) -> Done {
+    let answers = async {
+        let answers = match expose.is_empty() {
+            true => Vec::new(),
+            false => exposures.expose(&expose).await,
+        };
+        if !conceal.is_empty() {
+            exposures.conceal(&conceal).await;
+        }
+        answers
+    };
+    let answers = timeout(CHANGES_WITHIN, answers).await.unwrap_or_default();
+    let mut written = Vec::new();
+    let mut unwritten = Vec::new();
+    for (at, entry) in expose.into_iter().enumerate() {
+        match answers.get(at) {
+            Some(true) => written.push(entry),
+            // Not written, or not known to be.
+            Some(false) | None => unwritten.push(entry),
+        }
+    }
+    let standing = election.renew(&mut seat).await;
+    Done { seat, written, unwritten, standing }
+}

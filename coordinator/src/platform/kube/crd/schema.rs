@@ -1,0 +1,121 @@
+//! Structural schemas, the form that the API server wants, from the JSON schemas of the types.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+/// The schema of a kind's objects.
+pub(super) fn of<Spec: JsonSchema, Status: JsonSchema>(description: &str) -> Value {
+    let mut status = plain::<Status>();
+    without_defaults(&mut status);
+    status["description"] = json!("What is, as the coordinator sees it.");
+    let mut spec = plain::<Spec>();
+    spec["description"] = json!("What is wanted.");
+    json!({
+        "type": "object",
+        "description": description,
+        "required": ["metadata", "spec"],
+        "properties": {
+            "apiVersion": { "type": "string", "description": "Always leasehold.dev/v1alpha1." },
+            "kind": { "type": "string", "description": "The kind of the object." },
+            "metadata": { "type": "object" },
+            "spec": spec,
+            "status": status,
+        },
+    })
+}
+
+fn plain<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::openapi3().with(|settings| {
+        settings.meta_schema = None;
+        settings.inline_subschemas = true;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    structural(&mut schema);
+    schema
+}
+
+/// Brings a schema, and all below it, into the form that the API server wants.
+fn structural(schema: &mut Value) {
+    let Value::Object(schema) = schema else { return };
+    for word in ["properties", "items"] {
+        match schema.get_mut(word) {
+            Some(Value::Object(below)) if word == "properties" => {
+                below.values_mut().for_each(structural);
+            }
+            Some(below) => structural(below),
+            None => {}
+        }
+    }
+    flatten_optional(schema);
+    flatten_enum(schema);
+    // Unknown fields are dropped by the API server, and nothing may be null.
+    for word in ["additionalProperties", "nullable", "title"] {
+        schema.remove(word);
+    }
+    if matches!(schema.get("default"), Some(Value::Null))
+        || schema.get("default") == Some(&json!([]))
+    {
+        schema.remove("default");
+    }
+    // The API server knows signed formats only; the bounds say the rest.
+    if let Some(format) = schema.get("format").and_then(Value::as_str).filter(|f| f.contains("int"))
+    {
+        let small = format.ends_with("32") && schema.get("maximum").is_some_and(is_small);
+        let format = if small { "int32" } else { "int64" };
+        schema.insert("format".into(), json!(format));
+    }
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = text.replace('\n', " ");
+    }
+    state_pattern(schema);
+}
+
+fn is_small(maximum: &Value) -> bool {
+    maximum.as_f64().is_some_and(|maximum| maximum <= f64::from(i32::MAX))
+}
+
+/// What may be left out is described as one of itself and null.
+fn flatten_optional(schema: &mut Map<String, Value>) {
+    let Some(Value::Array(either)) = schema.get_mut("anyOf") else { return };
+    let [first, _] = either.as_mut_slice() else { return };
+    structural(first);
+    let Value::Object(first) = std::mem::take(first) else { return };
+    schema.remove("anyOf");
+    for (word, value) in first {
+        schema.entry(word).or_insert(value);
+    }
+}
+
+/// Words with descriptions of their own are described as one of several words.
+fn flatten_enum(schema: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = schema.remove("oneOf") else { return };
+    let words = variants.iter().filter_map(|variant| variant["enum"].as_array()).flatten();
+    let words: Vec<Value> = words.cloned().collect();
+    schema.insert("enum".into(), Value::Array(words));
+    schema.insert("type".into(), json!("string"));
+}
+
+/// A pattern becomes a rule where the type has words for it: those tell more than a pattern.
+fn state_pattern(schema: &mut Map<String, Value>) {
+    let Some(Value::String(wanted)) = schema.remove("x-wanted") else { return };
+    let Some(Value::String(pattern)) = schema.remove("pattern") else { return };
+    let number = match schema.contains_key("x-kubernetes-int-or-string") {
+        true => "type(self) == int || ",
+        false => "",
+    };
+    let rule = format!("{number}self.matches(r'{pattern}')");
+    let rules = json!([{ "rule": rule, "message": format!("must be {wanted}") }]);
+    schema.insert("x-kubernetes-validations".into(), rules);
+}
+
+fn without_defaults(schema: &mut Value) {
+    match schema {
+        Value::Object(schema) => {
+            schema.remove("default");
+            schema.values_mut().for_each(without_defaults);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_defaults),
+        _ => {}
+    }
+}

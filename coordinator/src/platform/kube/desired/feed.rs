@@ -1,0 +1,192 @@
+//! One watch of the API server, as a task that passes on what changes. It lists again where it
+//! must, tries again for as long as it takes, and logs each cause of failure once.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::super::names::{GROUP, VERSION};
+use super::MapName;
+
+/// How long to wait after a failure: first, and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// The status of a watch that is too far behind: everything is listed again.
+const GONE: u16 = 410;
+
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// The objects of a kind, of one namespace or of all.
+    Objects { kind: &'static str, namespace: Option<String> },
+    /// One ConfigMap.
+    Map(MapName),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Objects { kind, namespace: None } => write!(f, "{kind}s of all namespaces"),
+            Self::Objects { kind, namespace: Some(name) } => write!(f, "{kind}s of {name}"),
+            Self::Map((namespace, name)) => write!(f, "ConfigMap {namespace}/{name}"),
+        }
+    }
+}
+
+/// What changed.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A list of everything begins.
+    Begin,
+    /// The list is complete: what it had not is gone.
+    End,
+    /// An object is there, new or changed or listed.
+    Object(Box<DynamicObject>),
+    /// An object is gone.
+    ObjectGone(Box<DynamicObject>),
+    /// The ConfigMap is there.
+    Map(Box<ConfigMap>),
+    /// The ConfigMap is gone.
+    MapGone,
+}
+
+/// A watch that runs until this is dropped.
+#[derive(Debug)]
+pub(super) struct Feed {
+    life: u64,
+    task: AbortHandle,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Feed {
+    /// Begins to watch; each change comes with the source and this feed's [`Feed::life`].
+    pub(super) fn start(
+        client: &Client,
+        source: Source,
+        changes: mpsc::Sender<(Source, u64, Change)>,
+    ) -> Self {
+        static LIVES: AtomicU64 = AtomicU64::new(0);
+        let life = LIVES.fetch_add(1, Ordering::Relaxed);
+        let client = client.clone();
+        let outlet = Outlet { source: source.clone(), life, changes };
+        let task = match source {
+            Source::Objects { kind, namespace } => {
+                let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, kind));
+                let api: Api<DynamicObject> = match &namespace {
+                    Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+                    None => Api::all_with(client, &resource),
+                };
+                let gone = |object| Change::ObjectGone(Box::new(object));
+                let there = |object| Change::Object(Box::new(lean(object)));
+                tokio::spawn(outlet.follow(api, watcher::Config::default(), there, gone))
+            }
+            Source::Map((namespace, name)) => {
+                let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
+                let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+                let there = |map| Change::Map(Box::new(map));
+                tokio::spawn(outlet.follow(api, config, there, |_| Change::MapGone))
+            }
+        };
+        Self { life, task: task.abort_handle() }
+    }
+
+    /// Tells this feed from an earlier one of the same source.
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+}
+
+/// Who owns which field is as large as the object, and of no interest here.
+fn lean(mut object: DynamicObject) -> DynamicObject {
+    object.metadata.managed_fields = None;
+    object
+}
+
+/// Where a feed's changes go.
+struct Outlet {
+    source: Source,
+    life: u64,
+    changes: mpsc::Sender<(Source, u64, Change)>,
+}
+
+impl Outlet {
+    async fn follow<K>(
+        self,
+        api: Api<K>,
+        config: watcher::Config,
+        there: impl Fn(K) -> Change,
+        gone: impl Fn(K) -> Change,
+    ) where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let Self { source, life, changes } = self;
+        let mut events = pin!(watcher(api, config));
+        let mut retry = RETRY_FIRST;
+        let mut cause: Option<String> = None;
+        while let Some(event) = events.next().await {
+            let change = match event {
+                Ok(watcher::Event::Init) => Change::Begin,
+                Ok(watcher::Event::InitDone) => Change::End,
+                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+                    there(object)
+                }
+                Ok(watcher::Event::Delete(object)) => gone(object),
+                Err(watcher::Error::WatchError(status)) if status.code == GONE => {
+                    tracing::debug!(%source, "is listed again");
+                    continue;
+                }
+                Err(error) => {
+                    let why = describe(&error);
+                    if cause.as_ref() != Some(&why) {
+                        tracing::warn!(%source, why, "cannot be watched at present");
+                        cause = Some(why);
+                    }
+                    tokio::time::sleep(retry).await;
+                    retry = (retry * 2).min(RETRY_MAX);
+                    continue;
+                }
+            };
+            // The beginning of a list says nothing of its success.
+            if !matches!(change, Change::Begin) {
+                retry = RETRY_FIRST;
+                if cause.take().is_some() {
+                    tracing::info!(%source, "is watched again");
+                }
+            }
+            if changes.send((source.clone(), life, change)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The error with all its causes.
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut inner = error.source();
+    while let Some(error) = inner {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        inner = error.source();
+    }
+    text
+}

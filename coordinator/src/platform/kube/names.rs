@@ -1,0 +1,72 @@
+//! What everything on Kubernetes is called: labels, annotations and objects, each named once. What
+//! is released under one of these names keeps it.
+
+/// The API group of both kinds.
+pub const GROUP: &str = "leasehold.dev";
+/// Their version.
+pub const VERSION: &str = "v1alpha1";
+
+/// Label of a pod: the `WorkerCluster`, in the pod's namespace, whose worker it is.
+pub const CLUSTER_LABEL: &str = "leasehold.dev/cluster";
+/// Label of a pod, [`TRUE`] while it may be running jobs.
+pub const BUSY_LABEL: &str = "leasehold.dev/busy";
+/// The value of labels and annotations that are there or not.
+pub const TRUE: &str = "true";
+
+/// Annotation of a pod: the most that it may hold, as JSON; written by the leader.
+pub const EXPOSURE_ANNOTATION: &str = "leasehold.dev/exposure";
+/// Annotation of a pod: why the operator drains it, as one of the `DRAIN_FOR_*`.
+pub const DRAIN_ANNOTATION: &str = "leasehold.dev/drain";
+/// It is to go in a scale-in.
+pub const DRAIN_FOR_SCALE_IN: &str = "scale-in";
+/// Its node is cordoned.
+pub const DRAIN_FOR_NODE: &str = "node";
+/// Its streams changed and it cannot reload.
+pub const DRAIN_FOR_RESTART: &str = "restart";
+/// Annotation of a made workload's pod template: a number that grows when the template changes.
+pub const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
+/// Annotation of a made workload: the digest of its pod template, by which a change is known.
+pub const TEMPLATE_DIGEST: &str = "leasehold.dev/template";
+/// Label of a made object: [`FIELD_MANAGER`].
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Annotation of a pod: its controller deletes the pods with the lowest first.
+pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Annotation of a pod: cluster-autoscaler leaves its node alone where this is `false`.
+pub const SAFE_TO_EVICT_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// Annotation of a pod: Karpenter leaves its node alone where this is [`TRUE`].
+pub const DO_NOT_DISRUPT_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
+
+/// Annotation of the election's Lease: the newest epoch, in decimal.
+pub const EPOCH_ANNOTATION: &str = "leasehold.dev/epoch";
+/// Annotation of the election's Lease: where the leader is reached, HOST:PORT.
+pub const ADDRESS_ANNOTATION: &str = "leasehold.dev/address";
+
+/// The election's Lease, in the coordinator's namespace.
+pub const LEASE: &str = "leasehold-coordinator";
+/// The Secret of the coordinator's certificate authority, in its namespace.
+pub const CA_SECRET: &str = "leasehold-ca";
+/// The ConfigMap that publishes the trusted certificates, in every namespace with workers.
+pub const CA_CONFIG_MAP: &str = "leasehold-ca";
+/// The key of the trusted certificates (PEM), in the Secret and in the ConfigMap.
+pub const CA_KEY: &str = "ca.crt";
+
+/// Who the coordinator is to server-side apply.
+pub const FIELD_MANAGER: &str = "leasehold";
+
+/// The most bytes of a `WorkerCluster`'s name: it is a label's value.
+pub const CLUSTER_NAME_BYTES_MAX: usize = 63;
+/// The most bytes of the name of one that makes a StatefulSet: its revisions are labels' values,
+/// eleven bytes longer.
+pub const STATEFUL_NAME_BYTES_MAX: usize = 52;
+
+/// The PodDisruptionBudget that keeps a cluster's busy pods.
+#[must_use]
+pub fn disruption_budget(cluster: &str) -> String {
+    format!("{cluster}-busy")
+}
+
+/// The selector of a cluster's pods.
+#[must_use]
+pub fn selector(cluster: &str) -> String {
+    format!("{CLUSTER_LABEL}={cluster}")
+}

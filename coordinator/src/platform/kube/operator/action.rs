@@ -1,0 +1,183 @@
+//! What the operator does to objects: each a single call that may be made twice. What is done to a
+//! pod is bound to its UID, so that a later pod of its name is never meant.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::super::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER};
+use super::super::pods::{PodFacts, PodName, Pods};
+use super::standing::Mark;
+
+/// How long one may take.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Action {
+    /// To this object.
+    pub(super) target: Target,
+    /// This.
+    pub(super) what: What,
+}
+
+/// Names an object; what goes wrong with one keeps nobody from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    Pod(PodName),
+    Object { kind: String, namespace: String, name: String },
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum What {
+    /// Mark a pod for a drain.
+    Mark(Arc<PodFacts>, Mark),
+    /// Say that a pod's removal costs so much.
+    Cost(Arc<PodFacts>, i32),
+    /// Write the label of busy pods, or strike it.
+    Busy(Arc<PodFacts>, bool),
+    /// Delete a pod that holds nothing, so that another takes its place.
+    Replace(Arc<PodFacts>),
+    /// Server-side apply.
+    Apply(Value),
+}
+
+/// How an action went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// It is done; the object's generation after an apply.
+    Yes(Option<i64>),
+    /// The object is another one by now, or is gone: what is seen next tells.
+    Outdated,
+    /// It was not done, for this reason; true where the API server has refused it.
+    Failed(String, bool),
+}
+
+impl Action {
+    /// Something done to a pod.
+    pub(super) fn of_pod(pod: &PodFacts, what: What) -> Self {
+        Self { target: Target::Pod(pod.pod.clone()), what }
+    }
+
+    /// A server-side apply of a body that names its object.
+    pub(super) fn apply(body: Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let target = Target::Object {
+            kind: text(&body["kind"]),
+            namespace: text(&body["metadata"]["namespace"]),
+            name: text(&body["metadata"]["name"]),
+        };
+        Self { target, what: What::Apply(body) }
+    }
+
+    /// The most urgent first: labels that keep evictions off are written first, and struck last.
+    pub(super) fn rank(&self) -> u8 {
+        match self.what {
+            What::Busy(_, true) => 0,
+            What::Mark(..) | What::Cost(..) | What::Replace(_) | What::Apply(_) => 1,
+            What::Busy(_, false) => 2,
+        }
+    }
+
+    /// Whether a workload is applied.
+    pub(super) fn is_workload(&self) -> bool {
+        match &self.target {
+            Target::Pod(_) => false,
+            Target::Object { kind, .. } => kind == "Deployment" || kind == "StatefulSet",
+        }
+    }
+
+    /// Does it.
+    pub(super) async fn carry_out(&self, client: &Client, pods: &Pods) -> Done {
+        match timeout(WITHIN, self.call(client, pods)).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                tracing::debug!(object = %self.target, status.message, "outdated");
+                // A namespace that is going, or a kind that is not there, is no race.
+                match &self.what {
+                    What::Apply(_) if status.code == 404 => {
+                        Done::Failed(status.message.clone(), true)
+                    }
+                    _ => Done::Outdated,
+                }
+            }
+            Ok(Err(kube::Error::Api(status))) => {
+                Done::Failed(status.message.clone(), status.code < 500 && status.code != 429)
+            }
+            Ok(Err(error)) => Done::Failed(error.to_string(), false),
+            Err(_) => Done::Failed("the API server does not answer".into(), false),
+        }
+    }
+
+    async fn call(&self, client: &Client, pods: &Pods) -> Result<Done, kube::Error> {
+        match &self.what {
+            What::Mark(pod, mark) => {
+                annotate(client, pod, DRAIN_ANNOTATION, mark.text().into()).await
+            }
+            What::Cost(pod, cost) => {
+                annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
+            }
+            What::Busy(pod, busy) => Ok(match pods.mark_busy(pod, *busy).await {
+                true => Done::Yes(None),
+                // It was told already.
+                false => Done::Outdated,
+            }),
+            What::Replace(pod) => {
+                let this = Preconditions { uid: Some(pod.uid.clone()), ..Default::default() };
+                let params = DeleteParams { preconditions: Some(this), ..Default::default() };
+                api(client, &pod.pod).delete(&pod.pod.name, &params).await?;
+                Ok(Done::Yes(None))
+            }
+            What::Apply(body) => self.apply_body(client, body).await,
+        }
+    }
+
+    async fn apply_body(&self, client: &Client, body: &Value) -> Result<Done, kube::Error> {
+        let Target::Object { kind, namespace, name } = &self.target else {
+            return Ok(Done::Outdated);
+        };
+        let version = body["apiVersion"].as_str().unwrap_or_default();
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), namespace, &resource);
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let object = api.patch(name, &params, &Patch::Apply(body)).await?;
+        Ok(Done::Yes(object.metadata.generation))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(PodName { namespace, name }) => write!(f, "Pod {namespace}/{name}"),
+            Self::Object { kind, namespace, name } => write!(f, "{kind} {namespace}/{name}"),
+        }
+    }
+}
+
+async fn annotate(
+    client: &Client,
+    pod: &PodFacts,
+    annotation: &str,
+    value: String,
+) -> Result<Done, kube::Error> {
+    // The API server refuses a patch that would change the UID: it is another pod then.
+    let metadata = json!({ "uid": pod.uid, "annotations": { annotation: value } });
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
+    api(client, &pod.pod).patch_metadata(&pod.pod.name, &params, &patch).await?;
+    Ok(Done::Yes(None))
+}
+
+fn api(client: &Client, pod: &PodName) -> Api<Pod> {
+    Api::namespaced(client.clone(), &pod.namespace)
+}

@@ -1,0 +1,60 @@
+//! Drains of marked pods, from the order to the end, as far as people are told of them. Nothing is
+//! ended here: a drain that takes too long is told, and goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_types::Moment;
+
+use super::standing::Standing;
+
+/// The drains under way, by UID.
+#[derive(Debug, Default)]
+pub(super) struct Drains(BTreeMap<String, Drain>);
+
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    since: Moment,
+    is_over: bool,
+    is_overdue: bool,
+}
+
+/// What is to be told of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It holds nothing any more.
+    Completed,
+    /// It takes longer than the cluster's `drain.deadline`.
+    Overdue,
+}
+
+impl Drains {
+    /// Looks at a pod: what is new of its drain.
+    pub(super) fn look(
+        &mut self,
+        it: &Standing,
+        deadline: Duration,
+        now: Moment,
+    ) -> Option<Stage> {
+        let uid = &it.pod.uid;
+        if it.mark.is_none() || !it.pod.is_active() {
+            self.0.remove(uid);
+            return None;
+        }
+        let begun = Drain { since: now, is_over: false, is_overdue: false };
+        let drain = self.0.entry(uid.clone()).or_insert(begun);
+        if it.is_drained() {
+            return (!std::mem::replace(&mut drain.is_over, true)).then_some(Stage::Completed);
+        }
+        drain.is_over = false;
+        if now.since(drain.since) < deadline {
+            return None;
+        }
+        (!std::mem::replace(&mut drain.is_overdue, true)).then_some(Stage::Overdue)
+    }
+
+    /// Forgets pods that are there no more.
+    pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.0.retain(|uid, _| is_there(uid));
+    }
+}

@@ -1,0 +1,186 @@
+//! Events of the Events API: what people find under `kubectl describe`. Recording one never waits:
+//! where the API server is slow or away, the newest are dropped and counted.
+
+mod posting;
+mod repeats;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use tokio::sync::mpsc;
+
+use self::posting::Posting;
+
+/// Events that wait to be written.
+const QUEUE_MAX: usize = 1_024;
+/// Bytes of a note and of a reporting instance, which the API server limits.
+const NOTE_BYTES_MAX: usize = 1_024;
+const INSTANCE_BYTES_MAX: usize = 128;
+
+/// Why there is an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// A worker takes no new jobs and ends those that it has.
+    DrainStarted,
+    /// A worker that drained holds nothing any more.
+    DrainCompleted,
+    /// A worker drains for longer than its cluster's `drain.deadline`.
+    DrainDeadlineExceeded,
+    /// A rollout gets no further.
+    RolloutBlocked,
+    /// Another replica leads.
+    LeaderChanged,
+    /// A worker has been silent for longer than its leases last.
+    WorkerLost,
+    /// A worker that was lost is heard again.
+    WorkerFound,
+    /// An agent broke the protocol's rules and was disconnected.
+    AgentMisbehaved,
+    /// Workers are drained because fewer are wanted.
+    ScaleInStarted,
+    /// The workload has fewer replicas now.
+    ScaleInCompleted,
+    /// The workload was made, or has more replicas now.
+    ScaledOut,
+    /// A pod is deleted so that another takes its place.
+    PodReplaced,
+    /// The workload cannot be written, or does not fit its cluster.
+    WorkloadRejected,
+}
+
+impl Reason {
+    /// The word.
+    fn text(self) -> &'static str {
+        match self {
+            Self::DrainStarted => "DrainStarted",
+            Self::DrainCompleted => "DrainCompleted",
+            Self::DrainDeadlineExceeded => "DrainDeadlineExceeded",
+            Self::RolloutBlocked => "RolloutBlocked",
+            Self::LeaderChanged => "LeaderChanged",
+            Self::WorkerLost => "WorkerLost",
+            Self::WorkerFound => "WorkerFound",
+            Self::AgentMisbehaved => "AgentMisbehaved",
+            Self::ScaleInStarted => "ScaleInStarted",
+            Self::ScaleInCompleted => "ScaleInCompleted",
+            Self::ScaledOut => "ScaledOut",
+            Self::PodReplaced => "PodReplaced",
+            Self::WorkloadRejected => "WorkloadRejected",
+        }
+    }
+
+    /// What was done, or was to be done, to the object.
+    fn action(self) -> &'static str {
+        match self {
+            Self::DrainStarted | Self::DrainCompleted | Self::DrainDeadlineExceeded => "Drain",
+            Self::RolloutBlocked => "Rollout",
+            Self::LeaderChanged => "Elect",
+            Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved => "Watch",
+            Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
+            Self::PodReplaced => "Replace",
+            Self::WorkloadRejected => "Apply",
+        }
+    }
+
+    /// Whether somebody should look.
+    fn is_warning(self) -> bool {
+        match self {
+            Self::DrainDeadlineExceeded
+            | Self::RolloutBlocked
+            | Self::WorkerLost
+            | Self::AgentMisbehaved
+            | Self::WorkloadRejected => true,
+            Self::DrainStarted
+            | Self::DrainCompleted
+            | Self::LeaderChanged
+            | Self::WorkerFound
+            | Self::ScaleInStarted
+            | Self::ScaleInCompleted
+            | Self::ScaledOut
+            | Self::PodReplaced => false,
+        }
+    }
+}
+
+/// Something that happened to an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Happening {
+    /// The object; the event is written in its namespace. `kubectl describe` shows the event only
+    /// where the UID is given too.
+    pub(crate) regarding: ObjectReference,
+    /// Another object that has to do with it.
+    pub(crate) related: Option<ObjectReference>,
+    /// Why, as one word.
+    pub(crate) reason: Reason,
+    /// Why, for people.
+    pub(crate) note: String,
+}
+
+/// Records events; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    queue: mpsc::Sender<Record>,
+    dropped: posting::Dropped,
+}
+
+/// A happening on its way, and when it happened.
+#[derive(Clone, Debug)]
+struct Record {
+    what: Happening,
+    at: Timestamp,
+}
+
+impl Recorder {
+    /// Starts to write events in the name of the replica `identity`, until the last clone of it is
+    /// dropped.
+    pub(crate) fn start(client: Client, identity: &str) -> Self {
+        let (queue, records) = mpsc::channel(QUEUE_MAX);
+        let dropped = posting::Dropped::default();
+        let instance = cut(identity, INSTANCE_BYTES_MAX).to_owned();
+        tokio::spawn(Posting::new(client, instance, dropped.clone()).run(records));
+        Self { queue, dropped }
+    }
+
+    /// Records what happened, in the order of the calls. The same reason of the same object within
+    /// five minutes becomes a series of one event, under the first one's note.
+    pub(crate) fn record(&self, mut what: Happening) {
+        what.note.truncate(cut(&what.note, NOTE_BYTES_MAX).len());
+        if self.queue.try_send(Record { what, at: Timestamp::now() }).is_err() {
+            self.dropped.count();
+        }
+    }
+}
+
+/// The beginning of a text, in whole characters.
+fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(cut("short", 10), "short");
+        assert_eq!(cut("größe", 3), "gr");
+        assert_eq!(cut("größe", 4), "grö");
+    }
+
+    #[tokio::test]
+    async fn recording_never_waits_and_what_finds_no_room_is_counted() {
+        let (queue, mut records) = mpsc::channel(2);
+        let recorder = Recorder { queue, dropped: posting::Dropped::default() };
+        for number in 0..5 {
+            recorder.record(Happening {
+                regarding: ObjectReference::default(),
+                related: None,
+                reason: Reason::LeaderChanged,
+                note: format!("{number}{}", "n".repeat(2 * NOTE_BYTES_MAX)),
+            });
+        }
+        assert_eq!(recorder.dropped.total(), 3);
+        let first = records.recv().await.expect("the first").what.note;
+        assert!(first.starts_with('0'));
+        assert_eq!(first.len(), NOTE_BYTES_MAX);
+    }
+}

@@ -1,0 +1,344 @@
+//! The operator's rounds: look at every cluster, decide, do it, tell of it. Between two rounds is a
+//! quarter of a second, and a round does so much at most; what is left is found again in the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::view::{Leadership, WorkerView};
+use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
+use super::super::pods::PodFacts;
+use super::super::resources::WorkerCluster;
+use super::action::{Action, Done, What};
+use super::memory::Memory;
+use super::seen::Seen;
+use super::standing::Standing;
+use super::tell::Tell;
+use super::turn::{Look, Turn, turn};
+use super::workload::{self, WorkloadFacts};
+use super::{Context, Workloads, disruption, nodes};
+use crate::clock;
+use crate::driver::Stopped;
+use crate::spec::manifest::WorkloadKind;
+
+/// Between the starts of two rounds.
+const EVERY: Duration = Duration::from_millis(250);
+/// Calls that one round makes.
+const ACTIONS_MAX: usize = 256;
+/// Calls that are under way at once.
+const AT_ONCE_MAX: usize = 16;
+
+/// The rounds, and what they go by.
+pub(super) struct Rounds {
+    context: Context,
+    deployments: Seen<WorkloadFacts>,
+    stateful_sets: Seen<WorkloadFacts>,
+    /// Generations of PodDisruptionBudgets.
+    budgets: Seen<i64>,
+    /// Cordoned nodes; none where nodes may not be read.
+    nodes: Option<Seen<()>>,
+    memory: Memory,
+    tell: Tell,
+    states: watch::Sender<Workloads>,
+}
+
+type Workers = BTreeMap<ClusterName, BTreeMap<WorkerName, WorkerView>>;
+
+impl Rounds {
+    /// Starts to watch what is needed.
+    pub(super) fn new(context: Context, states: watch::Sender<Workloads>) -> Self {
+        let all = watcher::Config::default();
+        let made = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+        let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
+        let nodes = context.settings.watched.is_empty().then(|| {
+            Seen::start(vec![Api::<Node>::all(context.client.clone())], &all, nodes::cordoned)
+        });
+        Self {
+            deployments: Seen::start(
+                apis::<Deployment>(&context),
+                &all,
+                WorkloadFacts::of_deployment,
+            ),
+            stateful_sets: Seen::start(
+                apis::<StatefulSet>(&context),
+                &all,
+                WorkloadFacts::of_stateful_set,
+            ),
+            budgets: Seen::start(apis::<PodDisruptionBudget>(&context), &made, generation),
+            nodes,
+            memory: Memory::default(),
+            tell: Tell::new(context.events.clone()),
+            states,
+            context,
+        }
+    }
+
+    /// Goes round until the driver ends.
+    pub(super) async fn run(mut self) -> Result<(), Stopped> {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let objects = Arc::clone(&self.context.objects.borrow());
+            let names = objects.clusters.keys().cloned().collect();
+            let Some(mut workers) = self.workers(names).await? else {
+                self.memory = Memory::default();
+                continue;
+            };
+            if !self.is_synced() {
+                continue;
+            }
+            let cordoned = self.nodes.as_ref().map(Seen::names).unwrap_or_default();
+            let mut pods = self.pods();
+            let mut turns = Vec::new();
+            for (name, cluster) in &objects.clusters {
+                // A cluster that the core does not know is invalid, or not known yet.
+                let Some(workers) = workers.remove(name) else { continue };
+                let pods = pods.remove(name).unwrap_or_default();
+                let turn = self.turn(name, cluster, pods, workers, &cordoned);
+                turns.push((name.clone(), Arc::clone(cluster), turn));
+            }
+            self.publish(&turns);
+            self.carry_out(turns).await?;
+        }
+    }
+
+    /// What the core knows of the workers of these clusters; none where this replica does not
+    /// lead.
+    async fn workers(&self, names: Vec<ClusterName>) -> Result<Option<Workers>, Stopped> {
+        let asked = self.context.handle.ask(move |core, now| match core.leadership() {
+            Leadership::StandsBy(_) => None,
+            Leadership::Leads(_) => Some(
+                names
+                    .into_iter()
+                    .filter_map(|name| Some((core.workers(&name, now)?, name)))
+                    .collect::<Vec<_>>(),
+            ),
+        });
+        Ok(asked.await?.map(|found| {
+            let by_name = |views: Vec<WorkerView>| {
+                views.into_iter().map(|view| (view.key.worker.clone(), view)).collect()
+            };
+            found.into_iter().map(|(views, name)| (name, by_name(views))).collect()
+        }))
+    }
+
+    fn is_synced(&self) -> bool {
+        self.context.pods.is_synced()
+            && self.deployments.is_synced()
+            && self.stateful_sets.is_synced()
+            && self.budgets.is_synced()
+            && self.nodes.as_ref().is_none_or(Seen::is_synced)
+    }
+
+    /// Every pod by its cluster; what is kept in mind of others is forgotten.
+    fn pods(&mut self) -> BTreeMap<ClusterName, Vec<Standing>> {
+        let mut pods: BTreeMap<ClusterName, Vec<Standing>> = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for pod in self.context.pods.all() {
+            let Some(cluster) = pod.cluster.clone() else { continue };
+            let it = Standing::new(pod, &self.memory.marks, None);
+            seen.extend([Memory::seen(&it)]);
+            pods.entry(cluster).or_default().push(it);
+        }
+        let now = clock::now();
+        self.memory.tidy(&seen);
+        self.memory.applied.tidy(now);
+        self.memory.setbacks.tidy(now);
+        pods
+    }
+
+    fn turn(
+        &mut self,
+        name: &ClusterName,
+        cluster: &WorkerCluster,
+        mut team: Vec<Standing>,
+        mut workers: BTreeMap<WorkerName, WorkerView>,
+        cordoned: &BTreeSet<String>,
+    ) -> Turn {
+        for it in &mut team {
+            let worker = WorkerName::new(&it.pod.pod.name).ok();
+            it.view = worker.and_then(|worker| workers.remove(&worker));
+        }
+        let namespace = cluster.namespace().unwrap_or_default();
+        let workload = workload::wanted(cluster).and_then(|wanted| match wanted.kind {
+            WorkloadKind::Deployment => self.deployments.find(&namespace, &wanted.name),
+            WorkloadKind::StatefulSet => self.stateful_sets.find(&namespace, &wanted.name),
+        });
+        let now = clock::now();
+        let mut turn =
+            turn(Look { cluster, name, team, workload, cordoned, now }, &mut self.memory);
+        if cluster.metadata.deletion_timestamp.is_none() {
+            let body = disruption::body(cluster);
+            let budget = disruption_budget(&cluster.name_any());
+            let generation = self.budgets.find(&namespace, &budget).map(|generation| *generation);
+            let action = Action::apply(body.clone());
+            if self.memory.applied.is_due(&action.target, &body, generation, now) {
+                turn.actions.push(action);
+            }
+        }
+        turn
+    }
+
+    fn publish(&self, turns: &[(ClusterName, Arc<WorkerCluster>, Turn)]) {
+        let states = turns.iter().filter_map(|(name, _, turn)| {
+            turn.state.clone().map(|state| (name.clone(), state))
+        });
+        let states: BTreeMap<_, _> = states.collect();
+        self.states.send_if_modified(|before| {
+            let is_new = **before != states;
+            if is_new {
+                *before = Arc::new(states);
+            }
+            is_new
+        });
+    }
+
+    async fn carry_out(
+        &mut self,
+        turns: Vec<(ClusterName, Arc<WorkerCluster>, Turn)>,
+    ) -> Result<(), Stopped> {
+        let now = clock::now();
+        let mut orders = Vec::new();
+        let mut work = Vec::new();
+        for (name, cluster, turn) in turns {
+            orders.extend(turn.orders);
+            for (it, stage) in turn.stages {
+                self.tell.stage(&cluster, &it.pod, stage);
+            }
+            self.tell.blocked(&mut self.memory, &name, &cluster, turn.blocked);
+            if let Some(why) = turn.refused {
+                self.refused(&name, &cluster, why);
+            }
+            let allowed = turn.actions.into_iter();
+            let allowed = allowed.filter(|it| self.memory.setbacks.allows(&it.target, now));
+            work.extend(allowed.map(|action| (name.clone(), Arc::clone(&cluster), action)));
+        }
+        order_drains(&self.context, orders).await?;
+        work.sort_by_key(|(_, _, action)| action.rank());
+        work.truncate(ACTIONS_MAX);
+        let (client, pods) = (self.context.client.clone(), self.context.pods.clone());
+        let calls = work.into_iter().map(|(name, cluster, action)| {
+            let (client, pods) = (&client, &pods);
+            async move {
+                let done = action.carry_out(client, pods).await;
+                (name, cluster, action, done)
+            }
+        });
+        let mut calls = std::pin::pin!(stream::iter(calls).buffer_unordered(AT_ONCE_MAX));
+        while let Some((name, cluster, action, done)) = calls.next().await {
+            self.note(&name, &cluster, action, done);
+        }
+        Ok(())
+    }
+
+    /// Keeps in mind how an action went, and tells of it.
+    fn note(&mut self, name: &ClusterName, cluster: &WorkerCluster, action: Action, done: Done) {
+        let now = clock::now();
+        let is_workload = action.is_workload();
+        match done {
+            Done::Outdated => {}
+            Done::Failed(why, is_refused) => {
+                if self.memory.setbacks.note(&action.target, &why, now) {
+                    tracing::warn!(object = %action.target, why, "not done; it is tried again");
+                }
+                if is_refused && is_workload {
+                    self.refused(name, cluster, why);
+                }
+            }
+            Done::Yes(generation) => {
+                self.memory.setbacks.clear(&action.target);
+                if is_workload {
+                    self.memory.refusals.remove(name);
+                }
+                self.tell.done(cluster, &action);
+                match action.what {
+                    What::Mark(pod, mark) => {
+                        self.memory.marks.insert(pod.uid.clone(), mark);
+                    }
+                    What::Apply(body) => {
+                        self.memory.applied.note(action.target, body, generation, now);
+                    }
+                    What::Cost(..) | What::Busy(..) | What::Replace(_) => {}
+                }
+            }
+        }
+    }
+
+    fn refused(&mut self, name: &ClusterName, cluster: &WorkerCluster, why: String) {
+        if self.memory.refusal(name) != Some(&why) {
+            self.tell.refused(cluster, &why);
+            self.memory.refusals.insert(name.clone(), why);
+        }
+    }
+}
+
+/// Has workers drain that are marked, as soon as they are heard: before they are granted anything
+/// where that is possible.
+pub(super) async fn mind_joins(context: Context) -> Result<(), Stopped> {
+    use leasehold_coordinator_core::effect::Notice;
+    use tokio::sync::broadcast::error::RecvError;
+
+    use crate::driver::Change;
+
+    let mut changes = context.handle.watch()?;
+    loop {
+        let key = match changes.recv().await {
+            Ok(Change::Notice(Notice::Joined(key))) => key,
+            // What was missed is found in the next round.
+            Ok(_) | Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => return Err(Stopped),
+        };
+        let is_marked = |pod: &Arc<PodFacts>| {
+            pod.drain.is_some() && pod.is_active() && pod.cluster.as_ref() == Some(&key.cluster)
+        };
+        let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
+        let pod = context.pods.find(&namespace, key.worker.as_str());
+        if pod.as_ref().is_some_and(is_marked) {
+            order_drains(&context, vec![key]).await?;
+        }
+    }
+}
+
+async fn order_drains(context: &Context, orders: Vec<WorkerKey>) -> Result<(), Stopped> {
+    if orders.is_empty() {
+        return Ok(());
+    }
+    for key in &orders {
+        tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
+    }
+    let order = move |core: &mut leasehold_coordinator_core::Core, now| {
+        for key in orders {
+            core.handle(Event::Drain(key), now);
+        }
+    };
+    context.handle.ask(order).await
+}
+
+/// The API of a kind, in each namespace that is watched.
+fn apis<K>(context: &Context) -> Vec<Api<K>>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
+        + DeserializeOwned,
+{
+    let client: &Client = &context.client;
+    match context.settings.watched.is_empty() {
+        true => vec![Api::all(client.clone())],
+        false => {
+            let namespaces = context.settings.watched.iter();
+            namespaces.map(|namespace| Api::namespaced(client.clone(), namespace)).collect()
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Fewer workers: which pods are to go, and when the replicas may fall. A pod goes when it holds
+//! nothing, and the replicas are never fewer than the pods that are to stay.
+//!
+//! It is decided from what is there, each time anew: the pods' marks are all that is remembered,
+//! so that a new leader goes on where its predecessor was.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::super::pods::Phase;
+use super::standing::{Mark, Standing};
+use super::workload::WorkloadFacts;
+use crate::spec::manifest::WorkloadKind;
+
+/// The deletion cost of a pod that has drained: below what anybody else writes by habit.
+pub(super) const COST: i32 = -1_000;
+
+/// What is to be done now; indices are of the pods that were asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// Pods to mark.
+    pub(super) mark: Vec<usize>,
+    /// Drained pods to write [`COST`] to.
+    pub(super) cost: Vec<usize>,
+    /// Pods that a scale-in waits for, or is about to remove: they are not to be replaced.
+    pub(super) victims: BTreeSet<usize>,
+    /// The replicas that the workload should have; none where it is not for the coordinator.
+    pub(super) replicas: Option<u32>,
+    /// What it waits for, beside drains.
+    pub(super) waits: Option<String>,
+}
+
+/// Decides for a workload that is to have `desired` replicas. `crew` are its pods, all of them.
+pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decision {
+    let current = facts.replicas;
+    let active: Vec<usize> = (0..crew.len()).filter(|it| crew[*it].pod.is_active()).collect();
+    let unchanged = Decision { replicas: Some(current.max(desired)), ..Decision::default() };
+    if count(crew.len()) < facts.pods && current > desired {
+        let waits = format!(
+            "{} of {} pods are not seen as workers of this cluster",
+            facts.pods - count(crew.len()),
+            facts.pods
+        );
+        return Decision { waits: Some(waits), ..unchanged };
+    }
+    match facts.kind {
+        WorkloadKind::StatefulSet => from_the_top(facts, desired, crew, &active),
+        WorkloadKind::Deployment if is_rolling(facts, crew, &active) => Decision {
+            // Which pods go is decided when only one template is left.
+            victims: active.iter().copied().filter(|it| is_marked(&crew[*it])).collect(),
+            waits: (current > desired).then(|| "a rollout is in progress".to_owned()),
+            ..unchanged
+        },
+        WorkloadKind::Deployment => by_rank(facts, desired, crew, &active),
+    }
+}
+
+/// A Deployment: whoever loses least, and its ReplicaSet is told by their cost.
+fn by_rank(
+    facts: &WorkloadFacts,
+    desired: u32,
+    crew: &[Standing],
+    active: &[usize],
+) -> Decision {
+    let current = facts.replicas;
+    let surplus = count(active.len()).saturating_sub(desired);
+    let mut marked: Vec<usize> = active.iter().copied().filter(|it| is_marked(&crew[*it])).collect();
+    marked.sort_by_key(|it| rank(&crew[*it]));
+    let mut decision = Decision::default();
+    if current > desired {
+        let mut others: Vec<usize> =
+            active.iter().copied().filter(|it| !is_marked(&crew[*it])).collect();
+        others.sort_by_key(|it| rank(&crew[*it]));
+        let wanted = (surplus as usize).saturating_sub(marked.len());
+        decision.mark = others.into_iter().take(wanted).collect();
+    }
+    marked.truncate(surplus as usize);
+    let drained: Vec<usize> = marked.iter().copied().filter(|it| crew[*it].is_drained()).collect();
+    decision.victims = marked.into_iter().chain(decision.mark.iter().copied()).collect();
+    if current <= desired {
+        decision.replicas = Some(desired);
+        return decision;
+    }
+    let missing = |it: &usize| crew[*it].pod.deletion_cost.is_none_or(|cost| cost > COST);
+    decision.cost = drained.iter().copied().filter(missing).collect();
+    let ready = drained.len() - decision.cost.len();
+    let stay = count(active.len() - ready);
+    decision.replicas = Some(current.min(stay).max(desired));
+    if stay < current
+        && let Some(first) = active.iter().find(|it| goes_first(&crew[**it]))
+    {
+        decision.waits = Some(format!(
+            "pod {} is not Ready and runs jobs: its ReplicaSet would remove it first",
+            crew[*first].pod.pod.name
+        ));
+        decision.replicas = Some(current);
+    }
+    decision
+}
+
+/// A StatefulSet: it removes its highest ordinals, whoever they are.
+fn from_the_top(
+    facts: &WorkloadFacts,
+    desired: u32,
+    crew: &[Standing],
+    active: &[usize],
+) -> Decision {
+    let (first, current) = (facts.first_ordinal, facts.replicas);
+    let end = first.saturating_add(desired);
+    let beyond = |it: &usize| crew[*it].pod.ordinal.is_some_and(|ordinal| ordinal >= end);
+    let beyond: Vec<usize> = active.iter().copied().filter(beyond).collect();
+    let mut decision =
+        Decision { victims: beyond.iter().copied().collect(), ..Decision::default() };
+    if current <= desired {
+        decision.replicas = Some(desired);
+        return decision;
+    }
+    decision.mark = beyond.iter().copied().filter(|it| !is_marked(&crew[*it])).collect();
+    let stays: BTreeSet<u32> = beyond
+        .iter()
+        .filter(|it| !(is_marked(&crew[**it]) && crew[**it].is_drained()))
+        .filter_map(|it| crew[*it].pod.ordinal)
+        .collect();
+    let top = stays.last().map_or(desired, |ordinal| ordinal - first + 1);
+    decision.replicas = Some(current.min(top).max(desired));
+    decision
+}
+
+/// Who goes first: whoever is marked already, drained before draining; then whoever is not Ready
+/// and idle, whom its ReplicaSet would remove first; then whoever runs the fewest jobs and has the
+/// fewest streams; the newest.
+fn rank(it: &Standing) -> impl Ord + use<> {
+    let streams = it.view.as_ref().map_or(0, |view| view.streams);
+    let unready = it.pod.phase == Phase::Pending || !it.pod.ready;
+    (
+        !it.is_drained(),
+        it.mark.is_none(),
+        it.is_busy(),
+        !unready,
+        it.jobs(),
+        streams,
+        Reverse(it.pod.created_at),
+        it.pod.pod.name.clone(),
+    )
+}
+
+/// Whether a ReplicaSet would remove it before those that have drained, although it runs jobs.
+fn goes_first(it: &Standing) -> bool {
+    !is_marked(it) && !it.pod.ready && it.is_busy()
+}
+
+fn is_rolling(facts: &WorkloadFacts, crew: &[Standing], active: &[usize]) -> bool {
+    let templates: BTreeSet<_> = active.iter().map(|it| &crew[*it].pod.template_hash).collect();
+    facts.stuck.is_none() && (facts.is_mixed() || templates.len() > 1)
+}
+
+fn is_marked(it: &Standing) -> bool {
+    it.mark == Some(Mark::ScaleIn)
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+#[path = "scale_in_tests.rs"]
+mod tests;

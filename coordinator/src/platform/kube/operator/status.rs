@@ -1,0 +1,180 @@
+//! Statuses: while this replica leads, every WorkerCluster and StreamSet says how it stands. A
+//! status is a function of what is known now, so that none is ever caught up on.
+
+mod board;
+mod cluster;
+mod conditions;
+mod look;
+mod news;
+mod set;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::Resource;
+use leasehold_coordinator_core::view::SetView;
+use leasehold_types::{ClusterName, Epoch, Moment, SetName};
+use tokio::sync::watch;
+
+use self::board::{Board, Shown, Target};
+use self::cluster::ClusterFacts;
+use self::look::Looks;
+use self::news::{LOOK_EVERY, News};
+use self::set::SetFacts;
+use super::{Context, Workloads};
+use crate::clock;
+use crate::driver::Stopped;
+use crate::platform::kube::pods::PodFacts;
+use crate::platform::kube::resources::{StreamSet, WorkerCluster};
+use crate::platform::kube::status::{StreamSetStatus, WorkerClusterStatus};
+
+impl Shown for WorkerCluster {
+    type Status = WorkerClusterStatus;
+
+    fn into_status(self) -> Option<WorkerClusterStatus> {
+        self.status
+    }
+
+    fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
+        cluster::outlined(status)
+    }
+}
+
+impl Shown for StreamSet {
+    type Status = StreamSetStatus;
+
+    fn into_status(self) -> Option<StreamSetStatus> {
+        self.status
+    }
+
+    fn outlined(status: &StreamSetStatus) -> StreamSetStatus {
+        set::outlined(status)
+    }
+}
+
+/// Writes statuses until the driver ends.
+pub(super) async fn run(context: Context, workloads: watch::Receiver<Workloads>) {
+    let clusters = clusters(context.clone(), workloads);
+    let sets = sets(context);
+    // Both end with the driver, and with nothing else.
+    let _ = tokio::join!(clusters, sets);
+}
+
+/// Shows how clusters stand.
+async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Result<(), Stopped> {
+    let mut board: Board<WorkerCluster> = Board::new(context.client.clone());
+    let mut looks = Looks::new(context.handle.clone());
+    let mut news = News::new(&context, Some(workloads.clone()))?;
+    let mut term = None;
+    loop {
+        news.wait().await?;
+        let found = looks.look(|core, now| core.clusters(now)).await?;
+        let Some((epoch, views)) = found else {
+            board.clear();
+            term = None;
+            continue;
+        };
+        if term.replace(epoch) != Some(epoch) {
+            board.clear();
+        }
+        let mut views: BTreeMap<_, _> =
+            views.into_iter().map(|view| (view.name.clone(), view)).collect();
+        let mut pods = pods_by_cluster(&context);
+        let objects = Arc::clone(&context.objects.borrow());
+        let states = Arc::clone(&workloads.borrow());
+        let mut wanted = Vec::new();
+        for (name, object) in &objects.clusters {
+            let mut facts = ClusterFacts {
+                name: object.metadata.name.clone().unwrap_or_default(),
+                generation: object.metadata.generation,
+                in_force: objects.cluster_in_force(name),
+                problem: objects.cluster_problem(name),
+                view: views.remove(name),
+                workers: Vec::new(),
+                pods: pods.remove(name).unwrap_or_default(),
+                workload: states.get(name).cloned(),
+            };
+            if facts.view.is_some() {
+                let name = name.clone();
+                match looks.look(move |core, now| core.workers(&name, now)).await? {
+                    Some((same, workers)) if same == epoch => {
+                        facts.workers = workers.unwrap_or_default();
+                    }
+                    // The term has ended meanwhile.
+                    Some(_) | None => break,
+                }
+            }
+            let make = move |before: &WorkerClusterStatus| {
+                cluster::status(&facts, before, Timestamp::now())
+            };
+            wanted.extend(target(object.as_ref()).map(|target| (target, make)));
+        }
+        board.write(wanted, &context.handle.metrics).await;
+    }
+}
+
+/// Shows how stream sets stand.
+async fn sets(context: Context) -> Result<(), Stopped> {
+    let mut board: Board<StreamSet> = Board::new(context.client.clone());
+    let mut looks = Looks::new(context.handle.clone());
+    let mut news = News::new(&context, None)?;
+    let mut term: Option<Epoch> = None;
+    // What was seen of each set, and when: a look at one is long.
+    let mut seen: BTreeMap<SetName, (Moment, Option<SetView>)> = BTreeMap::new();
+    loop {
+        news.wait().await?;
+        let Some((epoch, ())) = looks.look(|_, _| ()).await? else {
+            board.clear();
+            seen.clear();
+            term = None;
+            continue;
+        };
+        if term.replace(epoch) != Some(epoch) {
+            board.clear();
+            seen.clear();
+        }
+        let objects = Arc::clone(&context.objects.borrow());
+        seen.retain(|name, _| objects.sets.contains_key(name));
+        let mut wanted = Vec::new();
+        for (name, object) in &objects.sets {
+            let last = seen.get(name).map(|(at, _)| *at);
+            let is_old = last.is_none_or(|at| clock::now().since(at) >= LOOK_EVERY);
+            if news.is_about(name) || is_old {
+                let asked = name.clone();
+                match looks.look(move |core, now| core.set(&asked, now)).await? {
+                    Some((same, view)) if same == epoch => {
+                        seen.insert(name.clone(), (clock::now(), view));
+                    }
+                    Some(_) | None => break,
+                }
+            }
+            let facts = SetFacts {
+                generation: object.metadata.generation,
+                in_force: objects.set_in_force(name),
+                problem: objects.set_problem(name),
+                view: seen.get(name).and_then(|(_, view)| view.clone()),
+            };
+            let make =
+                move |before: &StreamSetStatus| set::status(&facts, before, Timestamp::now());
+            wanted.extend(target(object.as_ref()).map(|target| (target, make)));
+        }
+        board.write(wanted, &context.handle.metrics).await;
+    }
+}
+
+fn target(object: &impl Resource) -> Option<Target> {
+    let meta = object.meta();
+    let (namespace, name) = (meta.namespace.clone()?, meta.name.clone()?);
+    Some(Target { namespace, name, uid: meta.uid.clone()? })
+}
+
+fn pods_by_cluster(context: &Context) -> BTreeMap<ClusterName, Vec<Arc<PodFacts>>> {
+    let mut pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>> = BTreeMap::new();
+    for pod in context.pods.all() {
+        if let Some(cluster) = &pod.cluster {
+            pods.entry(cluster.clone()).or_default().push(pod);
+        }
+    }
+    pods
+}

@@ -1,0 +1,230 @@
+//! What a WorkerCluster's status says, as a function of the facts.
+
+mod workers;
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use leasehold_coordinator_core::view::{ClusterView, WorkerView};
+
+use self::workers::Workers;
+use super::super::workload::{Rollout, WorkloadState};
+use super::conditions::{Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline};
+use super::set::refused;
+use crate::platform::kube::names;
+use crate::platform::kube::pods::PodFacts;
+use crate::platform::kube::status::{
+    JobCounts, WorkerClusterStatus, WorkerPhase, WorkerStatus, WorkloadStatus,
+};
+
+/// Workers that a message names.
+const NAMED_MAX: usize = 5;
+
+/// What is known of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClusterFacts {
+    /// The object's name.
+    pub(super) name: String,
+    /// The generation of the newest spec.
+    pub(super) generation: Option<i64>,
+    /// The generation of the spec in force.
+    pub(super) in_force: Option<i64>,
+    /// What is wrong with the newest spec.
+    pub(super) problem: Option<String>,
+    /// What the core says of it; none where it is not in force.
+    pub(super) view: Option<ClusterView>,
+    /// What the core says of its workers.
+    pub(super) workers: Vec<WorkerView>,
+    /// The pods that carry its label.
+    pub(super) pods: Vec<Arc<PodFacts>>,
+    /// Its workload, where it makes or has adopted one.
+    pub(super) workload: Option<WorkloadState>,
+}
+
+/// The status, where `before` is the one that was written last.
+pub(super) fn status(
+    facts: &ClusterFacts,
+    before: &WorkerClusterStatus,
+    now: Timestamp,
+) -> WorkerClusterStatus {
+    let workers = Workers::of(facts);
+    let aspects = aspects(facts, &workers);
+    let mut status = WorkerClusterStatus {
+        observed_generation: facts.in_force,
+        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        selector: Some(names::selector(&facts.name)),
+        workload: facts.workload.as_ref().map(|workload| WorkloadStatus {
+            kind: format!("{:?}", workload.kind),
+            name: workload.name.clone(),
+        }),
+        workers: workers.counts,
+        worker_list: workers.list,
+        workers_omitted: workers.omitted,
+        ..WorkerClusterStatus::default()
+    };
+    if let Some(view) = &facts.view {
+        let room = u64::from(workers.counts.ready) * u64::from(view.jobs_per_worker_max);
+        status.max_jobs = Some(view.jobs_max);
+        status.jobs = JobCounts {
+            running: view.running.into(),
+            granted: view.granted.into(),
+            committed: view.committed.into(),
+            capacity: room.min(view.jobs_max.into()),
+        };
+    }
+    status
+}
+
+fn aspects(facts: &ClusterFacts, workers: &Workers) -> Vec<Aspect> {
+    let stalled = stalled(facts);
+    let under_way = under_way(facts, workers);
+    let degraded = stalled.clone().or_else(|| lost(workers));
+    let ready = match (&stalled, &under_way, &degraded) {
+        (Some(why), ..) | (None, Some(why), _) | (None, None, Some(why)) => {
+            Aspect::new(READY, false, why.clone())
+        }
+        (None, None, None) => Aspect::new(READY, true, Why::new("Ready", complete(workers))),
+    };
+    let progressing = match (under_way, &stalled) {
+        (Some(why), _) => Aspect::new(PROGRESSING, true, why),
+        (None, Some(why)) => Aspect::new(PROGRESSING, false, why.clone()),
+        (None, None) => {
+            Aspect::new(PROGRESSING, false, Why::new("Complete", "nothing is under way"))
+        }
+    };
+    let degraded = match degraded {
+        Some(why) => Aspect::new(DEGRADED, true, why),
+        None => Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong")),
+    };
+    let mut aspects = vec![ready, progressing, degraded];
+    aspects.extend(stalled.map(|why| Aspect::new(STALLED, true, why)));
+    aspects
+}
+
+/// What goes no further until somebody does something.
+fn stalled(facts: &ClusterFacts) -> Option<Why> {
+    if let Some(problem) = &facts.problem {
+        return Some(refused(problem, facts.in_force));
+    }
+    let workload = facts.workload.as_ref()?;
+    if let Some((reason, message)) = &workload.problem {
+        return Some(Why::new(reason, message.clone()));
+    }
+    match &workload.rollout {
+        Rollout::Stuck(why) => {
+            let WorkloadState { kind, name, .. } = workload;
+            let message = format!(
+                "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest pods, \
+                 and change the template or undo the change"
+            );
+            Some(Why::new("RolloutBlocked", message))
+        }
+        Rollout::Complete | Rollout::Progressing => None,
+    }
+}
+
+/// What is not as it should be, and gets there by itself.
+fn under_way(facts: &ClusterFacts, workers: &Workers) -> Option<Why> {
+    let Some(view) = &facts.view else {
+        let message = "the coordinator has not taken this object up yet";
+        return facts.problem.is_none().then(|| Why::new("NotInForce", message));
+    };
+    let counts = &workers.counts;
+    if view.held.is_some() {
+        let message = format!(
+            "the new leader waits until every worker has reported to it, and grants nothing new \
+             before; {} of {} have not",
+            counts.unreported, view.workers
+        );
+        return Some(Why::new("LeaderHolds", message));
+    }
+    if let Some(workload) = &facts.workload {
+        let WorkloadState { desired, replicas, updated, .. } = workload;
+        // A workload that is adopted and not scaled has the replicas that somebody gave it.
+        if replicas > desired && counts.draining > 0 {
+            let message = format!(
+                "from {replicas} to {desired} replicas once the {} workers that drain are idle",
+                counts.draining
+            );
+            return Some(Why::new("ScalingIn", message));
+        }
+        if workload.rollout == Rollout::Progressing {
+            let message = format!(
+                "{updated} of {replicas} pods are of the newest template, {} workers drain",
+                counts.draining
+            );
+            return Some(Why::new("RollingOut", message));
+        }
+    }
+    (counts.ready < counts.desired).then(|| missing(facts, workers))
+}
+
+/// Workers are wanted and not there: where to look.
+fn missing(facts: &ClusterFacts, workers: &Workers) -> Why {
+    let counts = &workers.counts;
+    let mut message = format!("{} of {} workers are ready", counts.ready, counts.desired);
+    if counts.draining > 0 {
+        message += &format!("; {} drain", counts.draining);
+    }
+    if workers.pending > 0 {
+        message += &format!(
+            "; the agents of {} pods have not connected: see these pods, and their agents' logs",
+            workers.pending
+        );
+    }
+    if counts.total < counts.desired {
+        let short = counts.desired - counts.total;
+        message += &match &facts.workload {
+            Some(WorkloadState { kind, name, .. }) => {
+                format!("; {short} pods are missing: see the events of {kind:?} {name}")
+            }
+            None => format!(
+                "; {short} pods are missing: start pods with the label {}",
+                names::selector(&facts.name)
+            ),
+        };
+    }
+    Why::new("WorkersMissing", message)
+}
+
+fn lost(workers: &Workers) -> Option<Why> {
+    let lost = workers.counts.lost;
+    (lost > 0).then(|| {
+        let names = workers.list.iter().filter(|it| it.phase == WorkerPhase::Lost);
+        let names: Vec<&str> = names.take(NAMED_MAX).map(|it| it.name.as_str()).collect();
+        let message = format!(
+            "{lost} workers are silent, and their slots and pinned streams stay theirs until they \
+             are heard or their pods are gone: {}",
+            names.join(", ")
+        );
+        Why::new("WorkersLost", message)
+    })
+}
+
+fn complete(workers: &Workers) -> String {
+    match workers.counts.desired {
+        0 => "maxJobs is 0: no worker is wanted".into(),
+        _ => format!(
+            "{} workers are ready, {} are wanted",
+            workers.counts.ready, workers.counts.desired
+        ),
+    }
+}
+
+/// The status without the figures and words that change all the time.
+pub(super) fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
+    let bare = |worker: &WorkerStatus| WorkerStatus {
+        name: worker.name.clone(),
+        phase: worker.phase,
+        ..WorkerStatus::default()
+    };
+    WorkerClusterStatus {
+        conditions: outline(&status.conditions),
+        jobs: JobCounts::default(),
+        worker_list: status.worker_list.iter().map(bare).collect(),
+        ..status.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What a made workload should be, as the body of a server-side apply: only fields that the
+//! cluster's spec decides. Its template's generation grows when its pods have to be replaced, and
+//! not when there are to be more of them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+use serde_json::{Map, Value, json};
+
+use super::super::names::{
+    CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
+};
+use super::super::resources::WorkerCluster;
+use super::workload::WorkloadFacts;
+use crate::spec::manifest::{WorkloadKind, WorkloadSpec};
+
+/// Beyond the drain's deadline, for the agent's goodbye and the worker's own end.
+const GRACE_BEYOND_DRAIN_SECS: u64 = 30;
+
+/// The workload of `replicas` that `cluster` makes.
+///
+/// # Errors
+/// Where the template is no object where it must be one.
+pub(super) fn body(
+    cluster: &WorkerCluster,
+    existing: Option<&WorkloadFacts>,
+    replicas: u32,
+) -> Result<Value, String> {
+    let name = cluster.name_any();
+    let workload = cluster.spec.workload.clone().unwrap_or_default();
+    let mut template = pod_template(cluster)?;
+    let digest = digest(&template);
+    let generation = generation(cluster, existing, &digest);
+    let annotations = object(object(&mut template, "metadata")?, "annotations")?;
+    annotations.insert(GENERATION_ANNOTATION.into(), generation.to_string().into());
+    let mut spec = json!({
+        "replicas": replicas,
+        "selector": { "matchLabels": { CLUSTER_LABEL: name } },
+        "template": template,
+    });
+    match workload.kind {
+        WorkloadKind::Deployment => spec["strategy"] = strategy(&workload),
+        WorkloadKind::StatefulSet => {
+            let policy = workload.pod_management_policy.unwrap_or_default();
+            spec["podManagementPolicy"] = format!("{policy:?}").into();
+            spec["updateStrategy"] = json!({ "type": "RollingUpdate" });
+            if let Some(service) = &workload.service_name {
+                spec["serviceName"] = service.as_str().into();
+            }
+        }
+    }
+    Ok(json!({
+        "apiVersion": "apps/v1",
+        "kind": format!("{:?}", workload.kind),
+        "metadata": {
+            "name": name,
+            "namespace": cluster.namespace(),
+            "labels": { CLUSTER_LABEL: name, MANAGED_BY_LABEL: FIELD_MANAGER },
+            "annotations": { TEMPLATE_DIGEST: digest },
+            "ownerReferences": [owner(cluster)],
+        },
+        "spec": spec,
+    }))
+}
+
+/// That `cluster` controls an object, so that it goes with it.
+pub(super) fn owner(cluster: &WorkerCluster) -> OwnerReference {
+    OwnerReference {
+        api_version: WorkerCluster::api_version(&()).into_owned(),
+        kind: WorkerCluster::KIND.into(),
+        name: cluster.name_any(),
+        uid: cluster.uid().unwrap_or_default(),
+        controller: Some(true),
+        // It would take a right of its own, and nothing here has to go before its cluster.
+        block_owner_deletion: None,
+    }
+}
+
+/// The digest of a body or a template: FNV-1a of its JSON.
+pub(super) fn digest(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_vec(value).expect("JSON is written as JSON");
+    let sum = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{sum:016x}")
+}
+
+/// The pods: as the cluster's template says, with the label that makes them its workers and a
+/// grace period that a whole drain fits into.
+fn pod_template(cluster: &WorkerCluster) -> Result<Map<String, Value>, String> {
+    let mut template = cluster.spec.template.clone().map(|it| it.0).unwrap_or_default();
+    let labels = object(object(&mut template, "metadata")?, "labels")?;
+    labels.insert(CLUSTER_LABEL.into(), cluster.name_any().into());
+    let drain = cluster.spec.drain.deadline.0.as_secs();
+    let grace = drain.saturating_add(GRACE_BEYOND_DRAIN_SECS);
+    let spec = object(&mut template, "spec")?;
+    spec.entry("terminationGracePeriodSeconds").or_insert(grace.into());
+    Ok(template)
+}
+
+/// The number of the template: as it was where the template is as it was, else a higher one.
+fn generation(cluster: &WorkerCluster, existing: Option<&WorkloadFacts>, digest: &str) -> u64 {
+    let own = cluster.metadata.generation.and_then(|it| u64::try_from(it).ok()).unwrap_or(1);
+    match existing {
+        Some(it) if it.digest.as_deref() == Some(digest) && it.template_generation > 0 => {
+            it.template_generation
+        }
+        Some(it) => own.max(it.template_generation.saturating_add(1)),
+        None => own,
+    }
+}
+
+fn strategy(workload: &WorkloadSpec) -> Value {
+    let mut rolling = Map::new();
+    for (field, amount) in
+        [("maxSurge", workload.max_surge), ("maxUnavailable", workload.max_unavailable)]
+    {
+        if let Some(amount) = amount {
+            rolling.insert(field.into(), json!(amount));
+        }
+    }
+    match rolling.is_empty() {
+        true => json!({ "type": "RollingUpdate" }),
+        false => json!({ "type": "RollingUpdate", "rollingUpdate": rolling }),
+    }
+}
+
+fn object<'a>(
+    within: &'a mut Map<String, Value>,
+    field: &str,
+) -> Result<&'a mut Map<String, Value>, String> {
+    let value = within.entry(field).or_insert_with(|| json!({}));
+    if value.is_null() {
+        *value = json!({});
+    }
+    value.as_object_mut().ok_or_else(|| format!("spec.template: {field} must be an object"))
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

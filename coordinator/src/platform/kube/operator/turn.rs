@@ -1,0 +1,205 @@
+//! One look at one WorkerCluster: from what is seen of it to what is to be done, decided and
+//! nothing done yet.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use leasehold_types::{Moment, WorkerKey};
+use serde_json::{Value, json};
+
+use super::super::resources::WorkerCluster;
+use super::action::{Action, What};
+use super::drains::Stage;
+use super::memory::Memory;
+use super::scale_in::{self, Decision};
+use super::standing::{Mark, Standing};
+use super::workload::{self, Role, Wanted, WorkloadFacts, WorkloadState};
+use super::{nodes, restart, template};
+
+/// What one look has to go by.
+pub(super) struct Look<'a> {
+    pub(super) cluster: &'a WorkerCluster,
+    /// What it is called everywhere else.
+    pub(super) name: &'a leasehold_types::ClusterName,
+    /// Its pods, all of them.
+    pub(super) team: Vec<Standing>,
+    pub(super) workload: Option<Arc<WorkloadFacts>>,
+    /// Nodes that take nothing new.
+    pub(super) cordoned: &'a BTreeSet<String>,
+    pub(super) now: Moment,
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Workers whose drain is to be ordered.
+    pub(super) orders: Vec<WorkerKey>,
+    /// What is to be done to objects, the most urgent first.
+    pub(super) actions: Vec<Action>,
+    /// Drains of which something is to be told.
+    pub(super) stages: Vec<(Standing, Stage)>,
+    /// How the workload stands.
+    pub(super) state: Option<WorkloadState>,
+    /// What a rollout or a scale-in is blocked by.
+    pub(super) blocked: Option<String>,
+    /// Why the workload cannot even be sent to the API server.
+    pub(super) refused: Option<String>,
+}
+
+/// Decides what is to be done for a cluster.
+pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
+    let Look { cluster, name, mut team, workload, cordoned, now } = look;
+    let mut turn = Turn::default();
+    let wanted = workload::wanted(cluster).filter(|_| cluster.metadata.deletion_timestamp.is_none());
+    let facts = workload.as_deref();
+    let is_own = |it: &Standing| facts.is_some_and(|facts| facts.owns(&it.pod));
+    team.sort_by_key(|it| !is_own(it));
+    let crew = team.iter().take_while(|it| is_own(it)).count();
+    let decision = wanted.as_ref().map_or_else(Decision::default, |wanted| {
+        scale_in(cluster, wanted, facts, &team[..crew], &mut turn)
+    });
+    for it in &team {
+        if let Some(busy) = memory.idle.look(it, now) {
+            turn.actions.push(Action::of_pod(&it.pod, What::Busy(it.pod.clone(), busy)));
+        }
+        if let Some(stage) = memory.drains.look(it, cluster.spec.drain.deadline.0, now) {
+            turn.stages.push((it.clone(), stage));
+        }
+        if it.needs_order() && it.pod.is_active() {
+            turn.orders.extend(it.view.as_ref().map(|view| view.key.clone()));
+        }
+    }
+    for (index, it) in team.iter().enumerate() {
+        if let Some(what) = fate(index, it, &decision, cordoned) {
+            turn.actions.push(Action::of_pod(&it.pod, what));
+        }
+    }
+    if let Some(wanted) = &wanted {
+        let replicas = decision.replicas;
+        match apply(cluster, wanted, facts, replicas, memory, now) {
+            Ok(action) => turn.actions.extend(action),
+            Err(why) => turn.refused = Some(why),
+        }
+        let refused = turn.refused.as_deref().or(memory.refusal(name));
+        turn.state = Some(workload::state(cluster, wanted, facts, refused));
+    }
+    turn
+}
+
+/// What scale-in wants of a workload that the coordinator may scale.
+fn scale_in(
+    cluster: &WorkerCluster,
+    wanted: &Wanted,
+    facts: Option<&WorkloadFacts>,
+    crew: &[Standing],
+    turn: &mut Turn,
+) -> Decision {
+    let desired = workload::replicas(&cluster.spec);
+    let is_ours = workload::problem(cluster, wanted, facts).is_none();
+    if wanted.role == Role::Watched || !is_ours {
+        return Decision::default();
+    }
+    let Some(facts) = facts.filter(|facts| !facts.is_deleted) else {
+        return Decision { replicas: Some(desired), ..Decision::default() };
+    };
+    let decision = scale_in::decide(facts, desired, crew);
+    turn.blocked = match (&facts.stuck, &decision.waits) {
+        (Some(why), _) => Some(format!("{:?} {}: {why}", facts.kind, facts.name)),
+        (None, Some(why)) if facts.replicas > desired && !facts.is_mixed() => Some(format!(
+            "{:?} {} is to have {desired} replicas and has {}: {why}",
+            facts.kind, facts.name, facts.replicas
+        )),
+        (None, _) => None,
+    };
+    decision
+}
+
+/// What becomes of one pod, if anything.
+fn fate(
+    index: usize,
+    it: &Standing,
+    decision: &Decision,
+    cordoned: &BTreeSet<String>,
+) -> Option<What> {
+    let pod = || it.pod.clone();
+    if decision.mark.contains(&index) {
+        return Some(What::Mark(pod(), Mark::ScaleIn));
+    }
+    if decision.cost.contains(&index) {
+        return Some(What::Cost(pod(), scale_in::COST));
+    }
+    if decision.victims.contains(&index) {
+        return None;
+    }
+    if nodes::has_to_leave(it, cordoned) {
+        return Some(What::Mark(pod(), Mark::Node));
+    }
+    if restart::is_asked_for(it) {
+        return Some(What::Mark(pod(), Mark::Restart));
+    }
+    let goes = it.is_drained() && it.pod.is_active() && it.is_replaced();
+    goes.then(|| What::Replace(pod()))
+}
+
+/// The server-side apply of the workload, where one is due.
+fn apply(
+    cluster: &WorkerCluster,
+    wanted: &Wanted,
+    facts: Option<&WorkloadFacts>,
+    replicas: Option<u32>,
+    memory: &mut Memory,
+    now: Moment,
+) -> Result<Option<Action>, String> {
+    let Some(mut replicas) = replicas else { return Ok(None) };
+    if facts.is_some_and(|facts| facts.is_deleted) {
+        return Ok(None);
+    }
+    let current = facts.map_or(0, |facts| facts.replicas);
+    let mut body = match wanted.role {
+        Role::Watched => return Ok(None),
+        Role::Scaled if facts.is_none() || replicas == current => return Ok(None),
+        Role::Scaled => scaled(cluster, wanted, replicas),
+        Role::Made => {
+            let body = template::body(cluster, facts, replicas)?;
+            // A new template and fewer replicas at once: nobody could say which pods go.
+            match facts {
+                Some(it) if replicas < current && is_new_template(&body, it) => {
+                    replicas = current;
+                    template::body(cluster, facts, replicas)?
+                }
+                Some(_) | None => body,
+            }
+        }
+    };
+    let generation = facts.map(|facts| facts.generation);
+    let action = Action::apply(body.clone());
+    if !memory.applied.is_due(&action.target, &body, generation, now) {
+        return Ok(None);
+    }
+    if let Some(facts) = facts.filter(|facts| replicas < facts.replicas) {
+        // Fewer only of what was looked at.
+        body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
+        return Ok(Some(Action::apply(body)));
+    }
+    Ok(Some(action))
+}
+
+fn is_new_template(body: &Value, facts: &WorkloadFacts) -> bool {
+    let digest = &body["metadata"]["annotations"][super::super::names::TEMPLATE_DIGEST];
+    digest.as_str() != facts.digest.as_deref()
+}
+
+/// An adopted workload's replicas, and nothing else of it.
+fn scaled(cluster: &WorkerCluster, wanted: &Wanted, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": format!("{:?}", wanted.kind),
+        "metadata": { "name": wanted.name, "namespace": cluster.namespace() },
+        "spec": { "replicas": replicas },
+    })
+}
+
+#[cfg(test)]
+#[path = "turn_tests.rs"]
+mod tests;

@@ -1,0 +1,252 @@
+//! What a pod object says, as far as anything here needs it. Pods are many: nothing else of the
+//! object is kept.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use leasehold_coordinator_core::event::Exposure;
+use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+
+use super::super::exposure;
+
+/// The label that makes a pod a worker: the name of its WorkerCluster, in its own namespace.
+pub(crate) const CLUSTER_LABEL: &str = "leasehold.dev/cluster";
+/// The label of a worker that may be running jobs.
+pub(crate) const BUSY_LABEL: &str = "leasehold.dev/busy";
+/// The annotation that says for what the operator drains a pod.
+pub(crate) const DRAIN_ANNOTATION: &str = "leasehold.dev/drain";
+/// The annotation of pod templates that grows when the template changes.
+pub(crate) const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
+/// What a ReplicaSet goes by when it chooses whom to delete first.
+pub(crate) const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The grace period of a pod that names none.
+const GRACE_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Names a pod: its namespace and its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PodName {
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// Its name within.
+    pub(crate) name: String,
+}
+
+/// What is known of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodFacts {
+    /// Its namespace and name.
+    pub(crate) pod: PodName,
+    /// Which of the pods that had and will have this name it is.
+    pub(crate) uid: String,
+    /// When it was written last, in the API server's count.
+    pub(crate) version: u64,
+    /// The cluster that its label names; none where there is no label, or no name of a cluster.
+    pub(crate) cluster: Option<ClusterName>,
+    /// Whether it bears the busy label.
+    pub(crate) busy: bool,
+    /// What the operator drains it for, as written.
+    pub(crate) drain: Option<String>,
+    /// The most that it may hold, by cluster, as written.
+    pub(crate) exposures: BTreeMap<ClusterName, Exposure>,
+    /// The generation of its template, where its template says one.
+    pub(crate) generation: Option<u64>,
+    /// Its deletion cost, where one is written.
+    pub(crate) deletion_cost: Option<i32>,
+    /// The node that it was placed on.
+    pub(crate) node: Option<String>,
+    /// How far it has come.
+    pub(crate) phase: Phase,
+    /// Whether its condition Ready holds.
+    pub(crate) ready: bool,
+    /// When its deletion was asked for: it is terminating.
+    pub(crate) deleted_at: Option<Timestamp>,
+    /// Whether nothing of it runs any more, and nothing ever will.
+    pub(crate) over: bool,
+    /// When the object was created.
+    pub(crate) created_at: Option<Timestamp>,
+    /// What controls it.
+    pub(crate) owner: Option<Owner>,
+    /// Its number within its StatefulSet.
+    pub(crate) ordinal: Option<u32>,
+    /// The label of the ReplicaSet's template.
+    pub(crate) template_hash: Option<String>,
+    /// The label of the StatefulSet's template.
+    pub(crate) revision: Option<String>,
+    /// How long its containers may take to end.
+    pub(crate) grace: Duration,
+    /// How often its containers have been started again, all together.
+    pub(crate) restarts: u32,
+}
+
+/// How far a pod has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not all of its containers have been started.
+    Pending,
+    /// It runs.
+    Running,
+    /// All containers have ended, and well.
+    Succeeded,
+    /// All containers have ended, or must.
+    Failed,
+    /// Its node does not say.
+    Unknown,
+}
+
+/// A pod's controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// `ReplicaSet`, `StatefulSet`…
+    pub(crate) kind: String,
+    /// Its name, in the pod's namespace.
+    pub(crate) name: String,
+    /// Its UID.
+    pub(crate) uid: String,
+}
+
+impl PodName {
+    /// The name of a worker of a cluster that has a namespace.
+    pub(crate) fn of(key: &WorkerKey) -> Option<Self> {
+        let (namespace, _) = key.cluster.parts();
+        Some(Self { namespace: namespace?.to_owned(), name: key.worker.as_str().to_owned() })
+    }
+
+    /// The worker that this pod is in a cluster.
+    pub(crate) fn key_in(&self, cluster: &ClusterName) -> Option<WorkerKey> {
+        let worker = WorkerName::new(&self.name).ok()?;
+        Some(WorkerKey { cluster: cluster.clone(), worker })
+    }
+}
+
+impl PodFacts {
+    /// What a pod object says; none for one without a name, a namespace or a UID, which the API
+    /// server never sends.
+    pub(crate) fn new(pod: &Pod) -> Option<Self> {
+        let namespace = pod.metadata.namespace.clone()?;
+        let name = pod.metadata.name.clone()?;
+        let uid = pod.metadata.uid.clone()?;
+        let labels = pod.labels();
+        let annotations = pod.annotations();
+        let spec = pod.spec.as_ref();
+        let status = pod.status.as_ref();
+        let node = spec.and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty());
+        let phase = Phase::new(status.and_then(|status| status.phase.as_deref()));
+        let owner = owner(pod);
+        let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
+        let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
+        Some(Self {
+            cluster: labels
+                .get(CLUSTER_LABEL)
+                .and_then(|cluster| ClusterName::in_namespace(&namespace, cluster).ok()),
+            busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == "true"),
+            drain: annotations.get(DRAIN_ANNOTATION).cloned(),
+            exposures: exposure::read(annotations),
+            generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
+            deletion_cost: annotations.get(DELETION_COST).and_then(|text| text.parse().ok()),
+            phase,
+            ready: status.is_some_and(is_ready),
+            deleted_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            over: phase.is_terminal() && status.is_none_or(|status| !may_run(status)),
+            created_at: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            ordinal: owner
+                .as_ref()
+                .filter(|owner| owner.kind == "StatefulSet")
+                .and_then(|owner| name.strip_prefix(&owner.name)?.strip_prefix('-')?.parse().ok()),
+            template_hash: labels.get("pod-template-hash").cloned(),
+            revision: labels.get("controller-revision-hash").cloned(),
+            grace: grace.map_or(GRACE_DEFAULT, Duration::from_secs),
+            restarts: status.map_or(0, |status| {
+                let counts = containers(status).map(|container| container.restart_count);
+                counts.map(|count| u32::try_from(count).unwrap_or(0)).sum()
+            }),
+            version: version(pod.metadata.resource_version.as_deref()),
+            pod: PodName { namespace, name },
+            uid,
+            node,
+            owner,
+        })
+    }
+
+    /// The worker that this pod is; none where its label names no cluster.
+    pub(crate) fn worker(&self) -> Option<WorkerKey> {
+        self.pod.key_in(self.cluster.as_ref()?)
+    }
+
+    /// Whether its deletion was asked for.
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.deleted_at.is_some()
+    }
+
+    /// Whether it counts for a controller: neither over nor terminating.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.over && !self.phase.is_terminal() && !self.is_terminating()
+    }
+
+    /// Every worker that it is or has been: of the cluster that its label names, and of those that
+    /// it was a worker of when something was written down for it.
+    pub(crate) fn workers(&self) -> Vec<WorkerKey> {
+        let clusters = self.exposures.keys().chain(&self.cluster);
+        let mut keys: Vec<_> = clusters.filter_map(|name| self.pod.key_in(name)).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+}
+
+/// A resource version as a number: the store's revision. They are compared only where a list and a
+/// watch may be apart by a moment; what is no number counts as the oldest.
+pub(super) fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+impl Phase {
+    fn new(text: Option<&str>) -> Self {
+        match text {
+            None | Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) => Self::Unknown,
+        }
+    }
+
+    /// Whether a pod in it never starts anything again.
+    pub(crate) fn is_terminal(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed => true,
+            Self::Pending | Self::Running | Self::Unknown => false,
+        }
+    }
+}
+
+fn owner(pod: &Pod) -> Option<Owner> {
+    let owners = pod.metadata.owner_references.as_ref()?;
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    Some(Owner { kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() })
+}
+
+fn is_ready(status: &PodStatus) -> bool {
+    let conditions = status.conditions.iter().flatten();
+    conditions.filter(|it| it.type_ == "Ready").any(|it| it.status == "True")
+}
+
+/// Whether a container runs, as far as the node has said. A pod may be called failed while they
+/// still do: the collector of lost nodes' pods does so.
+fn may_run(status: &PodStatus) -> bool {
+    containers(status).any(|container| {
+        container.state.as_ref().is_some_and(|state| state.running.is_some())
+    })
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let groups = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    groups.into_iter().flatten().flatten()
+}

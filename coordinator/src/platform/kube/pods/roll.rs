@@ -1,0 +1,376 @@
+//! The roll of pods, pure: what the watch shows goes in, and who is gone comes out. A pod that
+//! vanished while it may have run stays as a ghost until the last word on it is said, and no later
+//! pod of its name is admitted before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::Exposure;
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
+
+use super::facts::{PodFacts, PodName};
+
+/// How long a replica that does not lead remembers a pod that vanished while it may have run.
+const REMEMBERED: Duration = Duration::from_secs(300);
+/// How long an agent may go on beside a later pod of its name. Whoever deletes a StatefulSet's pod
+/// by force promises that it has stopped; a node that is alive sees to it within seconds.
+const REPLACED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What is known of the pods.
+#[derive(Debug, Default)]
+pub(super) struct Roll {
+    pods: BTreeMap<PodName, Entry>,
+    ghosts: BTreeMap<PodName, Vec<Ghost>>,
+    /// Pods that a list has shown and the watch not yet.
+    listed: BTreeMap<PodName, Listed>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    facts: Arc<PodFacts>,
+    /// What it was before its label was changed.
+    former: BTreeSet<WorkerKey>,
+}
+
+/// A pod that vanished while it may have run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ghost {
+    /// Its UID; empty where none was ever seen.
+    pub(super) uid: String,
+    /// The workers that it was.
+    pub(super) keys: Vec<WorkerKey>,
+    /// What they may hold.
+    pub(super) exposures: BTreeMap<ClusterName, Exposure>,
+    /// When it vanished.
+    pub(super) since: Moment,
+    /// What the API server says when asked for it.
+    pub(super) asked: Asked,
+}
+
+/// What the API server says of a ghost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It was not asked yet.
+    Never,
+    /// The pod exists; it only lost its label.
+    Exists(Moment),
+    /// It does not exist.
+    Deleted,
+}
+
+/// A pod as a list of metadata shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) uid: String,
+    pub(super) version: u64,
+    pub(super) exposures: BTreeMap<ClusterName, Exposure>,
+}
+
+/// What the core says when it is asked about a ghost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// The term that this replica leads, and when that was first seen.
+    pub(super) term: Option<(Epoch, Moment)>,
+    /// The presence of its agent, if the core knows the worker; the most of several.
+    pub(super) presence: Option<Presence>,
+}
+
+/// What becomes of a ghost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It may still run.
+    Wait,
+    /// Its workers are gone.
+    Gone,
+    /// Another replica leads and has said it.
+    Forget,
+}
+
+impl Roll {
+    /// Takes a pod as the watch shows it; returns the workers that are gone by that.
+    pub(super) fn apply(&mut self, facts: PodFacts, now: Moment) -> Vec<WorkerKey> {
+        let name = facts.pod.clone();
+        if let Some(listed) = self.listed.get(&name) {
+            if listed.uid != facts.uid && facts.version < listed.version {
+                return Vec::new();
+            }
+            self.listed.remove(&name);
+        }
+        let mut former = self.revive(&name, &facts.uid);
+        let mut was_over = false;
+        match self.pods.remove(&name) {
+            Some(entry) if entry.facts.uid == facts.uid => {
+                was_over = entry.facts.over;
+                former.extend(entry.former);
+                former.extend(entry.facts.workers());
+            }
+            Some(entry) => self.bury(entry, now),
+            None => {}
+        }
+        let entry = Entry { facts: Arc::new(facts), former };
+        let gone = match entry.facts.over && !was_over {
+            true => entry.keys(),
+            false => Vec::new(),
+        };
+        self.pods.insert(name, entry);
+        gone
+    }
+
+    /// Takes the last state of a pod that vanished; returns the workers that are gone by that.
+    pub(super) fn delete(&mut self, last: PodFacts, now: Moment) -> Vec<WorkerKey> {
+        let known = self.pods.get(&last.pod).is_some_and(|entry| entry.facts.uid == last.uid);
+        let listed = self.listed.get(&last.pod).is_some_and(|listed| listed.uid == last.uid);
+        if !known && !listed {
+            return Vec::new();
+        }
+        let name = last.pod.clone();
+        let mut gone = self.apply(last, now);
+        let Some(entry) = self.pods.remove(&name) else { return gone };
+        if entry.facts.over {
+            return gone;
+        }
+        if entry.facts.node.is_none() {
+            // It was never placed on a node: nothing of it has ever run.
+            gone.extend(entry.keys());
+            return gone;
+        }
+        self.bury(entry, now);
+        gone
+    }
+
+    /// The watch has started anew and shown `seen`: whatever else `within` knows has vanished.
+    pub(super) fn retain(
+        &mut self,
+        within: impl Fn(&PodName) -> bool,
+        seen: &BTreeSet<PodName>,
+        now: Moment,
+    ) {
+        let lost = |(name, _): &(&PodName, &Entry)| within(name) && !seen.contains(*name);
+        let lost: Vec<_> = self.pods.iter().filter(lost).map(|(name, _)| name.clone()).collect();
+        for name in lost {
+            match self.pods.remove(&name) {
+                Some(entry) if !entry.facts.over => self.bury(entry, now),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Takes a list that is newer than the watch may be, and returns what may be held: by pods on
+    /// the list that are not known to be over, and by ghosts.
+    pub(super) fn list(
+        &mut self,
+        listed: BTreeMap<PodName, Listed>,
+        now: Moment,
+    ) -> BTreeMap<WorkerKey, Exposure> {
+        let mut exposed = BTreeMap::new();
+        for (name, pod) in listed {
+            let known = self.pods.get(&name).is_some_and(|entry| entry.facts.uid == pod.uid);
+            if known {
+                let over = self.pods.get(&name).is_some_and(|entry| entry.facts.over);
+                if !over {
+                    join(&mut exposed, &name, &pod.exposures);
+                }
+                continue;
+            }
+            if self.pods.get(&name).is_some_and(|entry| entry.facts.version > pod.version) {
+                // The watch is ahead of the list: it has shown a later pod of this name.
+                continue;
+            }
+            self.revive(&name, &pod.uid);
+            let earlier = self.pods.remove(&name);
+            if pod.exposures.is_empty() {
+                earlier.into_iter().for_each(|entry| self.bury(entry, now));
+            } else {
+                // A predecessor said the last word on earlier pods of this name before it let
+                // this one in: nothing may be said of them any more.
+                self.ghosts.remove(&name);
+            }
+            join(&mut exposed, &name, &pod.exposures);
+            self.listed.insert(name, pod);
+        }
+        for (name, ghost) in self.ghosts() {
+            join(&mut exposed, name, &ghost.exposures);
+        }
+        exposed
+    }
+
+    /// A worker that the core knows has no pod, as far as the roll says; returns whether nothing
+    /// runs of it for certain.
+    pub(super) fn miss(&mut self, key: &WorkerKey, now: Moment) -> bool {
+        let Some(name) = PodName::of(key) else { return false };
+        if let Some(entry) = self.pods.get(&name) {
+            return entry.facts.over;
+        }
+        if self.is_haunted(&name) {
+            return false;
+        }
+        let (uid, exposures) = match self.listed.remove(&name) {
+            Some(listed) => (listed.uid, listed.exposures),
+            None => (String::new(), BTreeMap::new()),
+        };
+        let keys = vec![key.clone()];
+        let ghost = Ghost { uid, keys, exposures, since: now, asked: Asked::Never };
+        self.ghosts.insert(name, vec![ghost]);
+        false
+    }
+
+    /// The pod of this name.
+    pub(super) fn find(&self, name: &PodName) -> Option<&Arc<PodFacts>> {
+        self.pods.get(name).map(|entry| &entry.facts)
+    }
+
+    /// The pod of this name, if nothing more is to be said of earlier ones.
+    pub(super) fn settled(&self, name: &PodName) -> Option<&Arc<PodFacts>> {
+        let haunted = self.ghosts.contains_key(name);
+        self.find(name).filter(|_| !haunted)
+    }
+
+    /// Whether an earlier pod of this name may still run.
+    pub(super) fn is_haunted(&self, name: &PodName) -> bool {
+        self.ghosts.contains_key(name)
+    }
+
+    /// Every pod.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<PodFacts>> {
+        self.pods.values().map(|entry| &entry.facts)
+    }
+
+    /// Every ghost.
+    pub(super) fn ghosts(&self) -> impl Iterator<Item = (&PodName, &Ghost)> {
+        self.ghosts.iter().flat_map(|(name, ghosts)| ghosts.iter().map(move |it| (name, it)))
+    }
+
+    /// What the API server has of the name of the ghost with this UID: a pod, or none. Returns
+    /// the workers that are gone by that.
+    pub(super) fn asked(
+        &mut self,
+        name: &PodName,
+        uid: &str,
+        found: Option<&PodFacts>,
+        now: Moment,
+    ) -> Vec<WorkerKey> {
+        let mut ghosts = self.ghosts.get_mut(name).into_iter().flatten();
+        let Some(ghost) = ghosts.find(|ghost| ghost.uid == uid) else { return Vec::new() };
+        match found {
+            Some(facts) if ghost.uid.is_empty() || ghost.uid == facts.uid => {
+                ghost.uid.clone_from(&facts.uid);
+                ghost.asked = Asked::Exists(now);
+                if facts.over { ghost.keys.clone() } else { Vec::new() }
+            }
+            Some(_) | None => {
+                if matches!(ghost.asked, Asked::Exists(_)) {
+                    ghost.since = now;
+                }
+                ghost.asked = Asked::Deleted;
+                Vec::new()
+            }
+        }
+    }
+
+    /// The last word on a ghost was said.
+    pub(super) fn lay(&mut self, name: &PodName, uid: &str) {
+        if let Some(ghosts) = self.ghosts.get_mut(name) {
+            ghosts.retain(|ghost| ghost.uid != uid);
+            if ghosts.is_empty() {
+                self.ghosts.remove(name);
+            }
+        }
+    }
+
+    /// What becomes of a ghost, by what is heard of its agent.
+    pub(super) fn verdict(
+        &self,
+        name: &PodName,
+        ghost: &Ghost,
+        heard: Heard,
+        bounds: &TimeBounds,
+        now: Moment,
+    ) -> Verdict {
+        if ghost.asked != Asked::Deleted {
+            return Verdict::Wait;
+        }
+        let age = now.since(ghost.since);
+        let Some((_, leads_since)) = heard.term else {
+            return if age >= REMEMBERED { Verdict::Forget } else { Verdict::Wait };
+        };
+        if heard.presence == Some(Presence::Connected) {
+            let replaced = self.pods.contains_key(name) && age >= REPLACED_WITHIN;
+            return if replaced { Verdict::Gone } else { Verdict::Wait };
+        }
+        // Its agent may have been connected to a predecessor: then its leases must be over.
+        let ttl = ghost.exposures.values().map(|exposure| exposure.ttl).max().unwrap_or_default();
+        match ghost.since >= leads_since || age >= bounds.outlast(ttl) {
+            true => Verdict::Gone,
+            false => Verdict::Wait,
+        }
+    }
+
+    /// What was written down for a pod, before the watch shows it.
+    pub(super) fn wrote(&mut self, name: &PodName, uid: &str, written: &Writing) {
+        let Some(entry) = self.pods.get_mut(name).filter(|it| it.facts.uid == uid) else { return };
+        let exposures = &mut Arc::make_mut(&mut entry.facts).exposures;
+        match written {
+            Writing::Exposed(cluster, exposure) => {
+                exposures.insert(cluster.clone(), exposure.clone());
+            }
+            Writing::Concealed(cluster) => {
+                exposures.remove(cluster);
+            }
+        }
+    }
+
+    /// A ghost that turns out to be there is none; returns the workers that it was.
+    fn revive(&mut self, name: &PodName, uid: &str) -> BTreeSet<WorkerKey> {
+        let ghosts = self.ghosts.get(name).into_iter().flatten();
+        let same = ghosts.filter(|ghost| ghost.uid == uid);
+        let keys = same.flat_map(|ghost| ghost.keys.iter().cloned()).collect();
+        self.lay(name, uid);
+        keys
+    }
+
+    fn bury(&mut self, entry: Entry, now: Moment) {
+        if entry.facts.over {
+            return;
+        }
+        let ghost = Ghost {
+            uid: entry.facts.uid.clone(),
+            keys: entry.keys(),
+            exposures: entry.facts.exposures.clone(),
+            since: now,
+            asked: Asked::Never,
+        };
+        if ghost.keys.is_empty() {
+            return;
+        }
+        self.ghosts.entry(entry.facts.pod.clone()).or_default().push(ghost);
+    }
+}
+
+/// A change of what is written down for a pod.
+#[derive(Clone, Debug)]
+pub(super) enum Writing {
+    Exposed(ClusterName, Exposure),
+    Concealed(ClusterName),
+}
+
+impl Entry {
+    fn keys(&self) -> Vec<WorkerKey> {
+        let mut keys = self.former.clone();
+        keys.extend(self.facts.workers());
+        keys.into_iter().collect()
+    }
+}
+
+fn join(
+    exposed: &mut BTreeMap<WorkerKey, Exposure>,
+    name: &PodName,
+    exposures: &BTreeMap<ClusterName, Exposure>,
+) {
+    for (cluster, exposure) in exposures {
+        let Some(key) = name.key_in(cluster) else { continue };
+        let joined = exposed.get(&key).map(|have| have.join(exposure));
+        exposed.insert(key, joined.unwrap_or_else(|| exposure.clone()));
+    }
+}

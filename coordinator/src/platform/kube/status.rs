@@ -1,0 +1,195 @@
+//! What the coordinator says of an object: bounded in size, whatever the cluster's; everything
+//! about every worker and stream is asked of the admin API.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Workers that a status lists.
+pub const WORKERS_LISTED_MAX: usize = 50;
+/// Characters of a condition's message.
+pub const MESSAGE_CHARS_MAX: usize = 1_024;
+
+/// What is, of a `WorkerCluster`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkerClusterStatus {
+    /// The generation of the spec that the rest of the status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How it stands: Ready, Progressing, Degraded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The budget in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_jobs: Option<u32>,
+    /// The label selector of its pods, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// The workload that it makes or has adopted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workload: Option<WorkloadStatus>,
+    /// How many workers there are, and how they stand.
+    pub workers: WorkerCounts,
+    /// How many jobs there are and may be.
+    pub jobs: JobCounts,
+    /// The workers, at most 50 of them: those that drain or are lost first, then by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = WORKERS_LISTED_MAX))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub worker_list: Vec<WorkerStatus>,
+    /// How many workers are not listed; the admin API's ListWorkers has them all.
+    pub workers_omitted: u32,
+}
+
+/// A workload, by kind and name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadStatus {
+    /// Deployment or StatefulSet.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// How many workers there are, and how they stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkerCounts {
+    /// How many there should be: maxJobs divided by maxJobsPerWorker, rounded up.
+    pub desired: u32,
+    /// Pods that carry the cluster's label and are not over.
+    pub total: u32,
+    /// Workers whose agent is connected and has reported.
+    pub connected: u32,
+    /// Connected ones that do not drain.
+    pub ready: u32,
+    /// Workers that take no new jobs and end those that they have.
+    pub draining: u32,
+    /// Workers that were connected and are silent; their slots and pinned streams stay theirs.
+    pub lost: u32,
+    /// Workers that may hold something and have not reported to the present leader.
+    pub unreported: u32,
+}
+
+/// How many jobs there are and may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobCounts {
+    /// Jobs that run, as reported.
+    pub running: u64,
+    /// The sum of all pool sizes that were granted.
+    pub granted: u64,
+    /// The most jobs that may be running, as far as anyone can know; never above the budget.
+    pub committed: u64,
+    /// The jobs that the workers at hand could run: at most maxJobs.
+    pub capacity: u64,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkerStatus {
+    /// The pod's name.
+    pub name: String,
+    /// Pending (no agent has connected yet), Running, Draining, Lost or Unreported.
+    #[schemars(with = "String")]
+    pub phase: WorkerPhase,
+    /// The pool size in effect, as reported.
+    #[serde(default)]
+    pub current: u32,
+    /// The pool size that was granted last.
+    #[serde(default)]
+    pub granted: u32,
+    /// Jobs that it runs.
+    #[serde(default)]
+    pub running: u32,
+    /// Streams that it owns.
+    #[serde(default)]
+    pub streams: u32,
+}
+
+/// How a worker stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum WorkerPhase {
+    /// It takes no new jobs and ends those that it has.
+    Draining,
+    /// It was connected and is silent.
+    Lost,
+    /// It may hold something and has not reported to the present leader.
+    Unreported,
+    /// Its pod is there, and its agent has not connected yet.
+    #[default]
+    Pending,
+    /// It is connected and takes jobs and streams.
+    Running,
+}
+
+/// What is, of a `StreamSet`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StreamSetStatus {
+    /// The generation of the spec that the rest of the status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How it stands: Ready, Converged, Progressing, Degraded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// Which assignment is the newest; grows with each, within and over terms of leadership.
+    pub plan_version: u64,
+    /// Tells assignments apart: a new one raises planVersion.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub plan_digest: String,
+    /// How many streams there are, and how they stand.
+    pub streams: StreamCounts,
+    /// How many workers run the newest assignment.
+    pub workers: AssignedWorkers,
+}
+
+/// How many streams there are, and how they stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StreamCounts {
+    /// Streams of the set.
+    pub total: u64,
+    /// Streams that a worker has confirmed as its own.
+    pub owned: u64,
+    /// Streams on their way from one worker to another.
+    pub moving: u64,
+    /// Streams for which there is no worker.
+    pub unplaced: u64,
+}
+
+/// How many workers run the newest assignment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AssignedWorkers {
+    /// Workers that take part in the set.
+    pub total: u32,
+    /// Workers that have acknowledged the newest assignment.
+    pub current: u32,
+}
+
+/// One aspect of how an object stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// The aspect, as in Ready.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// Why, as one word.
+    pub reason: String,
+    /// Why, for people.
+    #[schemars(length(max = MESSAGE_CHARS_MAX))]
+    pub message: String,
+    /// When the status was last another one.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub last_transition_time: Time,
+    /// The generation of the spec that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}

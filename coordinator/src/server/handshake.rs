@@ -1,0 +1,74 @@
+//! TLS handshakes: many at once, each with the newest certificate, for so long and no longer. A
+//! peer that stalls keeps its own place and nobody else waiting.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::incoming::{Connection, Listener};
+use crate::tls::Certificates;
+
+/// How long a handshake may take.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// A listener's connections once their handshakes have succeeded, as a stream without an end.
+pub(crate) fn secured(
+    listener: Listener,
+    certificates: Certificates,
+) -> impl Stream<Item = io::Result<TlsStream<Connection>>> {
+    let handshakes = Handshakes { listener, certificates, running: JoinSet::new() };
+    futures_util::stream::unfold(handshakes, |mut handshakes| async move {
+        let next = handshakes.next().await;
+        Some((Ok(next), handshakes))
+    })
+}
+
+struct Handshakes {
+    listener: Listener,
+    certificates: Certificates,
+    /// As many as the listener has places.
+    running: JoinSet<Option<TlsStream<Connection>>>,
+}
+
+impl Handshakes {
+    async fn next(&mut self) -> TlsStream<Connection> {
+        loop {
+            tokio::select! {
+                (connection, peer) = self.listener.next() => {
+                    let config = self.certificates.borrow().config.clone();
+                    // A task of its own, so that many at once are spread over the processors.
+                    self.running.spawn(shake(TlsAcceptor::from(config), connection, peer));
+                }
+                Some(ended) = self.running.join_next() => {
+                    if let Ok(Some(stream)) = ended {
+                        return stream;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn shake(
+    acceptor: TlsAcceptor,
+    connection: Connection,
+    peer: SocketAddr,
+) -> Option<TlsStream<Connection>> {
+    match timeout(HANDSHAKE_MAX, acceptor.accept(connection)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "TLS handshake failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%peer, "TLS handshake took longer than {HANDSHAKE_MAX:?}");
+            None
+        }
+    }
+}

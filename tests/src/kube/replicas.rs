@@ -1,0 +1,156 @@
+//! Replicas of the real coordinator as an operator on a cluster, each a process of this machine.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::access::Access;
+use crate::process::{Process, eventually, free_address, get};
+use crate::toolbox;
+
+/// The audience that tokens are made for.
+pub const AUDIENCE: &str = "leasehold.dev";
+
+/// One replica.
+#[derive(Debug)]
+pub struct Operator {
+    /// The process.
+    pub process: Process,
+    /// Its name in the election, to which it adds a word of its own.
+    pub identity: String,
+    /// Where it serves gRPC.
+    pub grpc: SocketAddr,
+    /// Where it serves HTTP.
+    pub http: SocketAddr,
+}
+
+/// Replicas of one installation.
+#[derive(Debug)]
+pub struct Replicas {
+    access: Access,
+    namespace: String,
+    folder: tempfile::TempDir,
+    flags: Vec<String>,
+    starts: usize,
+    /// Those that run.
+    pub running: Vec<Operator>,
+}
+
+impl Replicas {
+    /// No replica yet; their own objects go into `namespace`, which is also the one that they
+    /// serve. `flags` are for all of them.
+    ///
+    /// # Panics
+    /// Where there is no temporary folder.
+    #[must_use]
+    pub fn new(access: &Access, namespace: &str, flags: &[&str]) -> Self {
+        Self {
+            access: access.clone(),
+            namespace: namespace.to_owned(),
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            starts: 0,
+            running: Vec::new(),
+        }
+    }
+
+    /// Applies the definitions of the custom resources, as an installation does.
+    ///
+    /// # Panics
+    /// Where the API server refuses them.
+    pub fn define(access: &Access) {
+        let folder = toolbox::root().join("deploy/crds");
+        let folder = folder.to_str().expect("a folder's name");
+        access.kubectl(&["apply", "--server-side", "--filename", folder]);
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
+        let names = ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"];
+        access.kubectl(&[&wait[..], &names].concat());
+    }
+
+    /// Starts one more.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start(&mut self) -> &Operator {
+        let operator = self.launch();
+        self.running.push(operator);
+        self.running.last().expect("it was just added")
+    }
+
+    fn launch(&mut self) -> Operator {
+        self.starts += 1;
+        let identity = format!("replica-{}", self.starts);
+        let (grpc, http) = (free_address(), free_address());
+        let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+        command.env("KUBECONFIG", self.access.kubeconfig());
+        command.args(["operator", "--identity", &identity, "--namespace", &self.namespace]);
+        command.args(["--watch-namespace", &self.namespace]);
+        command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+        command.args(&self.flags);
+        let process = Process::start(&mut command, &self.folder.path().join(&identity));
+        Operator { process, identity, grpc, http }
+    }
+
+    /// Waits until one of them leads, and gives its place among those that run.
+    ///
+    /// # Panics
+    /// Where none does for a long time.
+    #[must_use]
+    pub fn leader(&self) -> usize {
+        eventually("a leader", || {
+            self.running.iter().position(|replica| {
+                let metrics = get(replica.http, "/metrics").map(|(_, body)| body);
+                metrics.is_some_and(|body| {
+                    body.lines()
+                        .any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
+                })
+            })
+        })
+    }
+
+    /// Waits until all are ready.
+    ///
+    /// # Panics
+    /// Where one is not for a long time.
+    pub fn wait_ready(&self) {
+        for replica in &self.running {
+            eventually("a ready replica", || {
+                get(replica.http, "/readyz").filter(|(status, _)| *status == 200)
+            });
+        }
+    }
+
+    /// Where agents dial: all replicas, as a Service would spread them.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.running.iter().map(|replica| replica.grpc).collect()
+    }
+
+    /// The certificate that they are known by, in a file.
+    ///
+    /// # Panics
+    /// Where they publish none for a long time.
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        let file = self.folder.path().join("ca.crt");
+        let arguments = [
+            "--namespace",
+            &self.namespace,
+            "get",
+            "configmap",
+            "leasehold-ca",
+            "--output=jsonpath={.data.ca\\.crt}",
+        ];
+        let bundle = eventually("the published certificate", || {
+            self.access.try_kubectl(&arguments).ok().filter(|text| !text.is_empty())
+        });
+        std::fs::write(&file, bundle).expect("the certificate is written");
+        file
+    }
+
+    /// A folder that lives as long as this does.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
