@@ -72,6 +72,9 @@ impl Mourner {
 
     /// How long until the next look while there are ghosts: none where one has just come.
     fn patience(&self) -> Duration {
+        if self.unanswered_at.is_some() {
+            return LOOK_EVERY;
+        }
         let now = clock::now();
         let is_new =
             |ghost: &Ghost| ghost.asked == Asked::Never && now.since(ghost.since) < LOOK_EVERY;
