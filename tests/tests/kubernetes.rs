@@ -15,5 +15,7 @@ mod outage;
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/status.rs"]
+mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;

@@ -21,7 +21,7 @@ use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-pub(crate) use self::facts::{Phase, PodFacts, PodName};
+pub(crate) use self::facts::{Owner, Phase, PodFacts, PodName};
 use self::mourner::Mourner;
 use self::roll::Roll;
 use crate::driver::Handle;
