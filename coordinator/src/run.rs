@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::admin::Admin;
 use crate::config::{PlatformSettings, Settings};
 use crate::driver::{self, Driver};
 use crate::http::{self, HttpState};
@@ -183,6 +184,7 @@ pub async fn serve(
     if let Some(certificates) = &options.tls {
         metrics.show_certificate(certificates.clone());
     }
+    let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
     let reach = match (&options.tls, options.trust) {
@@ -195,6 +197,7 @@ pub async fn serve(
         socket: sockets.grpc,
         tls: options.tls,
         sessions,
+        admin: Admin::new(handle.clone(), access),
         handle,
         reach,
     };

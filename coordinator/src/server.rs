@@ -1,6 +1,7 @@
 //! The gRPC port: sessions, admin, health and reflection, with a limit on everything that a peer
 //! can make grow.
 
+pub(crate) mod bearer;
 mod codec;
 mod forward;
 mod handshake;
@@ -27,6 +28,7 @@ pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
 use self::peer::Peer;
 use self::service::SessionServer;
+pub(crate) use self::service::UNPROVEN_MAX;
 use crate::admin::Admin;
 use crate::driver::{Handle, SessionPort};
 use crate::tls::Certificates;
@@ -53,6 +55,7 @@ pub(crate) struct GrpcPort {
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<Certificates>,
     pub(crate) sessions: SessionPort,
+    pub(crate) admin: Admin,
     pub(crate) handle: Handle,
     /// How the leader is reached where another replica leads.
     pub(crate) reach: Reach,
@@ -67,7 +70,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         Some(_) => Preface::Tls,
         None => Preface::Http2,
     };
-    let connections_max = port.sessions.sessions_max + CONNECTIONS_SPARE;
+    let connections_max = port.sessions.sessions_max + UNPROVEN_MAX + CONNECTIONS_SPARE;
     let listener = Listener::new(port.socket, preface, connections_max);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
@@ -79,7 +82,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
     let gate = Arc::clone(&port.sessions.gate);
     let peer = Peer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
-    let admin = AdminServiceServer::new(Admin::new(port.handle.clone()))
+    let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let admin = Forward::new(admin, port.handle, gate, port.reach);

@@ -1,14 +1,20 @@
 //! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
 //! and nodes of their own in it.
 
+#[path = "kubernetes/authority.rs"]
+mod authority;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]
 mod deploy;
+#[path = "kubernetes/election.rs"]
+mod election;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
+#[path = "kubernetes/lossy_proxy.rs"]
+mod lossy_proxy;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/real_node.rs"]
@@ -19,3 +25,5 @@ mod rollout;
 mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
+#[path = "kubernetes/wanted.rs"]
+mod wanted;

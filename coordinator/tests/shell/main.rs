@@ -1,5 +1,6 @@
 //! The coordinator's shell over real sockets on loopback, with a platform of the test's own.
 
+mod access;
 mod admin;
 mod agent;
 mod bad_peers;

@@ -61,7 +61,7 @@ impl Replicas {
     pub fn define(access: &Access) {
         let folder = toolbox::root().join("deploy/crds");
         let folder = folder.to_str().expect("a folder's name");
-        access.kubectl(&["apply", "--server-side", "--filename", folder]);
+        access.kubectl(&["apply", "--server-side", "--kustomize", folder]);
         let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
         let names = ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"];
         access.kubectl(&[&wait[..], &names].concat());

@@ -21,7 +21,9 @@ use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-pub(crate) use self::facts::{Owner, Phase, PodFacts, PodName};
+#[cfg(test)]
+pub(crate) use self::facts::Owner;
+pub(crate) use self::facts::{Phase, PodFacts, PodName};
 use self::mourner::Mourner;
 use self::roll::Roll;
 use crate::driver::Handle;

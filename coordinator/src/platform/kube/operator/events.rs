@@ -36,8 +36,12 @@ pub(crate) enum Reason {
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,
+    /// Workers are drained because fewer are wanted.
+    ScaleInStarted,
     /// The workload has fewer replicas now.
     ScaleInCompleted,
+    /// The workload has more replicas now.
+    ScaledOut,
     /// A pod is deleted so that another takes its place.
     PodReplaced,
     /// The workload cannot be written, or does not fit its cluster.
@@ -56,7 +60,9 @@ impl Reason {
             Self::WorkerLost => "WorkerLost",
             Self::WorkerFound => "WorkerFound",
             Self::AgentMisbehaved => "AgentMisbehaved",
+            Self::ScaleInStarted => "ScaleInStarted",
             Self::ScaleInCompleted => "ScaleInCompleted",
+            Self::ScaledOut => "ScaledOut",
             Self::PodReplaced => "PodReplaced",
             Self::WorkloadRejected => "WorkloadRejected",
         }
@@ -69,7 +75,7 @@ impl Reason {
             Self::RolloutBlocked => "Rollout",
             Self::LeaderChanged => "Elect",
             Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved => "Watch",
-            Self::ScaleInCompleted => "Scale",
+            Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
             Self::PodReplaced => "Replace",
             Self::WorkloadRejected => "Apply",
         }
@@ -87,7 +93,9 @@ impl Reason {
             | Self::DrainCompleted
             | Self::LeaderChanged
             | Self::WorkerFound
+            | Self::ScaleInStarted
             | Self::ScaleInCompleted
+            | Self::ScaledOut
             | Self::PodReplaced => false,
         }
     }

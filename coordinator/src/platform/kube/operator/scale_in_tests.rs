@@ -10,11 +10,7 @@ struct Decided {
     waits: bool,
 }
 
-fn decided(
-    mark: &[&str],
-    cost: &[&str],
-    replicas: u32,
-) -> Decided {
+fn decided(mark: &[&str], cost: &[&str], replicas: u32) -> Decided {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     Decided { mark: owned(mark), cost: owned(cost), replicas, waits: false }
 }
@@ -22,8 +18,7 @@ fn decided(
 fn of(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decided {
     let decision = decide(facts, desired, crew);
     let names = |indices: &[usize]| {
-        let mut names: Vec<_> =
-            indices.iter().map(|it| crew[*it].pod.pod.name.clone()).collect();
+        let mut names: Vec<_> = indices.iter().map(|it| crew[*it].pod.pod.name.clone()).collect();
         names.sort();
         names
     };
@@ -99,7 +94,7 @@ fn replicas_without_pods_fall_at_once() {
     let mut facts = facts(WorkloadKind::Deployment, 4);
     facts.pods = 2;
     facts.updated = 2;
-    let crew = [pod("a jobs=1"), pod("b jobs=1")];
+    let crew = [pod("a jobs=1 age=2"), pod("b jobs=1 age=1")];
     assert_eq!(of(&facts, 1, &crew), decided(&["b"], &[], 2));
 }
 
@@ -122,7 +117,12 @@ fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
 
 #[test]
 fn a_rollout_is_waited_for_unless_it_is_stuck() {
-    let crew = [pod("a jobs=1"), pod("b"), pod("c hash=old"), pod("d hash=old absent unready")];
+    let crew = [
+        pod("a jobs=1"),
+        pod("b age=2"),
+        pod("c hash=old age=1"),
+        pod("d hash=old absent unready"),
+    ];
     let mut rolling = facts(WorkloadKind::Deployment, 4);
     rolling.updated = 2;
     let decision = of(&rolling, 2, &crew);

@@ -123,17 +123,21 @@ fn applied(jobs: u32, replicas: u32) -> WorkloadFacts {
 fn a_scale_in_goes_step_by_step_and_only_then_lowers_the_replicas() {
     let mut memory = Memory::default();
     let of_two = |pods: &[&str], memory: &mut Memory| look(2, Some(applied(2, 2)), pods, memory);
-    let marks = of_two(&["a jobs=1", "b"], &mut memory);
+    let marks = of_two(&["a jobs=1 labelled", "b"], &mut memory);
     assert_eq!(words(&marks), ["apply 2", "mark b scale-in"]);
-    let ordered = of_two(&["a jobs=1", "b scale-in"], &mut memory);
+    assert_eq!(
+        marks.scales_in.as_deref(),
+        Some("Deployment ci has 2 replicas, 1 too many: they drain first")
+    );
+    let ordered = of_two(&["a jobs=1 labelled", "b scale-in"], &mut memory);
     assert_eq!(ordered.orders.len(), 1);
     assert_eq!(ordered.orders[0].worker.as_str(), "b");
-    let drains = of_two(&["a jobs=1", "b scale-in drains jobs=1"], &mut memory);
+    let drains = of_two(&["a jobs=1 labelled", "b scale-in drains jobs=1 labelled"], &mut memory);
     assert_eq!((words(&drains), drains.orders.len()), (vec!["apply 2".to_owned()], 0));
-    let drained = of_two(&["a jobs=1", "b scale-in absent"], &mut memory);
+    let drained = of_two(&["a jobs=1 labelled", "b scale-in absent"], &mut memory);
     assert_eq!(words(&drained), ["apply 2", "cost b -1000"]);
     assert_eq!(drained.stages.len(), 1);
-    let falls = of_two(&["a jobs=1", "b scale-in absent cost"], &mut memory);
+    let falls = of_two(&["a jobs=1 labelled", "b scale-in absent cost"], &mut memory);
     assert_eq!(words(&falls), ["apply 1"]);
     let What::Apply(body) = &falls.actions[0].what else { panic!("{falls:?}") };
     assert_eq!(body["metadata"]["resourceVersion"], "100");
@@ -142,7 +146,7 @@ fn a_scale_in_goes_step_by_step_and_only_then_lowers_the_replicas() {
 
 #[test]
 fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
-    let pods = ["a jobs=1", "b scale-in absent cost"];
+    let pods = ["a jobs=1 labelled", "b scale-in absent cost"];
     let old = WorkloadFacts { digest: Some("older".into()), ..applied(2, 2) };
     let turn = look(2, Some(old), &pods, &mut Memory::default());
     assert_eq!(words(&turn), ["apply 2"]);
@@ -150,10 +154,10 @@ fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
 
 #[test]
 fn a_drained_pod_that_is_no_victim_any_more_is_replaced() {
-    let pods = ["a jobs=1", "b scale-in absent"];
+    let pods = ["a jobs=1 labelled", "b scale-in absent"];
     let turn = look(4, Some(applied(4, 2)), &pods, &mut Memory::default());
     assert_eq!(words(&turn), ["apply 2", "replace b"]);
-    let drains = ["a jobs=1", "b scale-in drains jobs=1"];
+    let drains = ["a jobs=1 labelled", "b scale-in drains jobs=1 labelled"];
     let turn = look(4, Some(applied(4, 2)), &drains, &mut Memory::default());
     assert_eq!(words(&turn), ["apply 2"]);
 }

@@ -60,8 +60,7 @@ fn a_workload_of_somebody_else_is_told_and_left() {
 #[test]
 fn an_adopted_workload_must_be_there_and_label_its_pods() {
     let found = json!({ "kind": "Deployment", "name": "web" });
-    let cluster =
-        cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "workloadRef": found }));
+    let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "workloadRef": found }));
     let wanted = wanted(&cluster).unwrap();
     assert_eq!(problem(&cluster, &wanted, None).unwrap().0, "WorkloadNotFound");
     let mut seen = facts(WorkloadKind::Deployment, 1);
