@@ -23,6 +23,8 @@ mod outage;
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/status.rs"]
+mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
 #[path = "kubernetes/wanted.rs"]

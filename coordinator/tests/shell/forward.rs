@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use leasehold_coordinator::platform::{Access, Denied, Subject, Wants};
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator::tls::trust::Trust;
 use leasehold_coordinator_core::event::Event;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tonic::Code;
+use tokio::sync::{mpsc, watch};
 use tonic::transport::Channel;
+use tonic::{Code, Request};
 
 use crate::agent::{Agent, connect};
 use crate::replica::{LONG, Replica, desired, options, soon};
@@ -98,6 +99,40 @@ async fn orders_are_given_to_the_leader_itself() {
     let request = DeclareWorkerGoneRequest { cluster: "crawl".into(), worker: "w-0".into() };
     let refused = here.declare_worker_gone(request).await.expect_err("an order");
     assert_eq!(refused.code(), Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn the_leader_decides_who_may_read_by_the_token_of_who_asks() {
+    let (questions, mut asked) = mpsc::channel(4);
+    let leader = Replica::start_with(options(), Access::Asked(questions)).await;
+    leader.tell(Event::Desired(Arc::new(desired()))).await;
+    leader.elect(1, LONG).await;
+    let address = leader.grpc.to_string();
+    let standby = standby(options(), &address).await;
+    let mut here = Admin::new(connect(standby.grpc).await);
+    knows(&mut here, &address).await;
+    for is_allowed in [true, false] {
+        let mut request = Request::new(ListClustersRequest {});
+        let token = "Bearer secret".parse().expect("a value");
+        request.metadata_mut().insert("authorization", token);
+        let judges = async {
+            let question = asked.recv().await.expect("a question");
+            assert_eq!(question.token.as_deref(), Some("secret"));
+            assert_eq!(question.wants, Wants::Read(Subject::All));
+            let forbidden = Denied::Forbidden("may not read".into());
+            let answer = if is_allowed { Ok(()) } else { Err(forbidden) };
+            question.answer.send(answer).expect("someone who asks");
+        };
+        let (answer, ()) = soon(async { tokio::join!(here.list_clusters(request), judges) }).await;
+        match answer {
+            Ok(answer) => assert!(is_allowed && answer.get_ref().clusters.len() == 1),
+            Err(refused) => {
+                assert!(!is_allowed, "{refused:?}");
+                assert_eq!(refused.code(), Code::PermissionDenied);
+                assert!(refused.message().contains("may not read"));
+            }
+        }
+    }
 }
 
 #[tokio::test]
