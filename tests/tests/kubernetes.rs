@@ -1,6 +1,8 @@
 //! Ring 4: a real Kubernetes. The tests of this binary share one control plane and take namespaces
 //! and nodes of their own in it.
 
+#[path = "kubernetes/access.rs"]
+mod access;
 #[path = "kubernetes/authority.rs"]
 mod authority;
 #[path = "kubernetes/crds.rs"]

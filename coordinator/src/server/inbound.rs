@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
-use leasehold_types::WorkerKey;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason};
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
+};
+use leasehold_types::{ClusterName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -147,8 +149,10 @@ impl Inbound {
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
         let budget = Arc::new(Semaphore::new(WAITING_MAX));
+        let mut cluster = None;
         match greeting {
             Greeting::Welcome(hello) => {
+                cluster = Some(hello.cluster.clone());
                 self.forward(SessionEvent::Agent(AgentMessage::Hello(hello)), &budget).await?;
             }
             Greeting::Elsewhere => self.forward(SessionEvent::Unproven, &budget).await?,
@@ -157,6 +161,9 @@ impl Inbound {
         while let Some(message) = next(messages).await? {
             if matches!(message, AgentMessage::Hello(_)) {
                 return Err(invalid("hello came twice".into()));
+            }
+            if let (AgentMessage::Report(report), Some(cluster)) = (&message, &cluster) {
+                stays_at_home(report, cluster)?;
             }
             if let Some(end) = window.full(Instant::now()) {
                 self.port.metrics.session_stalled();
@@ -238,6 +245,21 @@ fn broken(status: &Status) -> Result<Option<AgentMessage>, Refusal> {
     }
 }
 
+/// A report is believed, for the agents are the database; but no further than its sender could
+/// ever have been granted anything: a set runs on a cluster of its own namespace.
+fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> {
+    let (home, _) = cluster.parts();
+    let mut sets = report.streams.iter().map(|held| &held.stream.set);
+    match sets.find(|set| set.parts().0 != home) {
+        None => Ok(()),
+        Some(set) => Err(invalid(format!(
+            "the report claims a stream of {:?}, which is not in the namespace of {:?}",
+            set.as_str(),
+            cluster.as_str()
+        ))),
+    }
+}
+
 fn shuts_down() -> Refusal {
     Refusal { reason: RefusalReason::GoAway, message: "the coordinator shuts down".into() }
 }
@@ -248,6 +270,9 @@ fn invalid(message: String) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
+    use leasehold_types::{Epoch, Incarnation, Nonce, SetName, StreamKey, StreamName, Token};
+
     use super::*;
 
     #[test]
@@ -259,5 +284,34 @@ mod tests {
         }
         assert_eq!(window.full(start), Some(start + WINDOW));
         assert_eq!(window.full(start + WINDOW), None);
+    }
+
+    #[test]
+    fn a_report_claims_nothing_of_another_namespace() {
+        let report = |set: &str| {
+            let set = SetName::new(set).expect("a name");
+            let stream = StreamKey { set, stream: StreamName::first() };
+            let token = Token { epoch: Epoch(1), seq: 1 };
+            Report {
+                epoch: Epoch(1),
+                nonce: Nonce(1),
+                memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+                pool: None,
+                streams: vec![HeldStream { stream, token, pinned: false }],
+                jobs: Jobs::Running(0),
+                drain: DrainPhase::Working,
+            }
+        };
+        let claims = |set, cluster: &str| {
+            let cluster = ClusterName::new(cluster).expect("a name");
+            stays_at_home(&report(set), &cluster)
+        };
+        assert_eq!(claims("feeds", "crawl"), Ok(()));
+        assert_eq!(claims("ci/feeds", "ci/crawl"), Ok(()));
+        for (set, cluster) in [("cd/feeds", "ci/crawl"), ("feeds", "ci/crawl")] {
+            let refusal = claims(set, cluster).expect_err(set);
+            assert_eq!(refusal.reason, RefusalReason::Invalid);
+            assert!(refusal.message.contains(set), "{refusal:?}");
+        }
     }
 }

@@ -90,8 +90,8 @@ impl Keyring {
         self.bundle.iter().map(|certificate| certificate.pem.as_str()).collect()
     }
 
-    /// What is due at `now`, first things first. At a time before the signer's nothing is: the clock
-    /// is wrong, or was.
+    /// What is due at `now`, first things first. At a time before the signer's nothing is: the
+    /// clock is wrong, or was.
     pub(super) fn due(&self, now: UnixTime) -> Option<Step> {
         let signing = &self.signing.certificate;
         if now < signing.from {
