@@ -399,7 +399,7 @@ mod tests {
     #[tokio::test]
     async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
         let election = election();
-        let earlier = |sight| election.earlier(sight, Duration::ZERO);
+        let earlier = |sight: Option<&Sight>| election.earlier(sight, Duration::ZERO);
         assert_eq!(earlier(Some(&sight("other_1", 7))), MINUTE);
         assert_eq!(earlier(Some(&sight("", 7))), Duration::ZERO, "it released");
         assert_eq!(earlier(Some(&sight("me_1", 7))), Duration::ZERO, "it is this process");
