@@ -9,6 +9,8 @@ mod deploy;
 mod harness;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
+#[path = "kubernetes/operator.rs"]
+mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/real_node.rs"]

@@ -11,6 +11,7 @@ use leasehold_coordinator_core::event::Exposure;
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::super::exposure;
+use super::super::names::STREAMS_ANNOTATION;
 
 /// The label that makes a pod a worker: the name of its WorkerCluster, in its own namespace.
 pub(crate) const CLUSTER_LABEL: &str = "leasehold.dev/cluster";
@@ -50,6 +51,8 @@ pub(crate) struct PodFacts {
     pub(crate) busy: bool,
     /// What the operator drains it for, as written.
     pub(crate) drain: Option<String>,
+    /// The digest of the streams that it began with, as written.
+    pub(crate) streams: Option<String>,
     /// The most that it may hold, by cluster, as written.
     pub(crate) exposures: BTreeMap<ClusterName, Exposure>,
     /// The generation of its template, where its template says one.
@@ -144,6 +147,7 @@ impl PodFacts {
                 .and_then(|cluster| ClusterName::in_namespace(&namespace, cluster).ok()),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == "true"),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
+            streams: annotations.get(STREAMS_ANNOTATION).cloned(),
             exposures: exposure::read(annotations),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations.get(DELETION_COST).and_then(|text| text.parse().ok()),
