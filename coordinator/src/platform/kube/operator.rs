@@ -4,6 +4,7 @@
 
 mod action;
 mod busy;
+mod chronicle;
 mod disruption;
 mod drains;
 mod events;
@@ -65,6 +66,7 @@ pub(crate) async fn run(context: Context) {
     let _ = tokio::join!(
         rounds.run(),
         rounds::mind_joins(context.clone()),
+        chronicle::run(context.clone()),
         status::run(context, workloads),
     );
 }

@@ -109,7 +109,8 @@ impl Tell {
     }
 }
 
-fn pod_reference(pod: &PodFacts) -> ObjectReference {
+/// A pod, as events name it.
+pub(super) fn pod_reference(pod: &PodFacts) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
         kind: Some("Pod".into()),
@@ -120,7 +121,8 @@ fn pod_reference(pod: &PodFacts) -> ObjectReference {
     }
 }
 
-fn cluster_reference(cluster: &WorkerCluster) -> ObjectReference {
+/// A WorkerCluster, as events name it.
+pub(super) fn cluster_reference(cluster: &WorkerCluster) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.into()),
         kind: Some(WorkerCluster::KIND.into()),
