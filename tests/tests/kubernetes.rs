@@ -17,6 +17,8 @@ mod harness;
 mod leaders;
 #[path = "kubernetes/lossy_proxy.rs"]
 mod lossy_proxy;
+#[path = "kubernetes/operator.rs"]
+mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/real_node.rs"]
