@@ -109,6 +109,8 @@ pub struct Tls {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name in the coordinators' certificates.
     pub server_name: Option<String>,
+    /// The token that proves who the agent is. It is here, so that none is sent without TLS.
+    pub token: Option<PathBuf>,
 }
 
 /// The worker as a child.
@@ -269,6 +271,7 @@ fn tls(args: TlsArgs) -> Option<Tls> {
         ca: args.tls_ca?,
         identity: args.tls_cert.zip(args.tls_key),
         server_name: args.tls_server_name,
+        token: args.token_file,
     })
 }
 
@@ -312,6 +315,7 @@ mod tests {
             ("--child-kill", "COMMAND"),
             ("--tls-cert c --tls-key k", "--tls-ca"),
             ("--tls-ca a --tls-cert c", "--tls-key"),
+            ("--token-file t", "--tls-ca"),
             ("--socket-mode 0600", "--socket"),
             ("--drain-deadline 5", "span of time"),
             ("--coordinator http://a:7400", "HOST:PORT"),

@@ -4,6 +4,7 @@
 
 mod backoff;
 mod complaints;
+pub(crate) mod token;
 
 use std::error::Error;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Request;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 pub(crate) use complaints::Complaints;
@@ -152,7 +154,11 @@ impl Dial {
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         self.say(LinkChange::Opened).await;
         let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
-        let mut responses = client.open_session(requests).await?.into_inner();
+        let mut request = Request::new(requests);
+        if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
+            request.metadata_mut().insert("authorization", token::bearer(path).await?);
+        }
+        let mut responses = client.open_session(request).await?.into_inner();
         while let Some(response) = responses.message().await? {
             let message = CoordinatorMessage::try_from(response)
                 .context("the coordinator's message means nothing")?;

@@ -55,6 +55,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let (memory, journal, state_dir) = remember(&config, &who)?;
     if let Some(tls) = &config.tls {
         link::client_tls(tls).await.context("TLS")?;
+        if let Some(path) = &tls.token {
+            link::token::bearer(path).await?;
+        }
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();

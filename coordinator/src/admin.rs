@@ -24,6 +24,8 @@ use tracing::Instrument;
 use self::page::{PageSize, StreamPage, WorkerPage};
 use self::refused::Refused;
 use crate::driver::Handle;
+use crate::platform::{Access, Subject, Wants};
+use crate::server::bearer::bearer;
 
 /// Watchers at once.
 const WATCHERS_MAX: usize = 64;
@@ -32,12 +34,19 @@ const WATCHERS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Admin {
     handle: Handle,
+    access: Access,
     watchers: Arc<Semaphore>,
 }
 
 impl Admin {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    pub(crate) fn new(handle: Handle, access: Access) -> Self {
+        Self { handle, access, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    }
+
+    /// Whether the caller may have what it wants.
+    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<(), Refused> {
+        let token = bearer(request.metadata());
+        Ok(self.access.ask(token, request.remote_addr(), wants).await?)
     }
 
     /// Asks the core, if this replica leads.
@@ -67,8 +76,9 @@ impl AdminService for Admin {
 
     async fn get_status(
         &self,
-        _: Request<proto::GetStatusRequest>,
+        request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
         let leadership =
             self.handle.ask(|core, _| core.leadership()).await.map_err(|_| Refused::Stopped)?;
         let (epoch, leader_address) = match leadership {
@@ -87,8 +97,9 @@ impl AdminService for Admin {
 
     async fn list_clusters(
         &self,
-        _: Request<proto::ListClustersRequest>,
+        request: Request<proto::ListClustersRequest>,
     ) -> Result<Response<proto::ListClustersResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
         self.ask("ListClusters", |core, now| {
             let clusters = core.clusters(now).into_iter().map(wire::cluster).collect();
             Ok(proto::ListClustersResponse { clusters })
@@ -101,6 +112,7 @@ impl AdminService for Admin {
         request: Request<proto::GetClusterRequest>,
     ) -> Result<Response<proto::GetClusterResponse>, Status> {
         let name = map::cluster_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
         self.ask("GetCluster", move |core, now| {
             let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
             let cluster = found.map(wire::cluster).ok_or_else(|| Refused::no_cluster(&name))?;
@@ -113,8 +125,10 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListWorkersRequest>,
     ) -> Result<Response<proto::ListWorkersResponse>, Status> {
+        let cluster =
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let request = request.into_inner();
-        let cluster = map::cluster_name("cluster", &request.cluster).map_err(Refused::from)?;
         let size = PageSize::new(request.page_size)?;
         let page = WorkerPage::parse(&cluster, &request.page_token)?;
         self.ask("ListWorkers", move |core, now| {
@@ -131,8 +145,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::GetWorkerRequest>,
     ) -> Result<Response<proto::GetWorkerResponse>, Status> {
-        let request = request.into_inner();
-        let key = worker_of(&request.cluster, &request.worker)?;
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("GetWorker", move |core, now| {
             let worker = core.worker(&key, now).map(wire::worker);
             let worker = worker.ok_or_else(|| Refused::no_worker(&key))?;
@@ -145,8 +160,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListStreamsRequest>,
     ) -> Result<Response<proto::ListStreamsResponse>, Status> {
+        let set = map::set_name("set", &request.get_ref().set).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Set(set.clone()))).await?;
         let request = request.into_inner();
-        let set = map::set_name("set", &request.set).map_err(Refused::from)?;
         let worker = match request.worker.as_str() {
             "" => None,
             worker => Some(map::worker_name("worker", worker).map_err(Refused::from)?),
@@ -167,8 +183,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::GetStreamRequest>,
     ) -> Result<Response<proto::GetStreamResponse>, Status> {
-        let request = request.into_inner();
-        let key = map::stream_key(&request.set, &request.stream).map_err(Refused::from)?;
+        let wanted = request.get_ref();
+        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Set(key.set.clone()))).await?;
         self.ask("GetStream", move |core, _| {
             let stream = core.stream(&key).map(wire::stream);
             let stream = stream.ok_or_else(|| Refused::no_stream(&key))?;
@@ -181,8 +198,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ExplainWorkerRequest>,
     ) -> Result<Response<proto::ExplainWorkerResponse>, Status> {
-        let request = request.into_inner();
-        let key = worker_of(&request.cluster, &request.worker)?;
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("ExplainWorker", move |core, now| {
             let explanation = core.explain_worker(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| Refused::no_worker(&key))?;
@@ -195,8 +213,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ExplainStreamRequest>,
     ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
-        let request = request.into_inner();
-        let key = map::stream_key(&request.set, &request.stream).map_err(Refused::from)?;
+        let wanted = request.get_ref();
+        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Set(key.set.clone()))).await?;
         self.ask("ExplainStream", move |core, now| {
             let explanation = core.explain_stream(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| Refused::no_stream(&key))?;
@@ -213,6 +232,8 @@ impl AdminService for Admin {
             "" => None,
             cluster => Some(map::cluster_name("cluster", cluster).map_err(Refused::from)?),
         };
+        let subject = cluster.clone().map_or(Subject::All, Subject::Cluster);
+        self.allow(&request, Wants::Read(subject)).await?;
         let place = Arc::clone(&self.watchers).try_acquire_owned();
         let place = place.map_err(|_| Refused::TooMany("watchers", WATCHERS_MAX))?;
         // Subscribed before the core is asked, so that nothing in between is missed.
@@ -232,8 +253,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::DrainWorkerRequest>,
     ) -> Result<Response<proto::DrainWorkerResponse>, Status> {
-        let request = request.into_inner();
-        let key = worker_of(&request.cluster, &request.worker)?;
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("DrainWorker", move |core, now| {
             core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
             tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
@@ -247,8 +269,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::DeclareWorkerGoneRequest>,
     ) -> Result<Response<proto::DeclareWorkerGoneResponse>, Status> {
-        let request = request.into_inner();
-        let key = worker_of(&request.cluster, &request.worker)?;
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("DeclareWorkerGone", move |core, now| {
             let worker = core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
             if worker.presence == Presence::Connected {
@@ -271,8 +294,10 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::PlanRequest>,
     ) -> Result<Response<proto::PlanResponse>, Status> {
+        let cluster =
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let request = request.into_inner();
-        let cluster = map::cluster_name("cluster", &request.cluster).map_err(Refused::from)?;
         let what_if = wire::what_if(&request)?;
         self.ask("Plan", move |core, now| {
             let plan = core.what_if(&cluster, &what_if, now).map(wire::plan);

@@ -29,7 +29,7 @@ use crate::gate::{Gate, Term};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::platform::{Command, Platform};
-use crate::server::WAITING_MAX;
+use crate::server::{UNPROVEN_MAX, WAITING_MAX};
 
 /// A driver takes a turn at least this often, which is its sign of life.
 pub const TICK: Duration = Duration::from_millis(500);
@@ -95,8 +95,9 @@ impl Driver {
         metrics: Arc<Metrics>,
     ) -> (Self, SessionPort, Handle) {
         let sessions_max = settings.sessions_max;
-        // So large that it is never full: a session's events are counted, and so are sessions.
-        let events_max = sessions_max * (WAITING_MAX + EVENTS_BESIDE_MESSAGES);
+        // So large that it is never full: a session's events are counted, and so are sessions;
+        // one that has no place says at most that its refusal is on its way.
+        let events_max = sessions_max * (WAITING_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
         let (events_in, events) = mpsc::channel(events_max);
         let (queries_in, queries) = mpsc::channel(QUERIES_MAX);
         let (changes, _) = broadcast::channel(CHANGES_MAX);
@@ -107,6 +108,7 @@ impl Driver {
             gate: Arc::clone(&gate),
             health: Arc::clone(&health),
             metrics: Arc::clone(&metrics),
+            access: platform.access.clone(),
             sessions_max,
         };
         let problems = platform.problems.clone();
@@ -216,6 +218,10 @@ impl Driver {
             }
             // What a session says after the core has closed it is said to nobody.
             SessionEvent::Agent(_) | SessionEvent::Sent if !self.sessions.contains_key(&conn) => 0,
+            SessionEvent::Unproven => {
+                self.send_away(conn);
+                0
+            }
             SessionEvent::Sent => self.take(Event::Sent(conn), now),
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
                 self.take(Event::Hello(conn, hello), now)
@@ -315,6 +321,22 @@ impl Driver {
                 self.sessions.remove(&conn);
             }
         }
+    }
+
+    /// Tells a peer that was not asked for proof where the leader is. The core learns nothing of
+    /// it: what such a peer says must not even raise an epoch.
+    fn send_away(&mut self, conn: ConnId) {
+        let (reason, message) = match self.core.leadership() {
+            Leadership::StandsBy(leader) => {
+                (RefusalReason::NotLeader(leader), "this replica does not lead")
+            }
+            Leadership::Leads(_) => {
+                (RefusalReason::GoAway, "this replica leads since a moment: dial again")
+            }
+        };
+        let refusal = Refusal { reason, message: message.into() };
+        self.send(conn, CoordinatorMessage::Refusal(refusal));
+        self.sessions.remove(&conn);
     }
 
     fn count_problems(&mut self) {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::event::{Event, Exposure};
 use leasehold_types::{ClusterName, Epoch, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 
 use crate::driver::Handle;
 use crate::spec::Problem;
@@ -50,6 +51,33 @@ pub enum Access {
     Open,
     /// The platform decides, from the token that the peer shows.
     Asked(mpsc::Sender<AccessRequest>),
+}
+
+impl Access {
+    /// Whether the peer may have what it wants.
+    ///
+    /// # Errors
+    /// Why it may not; [`Denied::Unavailable`] where the platform does not answer in time.
+    pub(crate) async fn ask(
+        &self,
+        token: Option<String>,
+        peer: Option<SocketAddr>,
+        wants: Wants,
+    ) -> Result<(), Denied> {
+        let Self::Asked(questions) = self else { return Ok(()) };
+        let (answer, answered) = oneshot::channel();
+        if questions.try_send(AccessRequest { token, peer, wants, answer }).is_err() {
+            return Err(Denied::Unavailable(format!(
+                "access cannot be checked at present: more than {ACCESS_MAX} others wait for it"
+            )));
+        }
+        match timeout(ACCESS_WITHIN, answered).await {
+            Ok(Ok(decided)) => decided,
+            Ok(Err(_)) | Err(_) => {
+                Err(Denied::Unavailable("access cannot be checked at present".into()))
+            }
+        }
+    }
 }
 
 /// A question of access. A question that is dropped counts as [`Denied::Unavailable`].

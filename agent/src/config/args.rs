@@ -152,6 +152,10 @@ pub(super) struct TlsArgs {
     /// The name in the coordinators' certificates, where it is not the host that is dialled
     #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
     pub(super) tls_server_name: Option<String>,
+    /// The file of the token that proves which pod this is, read anew for every connection. It is
+    /// never sent without TLS
+    #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
+    pub(super) token_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

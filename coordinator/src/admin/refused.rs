@@ -4,6 +4,8 @@ use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
 
+use crate::platform::Denied;
+
 /// Why a call is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
@@ -24,6 +26,9 @@ pub(super) enum Refused {
     /// A named limit is reached.
     #[error("all {1} {0} are taken")]
     TooMany(&'static str, usize),
+    /// The caller may not have what it wants.
+    #[error(transparent)]
+    Denied(#[from] Denied),
     /// The process ends.
     #[error("the coordinator shuts down")]
     Stopped,
@@ -68,7 +73,11 @@ impl From<Refused> for Status {
             Refused::Invalid(_) => Self::invalid_argument(message),
             Refused::NotFound(_) => Self::not_found(message),
             Refused::TooMany(..) => Self::resource_exhausted(message),
-            Refused::Stopped => Self::unavailable(message),
+            Refused::Denied(Denied::Unproven(_)) => Self::unauthenticated(message),
+            Refused::Denied(Denied::Forbidden(_)) => Self::permission_denied(message),
+            Refused::Denied(Denied::Unavailable(_)) | Refused::Stopped => {
+                Self::unavailable(message)
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use crate::gate::Gate;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::platform::Access;
 use crate::spec::Problem;
 
 /// Something that happened to a session, on its way to the driver.
@@ -28,6 +29,9 @@ pub(crate) struct Envelope {
 pub(crate) enum SessionEvent {
     /// It is there; its messages go here.
     Opened(mpsc::Sender<Box<CoordinatorMessage>>),
+    /// Somebody said hello while this replica did not lead, and was not asked for proof: it is
+    /// told where the leader is, and nothing else.
+    Unproven,
     /// The agent said something.
     Agent(AgentMessage),
     /// The last message is on its way.
@@ -54,6 +58,8 @@ pub(crate) struct SessionPort {
     pub(crate) gate: Arc<Gate>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Who may speak for which worker.
+    pub(crate) access: Access,
     pub(crate) sessions_max: usize,
 }
 

@@ -1,20 +1,24 @@
 //! What one session receives: decoded and mapped here, and handed to the driver on a small budget,
 //! so that a peer that floods stalls itself and nobody else.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Refusal, RefusalReason};
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
+};
+use leasehold_types::{ClusterName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
-use crate::driver::{Envelope, SessionEvent};
-use crate::metrics::Metrics;
+use crate::driver::{Envelope, SessionEvent, SessionPort};
+use crate::platform::{Access, Denied, Wants};
 
 /// Messages of one session that may wait for the driver.
 pub(crate) const WAITING_MAX: usize = 4;
@@ -29,81 +33,164 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) conn: ConnId,
-    pub(crate) events: mpsc::Sender<Envelope>,
-    /// Reaches the slot only as long as the driver keeps the session.
-    pub(crate) slot: mpsc::WeakSender<Box<CoordinatorMessage>>,
-    pub(crate) metrics: Arc<Metrics>,
-    /// The session's place among all; free again when the driver knows that it has ended.
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) peer: Option<SocketAddr>,
+    /// The token that the peer shows.
+    pub(crate) token: Option<String>,
+    pub(crate) port: SessionPort,
+    /// The places of sessions.
+    pub(crate) places: Arc<Semaphore>,
 }
 
+/// What the first message comes to.
+enum Greeting {
+    /// The agent speaks for its worker.
+    Welcome(Hello),
+    /// This replica does not lead.
+    Elsewhere,
+}
+
+/// Where a refusal goes.
+type Slot = mpsc::Sender<Box<CoordinatorMessage>>;
+
 impl Inbound {
-    /// Receives until either side ends the session, then tells the driver.
-    pub(crate) async fn run(self, mut messages: Streaming<Bytes>, gone: oneshot::Receiver<()>) {
-        let outcome = tokio::select! {
-            outcome = self.receive(&mut messages) => outcome,
-            _ = gone => Ok(()),
+    /// Receives until either side ends the session, then tells the driver. Gives `door` back once
+    /// the peer has proven who it is.
+    pub(crate) async fn run(
+        self,
+        slot: Slot,
+        door: OwnedSemaphorePermit,
+        mut messages: Streaming<Bytes>,
+        mut gone: oneshot::Receiver<()>,
+    ) {
+        let greeting = tokio::select! {
+            greeting = self.greet(&mut messages) => greeting,
+            _ = &mut gone => return,
+            () = self.port.events.closed() => Err(shuts_down()),
         };
-        if let Err(refusal) = outcome {
-            self.refuse(refusal);
+        let (greeting, place) = match greeting {
+            Ok(Some(greeted)) => greeted,
+            Ok(None) => return,
+            Err(refusal) => return self.refuse(Some(slot), refusal),
+        };
+        drop(door);
+        // The slot is reached only as long as the driver keeps the session.
+        let weak = slot.downgrade();
+        let opened = Envelope::new(self.conn, SessionEvent::Opened(slot));
+        // The channel has room by construction, unless the driver has ended.
+        if self.port.events.try_send(opened).is_ok() {
+            let outcome = tokio::select! {
+                outcome = self.receive(greeting, &mut messages) => outcome,
+                _ = gone => Ok(()),
+            };
+            if let Err(refusal) = outcome {
+                self.refuse(weak.upgrade(), refusal);
+            }
         }
-        let Self { conn, events, place, .. } = self;
-        // The channel has room for this by construction, unless the driver has ended.
-        let _ = events.try_send(Envelope::new(conn, SessionEvent::Closed).with_place(place));
+        // A session's place is free again when the driver knows that it has ended.
+        let closed = Envelope::new(self.conn, SessionEvent::Closed).with_place(place);
+        let _ = self.port.events.try_send(closed);
     }
 
-    async fn receive(&self, messages: &mut Streaming<Bytes>) -> Result<(), Refusal> {
-        let budget = Arc::new(Semaphore::new(WAITING_MAX));
+    /// Takes the hello, and looks who says it; none where the peer goes away.
+    async fn greet(
+        &self,
+        messages: &mut Streaming<Bytes>,
+    ) -> Result<Option<(Greeting, OwnedSemaphorePermit)>, Refusal> {
         let first = timeout(HELLO_WITHIN, next(messages)).await;
         let first = first.map_err(|_| invalid("no hello came within 10 s".into()))??;
-        match first {
-            Some(AgentMessage::Hello(hello)) => {
-                tracing::debug!(
-                    conn = self.conn.0, cluster = %hello.cluster, worker = %hello.worker,
-                    incarnation = %hello.incarnation, link = %hello.link, "hello"
-                );
-                self.forward(AgentMessage::Hello(hello), &budget).await?;
-            }
+        let hello = match first {
+            Some(AgentMessage::Hello(hello)) => hello,
             Some(AgentMessage::Report(_)) => {
                 return Err(invalid("report came before hello".into()));
             }
             Some(AgentMessage::Beat(_)) => return Err(invalid("beat came before hello".into())),
-            None => return Ok(()),
+            None => return Ok(None),
+        };
+        tracing::debug!(
+            conn = self.conn.0, cluster = %hello.cluster, worker = %hello.worker,
+            incarnation = %hello.incarnation, link = %hello.link, "hello"
+        );
+        let greeting = self.look(hello).await?;
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            let limit = self.port.sessions_max;
+            let message = format!("all {limit} sessions (--sessions-max) are taken");
+            Refusal { reason: RefusalReason::Limit, message }
+        })?;
+        Ok(Some((greeting, place)))
+    }
+
+    /// Whether the peer is whom its hello names.
+    async fn look(&self, hello: Hello) -> Result<Greeting, Refusal> {
+        let SessionPort { access, gate, .. } = &self.port;
+        // A replica that does not lead only says who does, which is no secret: agents are sent on
+        // while the API server is away, and a thousand of them do not ask it twice. The driver
+        // looks again, so that nobody gets in by this door while leadership changes.
+        if matches!(access, Access::Asked(_)) && gate.term().is_none() {
+            return Ok(Greeting::Elsewhere);
+        }
+        let cluster = hello.cluster.clone();
+        let key = WorkerKey { cluster, worker: hello.worker.clone() };
+        let asked = access.ask(self.token.clone(), self.peer, Wants::Speak(key));
+        match asked.await {
+            Ok(()) => Ok(Greeting::Welcome(hello)),
+            Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
+                Err(Refusal { reason: RefusalReason::Unauthorized, message })
+            }
+            // The agent dials again, and keeps what it holds meanwhile.
+            Err(Denied::Unavailable(message)) => {
+                Err(Refusal { reason: RefusalReason::GoAway, message })
+            }
+        }
+    }
+
+    async fn receive(
+        &self,
+        greeting: Greeting,
+        messages: &mut Streaming<Bytes>,
+    ) -> Result<(), Refusal> {
+        let budget = Arc::new(Semaphore::new(WAITING_MAX));
+        let mut cluster = None;
+        match greeting {
+            Greeting::Welcome(hello) => {
+                cluster = Some(hello.cluster.clone());
+                self.forward(SessionEvent::Agent(AgentMessage::Hello(hello)), &budget).await?;
+            }
+            Greeting::Elsewhere => self.forward(SessionEvent::Unproven, &budget).await?,
         }
         let mut window = Window::new(Instant::now());
         while let Some(message) = next(messages).await? {
             if matches!(message, AgentMessage::Hello(_)) {
                 return Err(invalid("hello came twice".into()));
             }
+            if let (AgentMessage::Report(report), Some(cluster)) = (&message, &cluster) {
+                stays_at_home(report, cluster)?;
+            }
             if let Some(end) = window.full(Instant::now()) {
-                self.metrics.session_stalled();
+                self.port.metrics.session_stalled();
                 sleep_until(end).await;
             }
-            self.forward(message, &budget).await?;
+            self.forward(SessionEvent::Agent(message), &budget).await?;
         }
         Ok(())
     }
 
-    async fn forward(&self, message: AgentMessage, budget: &Arc<Semaphore>) -> Result<(), Refusal> {
+    async fn forward(&self, what: SessionEvent, budget: &Arc<Semaphore>) -> Result<(), Refusal> {
         let permit = match Arc::clone(budget).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                self.metrics.session_stalled();
+                self.port.metrics.session_stalled();
                 Arc::clone(budget).acquire_owned().await.expect("a budget is never closed")
             }
         };
-        let envelope = Envelope::new(self.conn, SessionEvent::Agent(message)).with_place(permit);
-        self.events.try_send(envelope).map_err(|_| Refusal {
-            reason: RefusalReason::GoAway,
-            message: "the coordinator shuts down".into(),
-        })
+        let envelope = Envelope::new(self.conn, what).with_place(permit);
+        self.port.events.try_send(envelope).map_err(|_| shuts_down())
     }
 
-    fn refuse(&self, refusal: Refusal) {
+    fn refuse(&self, slot: Option<Slot>, refusal: Refusal) {
         tracing::debug!(conn = self.conn.0, reason = ?refusal.reason, why = refusal.message,
             "session refused");
-        self.metrics.refused(&refusal.reason);
-        if let Some(slot) = self.slot.upgrade() {
+        self.port.metrics.refused(&refusal.reason);
+        if let Some(slot) = slot {
             // The slot keeps room for this one message.
             let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
         }
@@ -158,12 +245,34 @@ fn broken(status: &Status) -> Result<Option<AgentMessage>, Refusal> {
     }
 }
 
+/// A report is believed, for the agents are the database; but no further than its sender could
+/// ever have been granted anything: a set runs on a cluster of its own namespace.
+fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> {
+    let (home, _) = cluster.parts();
+    let mut sets = report.streams.iter().map(|held| &held.stream.set);
+    match sets.find(|set| set.parts().0 != home) {
+        None => Ok(()),
+        Some(set) => Err(invalid(format!(
+            "the report claims a stream of {:?}, which is not in the namespace of {:?}",
+            set.as_str(),
+            cluster.as_str()
+        ))),
+    }
+}
+
+fn shuts_down() -> Refusal {
+    Refusal { reason: RefusalReason::GoAway, message: "the coordinator shuts down".into() }
+}
+
 fn invalid(message: String) -> Refusal {
     Refusal { reason: RefusalReason::Invalid, message }
 }
 
 #[cfg(test)]
 mod tests {
+    use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
+    use leasehold_types::{Epoch, Incarnation, Nonce, SetName, StreamKey, StreamName, Token};
+
     use super::*;
 
     #[test]
@@ -175,5 +284,34 @@ mod tests {
         }
         assert_eq!(window.full(start), Some(start + WINDOW));
         assert_eq!(window.full(start + WINDOW), None);
+    }
+
+    #[test]
+    fn a_report_claims_nothing_of_another_namespace() {
+        let report = |set: &str| {
+            let set = SetName::new(set).expect("a name");
+            let stream = StreamKey { set, stream: StreamName::first() };
+            let token = Token { epoch: Epoch(1), seq: 1 };
+            Report {
+                epoch: Epoch(1),
+                nonce: Nonce(1),
+                memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+                pool: None,
+                streams: vec![HeldStream { stream, token, pinned: false }],
+                jobs: Jobs::Running(0),
+                drain: DrainPhase::Working,
+            }
+        };
+        let claims = |set, cluster: &str| {
+            let cluster = ClusterName::new(cluster).expect("a name");
+            stays_at_home(&report(set), &cluster)
+        };
+        assert_eq!(claims("feeds", "crawl"), Ok(()));
+        assert_eq!(claims("ci/feeds", "ci/crawl"), Ok(()));
+        for (set, cluster) in [("cd/feeds", "ci/crawl"), ("feeds", "ci/crawl")] {
+            let refusal = claims(set, cluster).expect_err(set);
+            assert_eq!(refusal.reason, RefusalReason::Invalid);
+            assert!(refusal.message.contains(set), "{refusal:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The session service: it opens a session's two sides and tells the driver. Every session has a
-//! place, taken before anything else is done for it and given back when the driver has let it go.
+//! The session service: it opens a session's two sides. Sessions that have yet to say who they are
+//! are counted apart: a flood of them takes no place of those that have.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -19,11 +19,14 @@ use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
+use super::bearer::bearer;
 use super::codec::RawCodec;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
-use crate::driver::{Envelope, SessionEvent, SessionPort};
+use crate::driver::SessionPort;
 
+/// Sessions that have not said hello, or have not proven it.
+pub(crate) const UNPROVEN_MAX: usize = 4_096;
 /// The one method of the service.
 const OPEN_SESSION: &str = "/leasehold.coordinator.v1.SessionService/OpenSession";
 
@@ -35,6 +38,9 @@ pub(crate) struct SessionServer(Arc<Shared>);
 struct Shared {
     port: SessionPort,
     places: Arc<Semaphore>,
+    /// Room for sessions that have no place yet: who has not said hello and proven itself takes
+    /// nobody's place.
+    doors: Arc<Semaphore>,
     /// The number of the next connection.
     next: AtomicU64,
 }
@@ -42,7 +48,8 @@ struct Shared {
 impl SessionServer {
     pub(crate) fn new(port: SessionPort) -> Self {
         let places = Arc::new(Semaphore::new(port.sessions_max));
-        Self(Arc::new(Shared { port, places, next: AtomicU64::new(1) }))
+        let doors = Arc::new(Semaphore::new(UNPROVEN_MAX));
+        Self(Arc::new(Shared { port, places, doors, next: AtomicU64::new(1) }))
     }
 
     fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
@@ -53,17 +60,16 @@ impl SessionServer {
         let (alive, gone) = oneshot::channel();
         let events = port.events.clone();
         let outbound = Outbound::new(conn, slot_out, events, Arc::clone(&port.gate), alive);
-        let place = if port.health.is_stopping() {
+        let door = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator shuts down"))
         } else {
-            Arc::clone(&self.0.places).try_acquire_owned().map_err(|_| {
-                let limit = port.sessions_max;
-                let message = format!("all {limit} sessions (--sessions-max) are taken");
-                refusal(RefusalReason::Limit, &message)
+            Arc::clone(&self.0.doors).try_acquire_owned().map_err(|_| {
+                let message = "too many others have yet to say who they are: dial again";
+                refusal(RefusalReason::Limit, message)
             })
         };
-        let place = match place {
-            Ok(place) => place,
+        let door = match door {
+            Ok(door) => door,
             Err(refusal) => {
                 tracing::debug!(?peer, why = refusal.message, "session refused");
                 port.metrics.refused(&refusal.reason);
@@ -72,14 +78,11 @@ impl SessionServer {
                 return Ok(Response::new(outbound));
             }
         };
-        let weak = slot.downgrade();
-        port.events
-            .try_send(Envelope::new(conn, SessionEvent::Opened(slot)))
-            .map_err(|_| Status::unavailable("the coordinator shuts down"))?;
-        let (events, metrics) = (port.events.clone(), Arc::clone(&port.metrics));
-        let inbound = Inbound { conn, events, slot: weak, metrics, place };
+        let token = bearer(request.metadata());
+        let places = Arc::clone(&self.0.places);
+        let inbound = Inbound { conn, peer, token, port: port.clone(), places };
         let span = tracing::debug_span!("session", conn = conn.0, ?peer);
-        tokio::spawn(inbound.run(request.into_inner(), gone).instrument(span));
+        tokio::spawn(inbound.run(slot, door, request.into_inner(), gone).instrument(span));
         Ok(Response::new(outbound))
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 
 use crate::replica::PATIENCE;
 
@@ -29,12 +29,26 @@ impl Agent {
         Self::over(connect(address).await).await.expect("a session")
     }
 
+    /// Dials and shows a token, if it has one.
+    pub(crate) async fn dial_with(address: SocketAddr, token: Option<&str>) -> Self {
+        Self::over_with(connect(address).await, token).await.expect("a session")
+    }
+
     pub(crate) async fn over(channel: Channel) -> Result<Self, Status> {
+        Self::over_with(channel, None).await
+    }
+
+    async fn over_with(channel: Channel, token: Option<&str>) -> Result<Self, Status> {
         let (to, messages) = mpsc::channel(16);
         let mut client = SessionServiceClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
-        let from = client.open_session(ReceiverStream::new(messages)).await?.into_inner();
+        let mut request = Request::new(ReceiverStream::new(messages));
+        if let Some(token) = token {
+            let value = format!("Bearer {token}").parse().expect("a value");
+            request.metadata_mut().insert("authorization", value);
+        }
+        let from = client.open_session(request).await?.into_inner();
         Ok(Self { to, from, nonce: 0, pool: None })
     }
 

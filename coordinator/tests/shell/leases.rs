@@ -117,6 +117,7 @@ async fn sessions_beyond_the_limit_are_refused_until_one_ends() {
     let mut one = Agent::join(replica.grpc, "w-0").await;
     let two = Agent::join(replica.grpc, "w-1").await;
     let mut three = Agent::dial(replica.grpc).await;
+    three.say_hello("crawl", "w-2").await;
     let (reason, refusal) = three.refusal().await;
     assert_eq!(reason, RefusalReason::Limit);
     assert!(refusal.message.contains("--sessions-max"), "{}", refusal.message);

@@ -1,9 +1,11 @@
 //! The coordinator's shell over real sockets on loopback, with a platform of the test's own.
 
+mod access;
 mod admin;
 mod agent;
 mod bad_peers;
 mod command;
+mod forward;
 mod http;
 mod leases;
 mod replica;

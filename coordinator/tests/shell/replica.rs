@@ -41,6 +41,11 @@ pub(crate) struct Replica {
 impl Replica {
     /// A replica that has read no manifests and has no role yet.
     pub(crate) async fn start(options: Options) -> Self {
+        Self::start_with(options, Access::Open).await
+    }
+
+    /// The same, where `access` says who may do what.
+    pub(crate) async fn start_with(options: Options, access: Access) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
         let sockets = Sockets::bind(any, any).expect("sockets");
         let (grpc, http) = (sockets.grpc_addr(), sockets.http_addr());
@@ -49,13 +54,8 @@ impl Replica {
         let (problems, problems_out) = watch::channel(Arc::default());
         let (resigned_in, resigned) = watch::channel(false);
         tokio::spawn(obey(commands_out, events.clone(), resigned_in));
-        let platform = Platform {
-            events: events_out,
-            commands,
-            problems: problems_out,
-            access: Access::Open,
-            attend: None,
-        };
+        let platform =
+            Platform { events: events_out, commands, problems: problems_out, access, attend: None };
         let (stop, stops) = oneshot::channel();
         let stops = async move {
             let _ = stops.await;

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use self::identity::{Identity, admit, end_of, reviewed};
 use self::reviews::{Known, Reviews, TokenHash};
+use super::names::GROUP;
 use super::pods::Pods;
 use crate::clock;
 use crate::platform::{ACCESS_MAX, AccessRequest, Denied, Subject, Wants};
@@ -40,7 +41,6 @@ const PERSON_GOOD_FOR: Duration = Duration::from_secs(30);
 /// How long an agent's does: the pod behind it is looked at each time.
 const AGENT_GOOD_FOR: Duration = Duration::from_secs(300);
 
-const GROUP: &str = "leasehold.dev";
 const CLUSTERS: &str = "workerclusters";
 const SETS: &str = "streamsets";
 

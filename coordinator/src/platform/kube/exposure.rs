@@ -1,5 +1,6 @@
-//! The most that a pod may hold, as an annotation of it: written before it is granted anything
-//! beyond, and read by every new leader. What cannot be read counts as nothing written.
+//! The most that a pod may hold, as an annotation of it, cluster by cluster: written before it is
+//! granted anything beyond, and read by every new leader. What cannot be read counts as nothing
+//! written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +9,7 @@ use leasehold_coordinator_core::event::Exposure;
 use leasehold_types::{ClusterName, Incarnation, SetName};
 use serde::{Deserialize, Serialize};
 
-/// The annotation: JSON, cluster by cluster.
-pub(super) const EXPOSURE_ANNOTATION: &str = "leasehold.dev/exposure";
+use super::names::EXPOSURE_ANNOTATION;
 
 /// One cluster's part of the annotation.
 #[derive(Debug, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::super::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER};
 use super::super::pods::{PodFacts, PodName, Pods};
+use super::events::Reason;
 use super::standing::Mark;
 
 /// How long one may take.
@@ -26,6 +27,8 @@ pub(super) struct Action {
     pub(super) target: Target,
     /// This.
     pub(super) what: What,
+    /// What the cluster's people are told when it is done.
+    pub(super) news: Option<(Reason, String)>,
 }
 
 /// Names an object; what goes wrong with one keeps nobody from another.
@@ -64,7 +67,7 @@ pub(super) enum Done {
 impl Action {
     /// Something done to a pod.
     pub(super) fn of_pod(pod: &PodFacts, what: What) -> Self {
-        Self { target: Target::Pod(pod.pod.clone()), what }
+        Self { target: Target::Pod(pod.pod.clone()), what, news: None }
     }
 
     /// A server-side apply of a body that names its object.
@@ -75,7 +78,12 @@ impl Action {
             namespace: text(&body["metadata"]["namespace"]),
             name: text(&body["metadata"]["name"]),
         };
-        Self { target, what: What::Apply(body) }
+        Self { target, what: What::Apply(body), news: None }
+    }
+
+    /// The same, and people are told when it is done.
+    pub(super) fn telling(self, news: (Reason, String)) -> Self {
+        Self { news: Some(news), ..self }
     }
 
     /// The most urgent first: labels that keep evictions off are written first, and struck last.

@@ -47,8 +47,8 @@ pub(super) struct Rounds {
     stateful_sets: Seen<WorkloadFacts>,
     /// Generations of PodDisruptionBudgets.
     budgets: Seen<i64>,
-    /// Cordoned nodes; none where nodes may not be read.
-    nodes: Option<Seen<()>>,
+    /// Cordoned nodes. Where nodes may not be read, none is known to be, and nobody waits for it.
+    nodes: Seen<()>,
     memory: Memory,
     tell: Tell,
     states: watch::Sender<Workloads>,
@@ -63,9 +63,7 @@ impl Rounds {
         let made =
             watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
         let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
-        let nodes = context.settings.watched.is_empty().then(|| {
-            Seen::start(vec![Api::<Node>::all(context.client.clone())], &all, nodes::cordoned)
-        });
+        let nodes = vec![Api::<Node>::all(context.client.clone())];
         Self {
             deployments: Seen::start(
                 apis::<Deployment>(&context),
@@ -78,7 +76,7 @@ impl Rounds {
                 WorkloadFacts::of_stateful_set,
             ),
             budgets: Seen::start(apis::<PodDisruptionBudget>(&context), &made, generation),
-            nodes,
+            nodes: Seen::start(nodes, &all, nodes::cordoned),
             memory: Memory::default(),
             tell: Tell::new(context.events.clone()),
             states,
@@ -101,7 +99,7 @@ impl Rounds {
             if !self.is_synced() {
                 continue;
             }
-            let cordoned = self.nodes.as_ref().map(Seen::names).unwrap_or_default();
+            let cordoned = self.nodes.names();
             let mut pods = self.pods();
             let mut turns = Vec::new();
             for (name, seen) in &objects.clusters {
@@ -142,7 +140,6 @@ impl Rounds {
             && self.deployments.is_synced()
             && self.stateful_sets.is_synced()
             && self.budgets.is_synced()
-            && self.nodes.as_ref().is_none_or(Seen::is_synced)
     }
 
     /// Every pod by its cluster; what is kept in mind of others is forgotten.
@@ -180,8 +177,8 @@ impl Rounds {
             WorkloadKind::StatefulSet => self.stateful_sets.find(&namespace, &wanted.name),
         });
         let now = clock::now();
-        let mut turn =
-            turn(Look { cluster, name, team, workload, cordoned, now }, &mut self.memory);
+        let look = Look { cluster, name, team, workload, cordoned, now };
+        let mut turn = turn(look, &mut self.memory);
         if cluster.metadata.deletion_timestamp.is_none() {
             let body = disruption::body(cluster);
             let budget = disruption_budget(&cluster.name_any());
@@ -219,6 +216,9 @@ impl Rounds {
             orders.extend(turn.orders);
             for (it, stage) in turn.stages {
                 self.tell.stage(&cluster, &it.pod, stage);
+            }
+            if let Some(note) = &turn.scales_in {
+                self.tell.scales_in(&cluster, note);
             }
             self.tell.blocked(&mut self.memory, &name, &cluster, turn.blocked);
             if let Some(why) = turn.refused {

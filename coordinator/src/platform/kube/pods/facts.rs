@@ -11,17 +11,10 @@ use leasehold_coordinator_core::event::Exposure;
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::super::exposure;
-
-/// The label that makes a pod a worker: the name of its WorkerCluster, in its own namespace.
-pub(crate) const CLUSTER_LABEL: &str = "leasehold.dev/cluster";
-/// The label of a worker that may be running jobs.
-pub(crate) const BUSY_LABEL: &str = "leasehold.dev/busy";
-/// The annotation that says for what the operator drains a pod.
-pub(crate) const DRAIN_ANNOTATION: &str = "leasehold.dev/drain";
-/// The annotation of pod templates that grows when the template changes.
-pub(crate) const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
-/// What a ReplicaSet goes by when it chooses whom to delete first.
-pub(crate) const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+use super::super::names::{
+    BUSY_LABEL, CLUSTER_LABEL, DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, GENERATION_ANNOTATION,
+    TRUE,
+};
 
 /// The grace period of a pod that names none.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
@@ -142,11 +135,13 @@ impl PodFacts {
             cluster: labels
                 .get(CLUSTER_LABEL)
                 .and_then(|cluster| ClusterName::in_namespace(&namespace, cluster).ok()),
-            busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == "true"),
+            busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
             exposures: exposure::read(annotations),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
-            deletion_cost: annotations.get(DELETION_COST).and_then(|text| text.parse().ok()),
+            deletion_cost: annotations
+                .get(DELETION_COST_ANNOTATION)
+                .and_then(|text| text.parse().ok()),
             phase,
             ready: status.is_some_and(is_ready),
             deleted_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),

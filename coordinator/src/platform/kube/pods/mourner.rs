@@ -27,6 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long it may take to answer.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// How long it is left alone after it has not answered.
+const LEFT_ALONE: Duration = Duration::from_secs(1);
 /// Questions to the API server at once.
 const ASKED_AT_ONCE_MAX: usize = 8;
 /// How often the core's workers are compared with the pods.
@@ -38,11 +40,13 @@ pub(super) struct Mourner {
     events: mpsc::Sender<Event>,
     term: Option<(Epoch, Moment)>,
     swept_at: Option<Moment>,
+    /// When the API server last did not answer.
+    unanswered_at: Option<Moment>,
 }
 
 impl Mourner {
     pub(super) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
-        Self { shared, events, term: None, swept_at: None }
+        Self { shared, events, term: None, swept_at: None, unanswered_at: None }
     }
 
     /// Runs until nobody takes the events.
@@ -66,9 +70,15 @@ impl Mourner {
         }
     }
 
-    /// How long until the next look while there are ghosts: none after the first has come.
+    /// How long until the next look while there are ghosts: none where one has just come.
     fn patience(&self) -> Duration {
-        match self.shared.roll().ghosts().any(|(_, ghost)| ghost.asked == Asked::Never) {
+        if self.unanswered_at.is_some() {
+            return LOOK_EVERY;
+        }
+        let now = clock::now();
+        let is_new =
+            |ghost: &Ghost| ghost.asked == Asked::Never && now.since(ghost.since) < LOOK_EVERY;
+        match self.shared.roll().ghosts().any(|(_, ghost)| is_new(ghost)) {
             true => Duration::ZERO,
             false => LOOK_EVERY,
         }
@@ -123,17 +133,25 @@ impl Mourner {
     }
 
     /// Asks the API server for those of which it has not said that they do not exist.
-    async fn ask_server(&self, ghosts: Vec<(PodName, Ghost)>) -> bool {
+    async fn ask_server(&mut self, ghosts: Vec<(PodName, Ghost)>) -> bool {
         let now = clock::now();
+        if self.unanswered_at.is_some_and(|at| now.since(at) < LEFT_ALONE) {
+            return true;
+        }
+        self.unanswered_at = None;
         let due = ghosts.into_iter().filter(|(_, ghost)| match ghost.asked {
             Asked::Never => true,
             Asked::Exists(at) => now.since(at) >= ASK_AGAIN_AFTER,
             Asked::Deleted => false,
         });
-        let answers = stream::iter(due).map(|(name, ghost)| async move {
-            let api: Api<Pod> = self.shared.api(Some(&name.namespace));
-            let answer = timeout(ASK_WITHIN, api.get_opt(&name.name)).await;
-            (name, ghost, answer)
+        let shared = Arc::clone(&self.shared);
+        let answers = stream::iter(due).map(|(name, ghost)| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let api: Api<Pod> = shared.api(Some(&name.namespace));
+                let answer = timeout(ASK_WITHIN, api.get_opt(&name.name)).await;
+                (name, ghost, answer)
+            }
         });
         let mut answers = std::pin::pin!(answers.buffer_unordered(ASKED_AT_ONCE_MAX));
         let mut told = true;
@@ -142,9 +160,13 @@ impl Mourner {
                 Ok(Ok(pod)) => pod.as_ref().and_then(PodFacts::new),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, pod = name.name, "a pod that vanished: no answer");
+                    self.unanswered_at = Some(clock::now());
                     continue;
                 }
-                Err(_) => continue,
+                Err(_) => {
+                    self.unanswered_at = Some(clock::now());
+                    continue;
+                }
             };
             let gone = self.shared.roll().asked(&name, &ghost.uid, found.as_ref(), clock::now());
             if !gone.is_empty() {

@@ -11,8 +11,9 @@ use kube::runtime::{WatchStreamExt, watcher};
 use leasehold_coordinator_core::event::Event;
 use tokio::sync::mpsc;
 
+use super::super::names::CLUSTER_LABEL;
 use super::Shared;
-use super::facts::{CLUSTER_LABEL, PodFacts, PodName};
+use super::facts::{PodFacts, PodName};
 use crate::clock;
 
 /// Watches one namespace, or all, until nobody takes the events.

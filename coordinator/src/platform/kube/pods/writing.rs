@@ -13,8 +13,12 @@ use leasehold_types::WorkerKey;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::super::exposure::{self, EXPOSURE_ANNOTATION};
-use super::facts::{BUSY_LABEL, CLUSTER_LABEL, PodName, version};
+use super::super::exposure;
+use super::super::names::{
+    BUSY_LABEL, CLUSTER_LABEL, DO_NOT_DISRUPT_ANNOTATION, EXPOSURE_ANNOTATION, FIELD_MANAGER,
+    SAFE_TO_EVICT_ANNOTATION, TRUE,
+};
+use super::facts::{PodName, version};
 use super::roll::{Listed, Writing};
 use super::{PodFacts, Pods};
 use crate::clock;
@@ -26,10 +30,8 @@ const WRITE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a list may take.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 /// What autoscalers of nodes heed beside the label: cluster-autoscaler and Karpenter.
-const KEEP_ANNOTATIONS: [(&str, &str); 2] = [
-    ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
-    ("karpenter.sh/do-not-disrupt", "true"),
-];
+const KEEP_ANNOTATIONS: [(&str, &str); 2] =
+    [(SAFE_TO_EVICT_ANNOTATION, "false"), (DO_NOT_DISRUPT_ANNOTATION, TRUE)];
 
 impl Pods {
     /// Every worker that may hold anything: of pods that are there as the API server has them now
@@ -139,7 +141,8 @@ impl Pods {
         metadata["uid"] = json!(facts.uid);
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
-        let params = PatchParams { field_manager: Some(MANAGER.into()), ..Default::default() };
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
         let write = api.patch_metadata(&facts.pod.name, &params, &patch);
         let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_WITHIN, write).await {
@@ -156,11 +159,8 @@ impl Pods {
     }
 }
 
-/// Who writes, as the API server keeps it.
-const MANAGER: &str = "leasehold";
-
 fn busy_metadata(busy: bool) -> Value {
-    let label = busy.then_some("true");
+    let label = busy.then_some(TRUE);
     let annotations: serde_json::Map<_, _> = KEEP_ANNOTATIONS
         .iter()
         .map(|(name, value)| ((*name).to_owned(), json!(busy.then_some(*value))))

@@ -1,0 +1,37 @@
+//! The token that a call shows in its `authorization` header.
+
+use tonic::metadata::MetadataMap;
+
+/// The header, and the scheme within it (RFC 6750); schemes are told apart whatever their case.
+const HEADER: &str = "authorization";
+const SCHEME: &str = "bearer ";
+
+/// The bearer token; none where there is no such header, or another scheme.
+pub(crate) fn bearer(metadata: &MetadataMap) -> Option<String> {
+    let value = metadata.get(HEADER)?.to_str().ok()?;
+    let (scheme, token) = value.split_at_checked(SCHEME.len())?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty()).then(|| token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_what_follows_the_scheme() {
+        for (value, token) in [
+            ("Bearer abc.def", Some("abc.def")),
+            ("bearer  abc", Some("abc")),
+            ("Bearer ", None),
+            ("Bearer", None),
+            ("Basic abc", None),
+            ("", None),
+        ] {
+            let mut metadata = MetadataMap::new();
+            metadata.insert(HEADER, value.parse().expect("a value"));
+            assert_eq!(bearer(&metadata).as_deref(), token, "{value:?}");
+        }
+        assert_eq!(bearer(&MetadataMap::new()), None);
+    }
+}

@@ -1,0 +1,213 @@
+//! Access as a platform decides it: who says hello is asked for proof first, and nobody learns or
+//! changes anything before.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leasehold_coordinator::platform::{Access, AccessRequest, Denied, Subject, Wants};
+use leasehold_coordinator_core::event::Event;
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use leasehold_proto::admin::v1::*;
+use leasehold_proto::coordinator::v1::RefusalReason;
+use leasehold_types::{ClusterName, SetName, WorkerKey, WorkerName};
+use tokio::sync::mpsc;
+use tonic::{Code, Request};
+
+use crate::agent::{Agent, connect};
+use crate::replica::{LONG, Replica, desired, options};
+
+/// A replica whose questions of access the test answers.
+async fn replica() -> (Replica, mpsc::Receiver<AccessRequest>) {
+    let (questions, asked) = mpsc::channel(4);
+    let replica = Replica::start_with(options(), Access::Asked(questions)).await;
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    (replica, asked)
+}
+
+async fn leading() -> (Replica, mpsc::Receiver<AccessRequest>) {
+    let (replica, asked) = replica().await;
+    replica.elect(1, LONG).await;
+    let mut status = AdminServiceClient::new(connect(replica.grpc).await);
+    let mut asked = asked;
+    // Once the driver knows that it leads, hellos are asked for proof.
+    loop {
+        let call = status.get_status(GetStatusRequest {});
+        let (answer, ()) = tokio::join!(call, grant_one(&mut asked));
+        if answer.expect("a status").into_inner().leads {
+            return (replica, asked);
+        }
+    }
+}
+
+async fn grant_one(asked: &mut mpsc::Receiver<AccessRequest>) {
+    let question = asked.recv().await.expect("a question");
+    question.answer.send(Ok(())).expect("someone who asks");
+}
+
+async fn say_hello(address: SocketAddr, token: &str) -> Agent {
+    let agent = Agent::dial_with(address, Some(token)).await;
+    agent.say_hello("crawl", "w-0").await;
+    agent
+}
+
+fn worker() -> WorkerKey {
+    let cluster = ClusterName::new("crawl").expect("a name");
+    WorkerKey { cluster, worker: WorkerName::new("w-0").expect("a name") }
+}
+
+#[tokio::test]
+async fn a_hello_is_welcome_once_the_platform_vouches_for_it() {
+    let (replica, mut asked) = leading().await;
+    let mut agent = say_hello(replica.grpc, "secret").await;
+    let question = asked.recv().await.expect("a question");
+    assert_eq!(question.token.as_deref(), Some("secret"));
+    assert_eq!(question.wants, Wants::Speak(worker()));
+    assert!(question.peer.is_some());
+    question.answer.send(Ok(())).expect("someone who asks");
+    agent.welcome().await;
+}
+
+#[tokio::test]
+async fn a_hello_that_is_not_proven_is_refused_with_the_reason_and_leaves_no_trace() {
+    let (replica, mut asked) = leading().await;
+    for (denied, reason) in [
+        (Denied::Unproven("no token".into()), RefusalReason::Unauthorized),
+        (Denied::Forbidden("another's token".into()), RefusalReason::Unauthorized),
+        (Denied::Unavailable("ask later".into()), RefusalReason::GoAway),
+    ] {
+        let mut agent = Agent::dial(replica.grpc).await;
+        agent.say_hello("crawl", "w-0").await;
+        let question = asked.recv().await.expect("a question");
+        assert_eq!(question.token, None);
+        let text = denied.to_string();
+        question.answer.send(Err(denied)).expect("someone who asks");
+        let (given, refusal) = agent.refusal().await;
+        assert_eq!((given, refusal.message), (reason, text));
+        assert!(agent.next().await.expect("a clean end").is_none());
+    }
+    // A question that nobody answers is no permission.
+    let mut agent = say_hello(replica.grpc, "secret").await;
+    drop(asked.recv().await.expect("a question"));
+    assert_eq!(agent.refusal().await.0, RefusalReason::GoAway);
+
+    let mut admin = AdminServiceClient::new(connect(replica.grpc).await);
+    let list = ListWorkersRequest { cluster: "crawl".into(), ..Default::default() };
+    let (list, ()) = tokio::join!(admin.list_workers(list), grant_one(&mut asked));
+    assert_eq!(list.expect("a list").into_inner().workers, []);
+}
+
+#[tokio::test]
+async fn whoever_waits_for_proof_takes_nobodys_place() {
+    let (questions, mut asked) = mpsc::channel(64);
+    let options = leasehold_coordinator::run::Options { sessions_max: 1, ..options() };
+    let replica = Replica::start_with(options, Access::Asked(questions)).await;
+    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.elect(1, LONG).await;
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(Agent::dial(replica.grpc).await);
+    }
+    // The replica may not lead yet: then it asks nobody, and sends the agent on.
+    let mut agent = loop {
+        let mut agent = say_hello(replica.grpc, "secret").await;
+        tokio::select! {
+            question = asked.recv() => {
+                question.expect("a question").answer.send(Ok(())).expect("someone who asks");
+                break agent;
+            }
+            (reason, _) = agent.refusal() => assert_eq!(reason, RefusalReason::NotLeader),
+        }
+    };
+    agent.welcome().await;
+    let mut second = say_hello(replica.grpc, "secret").await;
+    grant_one(&mut asked).await;
+    assert_eq!(second.refusal().await.0, RefusalReason::Limit);
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_lead_sends_agents_on_without_asking_anyone() {
+    let (replica, mut asked) = replica().await;
+    replica.depose("leader.example:7400").await;
+    let mut agent = loop {
+        let mut agent = say_hello(replica.grpc, "nonsense").await;
+        let (reason, refusal) = agent.refusal().await;
+        assert_eq!(reason, RefusalReason::NotLeader);
+        // Before the driver has heard of a leader it knows none.
+        if refusal.leader_address == "leader.example:7400" {
+            break agent;
+        }
+    };
+    assert!(agent.next().await.expect("a clean end").is_none());
+    assert!(asked.try_recv().is_err(), "the platform was asked");
+}
+
+#[tokio::test]
+async fn people_are_asked_for_proof_of_just_what_they_want() {
+    let (replica, mut asked) = leading().await;
+    let channel = connect(replica.grpc).await;
+    let mut admin = AdminServiceClient::new(channel);
+    let crawl = || Subject::Cluster(ClusterName::new("crawl").expect("a name"));
+    let feeds = || Subject::Set(SetName::new("feeds").expect("a name"));
+    let no = || Denied::Forbidden("ada may not get it".into());
+
+    macro_rules! refused {
+        ($call:ident, $request:expr, $wants:expr) => {
+            let mut request = Request::new($request);
+            let token = "Bearer secret".parse().expect("a value");
+            request.metadata_mut().insert("authorization", token);
+            let answers = async {
+                let question = asked.recv().await.expect("a question");
+                assert_eq!(question.token.as_deref(), Some("secret"));
+                assert_eq!(question.wants, $wants, stringify!($call));
+                question.answer.send(Err(no())).expect("someone who asks");
+            };
+            let (answer, ()) = tokio::join!(admin.$call(request), answers);
+            let status = answer.map(|_| ()).expect_err(stringify!($call));
+            assert_eq!(status.code(), Code::PermissionDenied, stringify!($call));
+            assert_eq!(status.message(), "ada may not get it");
+        };
+    }
+    let (cluster, worker) = (|| "crawl".to_owned(), || "w-0".to_owned());
+    let (set, stream) = (|| "feeds".to_owned(), || "a".to_owned());
+    refused!(get_status, GetStatusRequest {}, Wants::Read(Subject::All));
+    refused!(list_clusters, ListClustersRequest {}, Wants::Read(Subject::All));
+    refused!(get_cluster, GetClusterRequest { name: cluster() }, Wants::Read(crawl()));
+    let list = ListWorkersRequest { cluster: cluster(), ..Default::default() };
+    refused!(list_workers, list, Wants::Read(crawl()));
+    let get = GetWorkerRequest { cluster: cluster(), worker: worker() };
+    refused!(get_worker, get, Wants::Read(crawl()));
+    let explain = ExplainWorkerRequest { cluster: cluster(), worker: worker() };
+    refused!(explain_worker, explain, Wants::Read(crawl()));
+    let list = ListStreamsRequest { set: set(), ..Default::default() };
+    refused!(list_streams, list, Wants::Read(feeds()));
+    let get = GetStreamRequest { set: set(), stream: stream() };
+    refused!(get_stream, get, Wants::Read(feeds()));
+    let explain = ExplainStreamRequest { set: set(), stream: stream() };
+    refused!(explain_stream, explain, Wants::Read(feeds()));
+    refused!(watch_changes, WatchChangesRequest { cluster: cluster() }, Wants::Read(crawl()));
+    let everything = WatchChangesRequest { cluster: String::new() };
+    refused!(watch_changes, everything, Wants::Read(Subject::All));
+    let plan = PlanRequest { cluster: cluster(), ..Default::default() };
+    refused!(plan, plan, Wants::Read(crawl()));
+    let drain = DrainWorkerRequest { cluster: cluster(), worker: worker() };
+    refused!(drain_worker, drain, Wants::Change(crawl()));
+    let gone = DeclareWorkerGoneRequest { cluster: cluster(), worker: worker() };
+    refused!(declare_worker_gone, gone, Wants::Change(crawl()));
+}
+
+#[tokio::test]
+async fn what_cannot_be_decided_or_is_not_proven_has_a_code_of_its_own() {
+    let (replica, mut asked) = leading().await;
+    let mut admin = AdminServiceClient::new(connect(replica.grpc).await);
+    for (denied, code) in [
+        (Denied::Unproven("no token".into()), Code::Unauthenticated),
+        (Denied::Unavailable("ask later".into()), Code::Unavailable),
+    ] {
+        let answers = async {
+            let question = asked.recv().await.expect("a question");
+            question.answer.send(Err(denied)).expect("someone who asks");
+        };
+        let (answer, ()) = tokio::join!(admin.get_status(GetStatusRequest {}), answers);
+        assert_eq!(answer.expect_err("no status").code(), code);
+    }
+}

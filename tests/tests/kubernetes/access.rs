@@ -1,0 +1,473 @@
+//! Who may speak and ask: real agents with tokens that are wrong in every way that there is, each
+//! refused with a reason in its own log; and peers that prove who they are and then misbehave.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use leasehold_proto::admin::v1::{
+    DrainWorkerRequest, GetStreamRequest, GetWorkerRequest, ListWorkersRequest,
+};
+use leasehold_proto::coordinator::v1::open_session_request::Message as Said;
+use leasehold_proto::coordinator::v1::open_session_response::Message as Heard;
+use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_proto::coordinator::v1::{
+    Beat, DrainPhase, HeldPool, HeldStream, Hello, OpenSessionRequest, OpenSessionResponse,
+    Refusal, RefusalReason, Release, Report, StreamRef, Token,
+};
+use leasehold_types::limits::PROTOCOL_VERSION;
+use rcgen::SigningKey as _;
+use serde_json::{Value, json};
+use tests::kube::{AUDIENCE, Access, Cluster, Replicas, TokenFor};
+use tests::process::{Process, eventually, free_address};
+use tests::toolbox;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Streaming};
+
+/// A coordinator that leads, and pods that nobody runs: a token needs its pod's object only.
+struct Rig {
+    access: Access,
+    namespace: String,
+    replicas: Replicas,
+    authority: PathBuf,
+}
+
+impl Rig {
+    fn start(cluster: &Cluster) -> Self {
+        let access = cluster.access().clone();
+        let namespace = cluster.namespace("access");
+        Replicas::define(&access);
+        let account = ["--namespace", &namespace, "get", "serviceaccount", "default"];
+        eventually("the service account", || access.try_kubectl(&account).ok());
+        access.apply(&format!(
+            r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: builds, namespace: {namespace}}}
+spec: {{maxJobs: 8, maxJobsPerWorker: 2}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {{name: feeds, namespace: {namespace}}}
+spec: {{cluster: builds, streams: [{{name: a}}]}}
+"
+        ));
+        let mut replicas = Replicas::new(&access, &namespace, &[]);
+        replicas.start();
+        let authority = replicas.authority();
+        let leader = replicas.leader();
+        assert_eq!(leader, 0);
+        Self { access, namespace, replicas, authority }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.replicas.running[0].grpc
+    }
+
+    fn cluster(&self) -> String {
+        format!("{}/builds", self.namespace)
+    }
+
+    /// Creates a pod that is never placed, as a worker where `label` says of which cluster; gives
+    /// its UID.
+    fn pod(&self, name: &str, label: Option<&str>) -> String {
+        let labels = label.map(|cluster| json!({ "leasehold.dev/cluster": cluster }));
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": self.namespace, "labels": labels },
+            "spec": {
+                "nodeSelector": { "nobody": "runs-it" },
+                "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }],
+            },
+        });
+        self.access.apply(&pod.to_string());
+        let uid = ["get", "pod", name, "--output=jsonpath={.metadata.uid}"];
+        self.access.kubectl(&[&["--namespace", &self.namespace], &uid[..]].concat())
+    }
+
+    fn delete(&self, pod: &str) {
+        let delete = ["--namespace", &self.namespace, "delete", "pod", pod, "--wait=true"];
+        self.access.kubectl(&delete);
+    }
+
+    async fn token(&self, audience: &str, pod: Option<(&str, &str)>) -> String {
+        let wanted = TokenFor {
+            namespace: &self.namespace,
+            service_account: "default",
+            audience: Some(audience),
+            pod,
+            seconds: 600,
+        };
+        self.access.token(wanted).await.expect("a token")
+    }
+
+    /// Starts a real agent for `worker`.
+    fn agent(&self, worker: &str, case: &str, credentials: &Credentials<'_>) -> Process {
+        let folder = self.replicas.folder();
+        let mut command = Command::new(toolbox::binary("leasehold-agent"));
+        command.args(["run", "--coordinator", &self.address().to_string()]);
+        command.args(["--cluster", &self.cluster(), "--worker", worker]);
+        command.args(["--listen", &free_address().to_string()]);
+        if credentials.tls {
+            command.arg("--tls-ca").arg(&self.authority);
+            command.args(["--tls-server-name", &self.server_name()]);
+        }
+        if let Some(token) = credentials.token {
+            let file = folder.join(format!("{case}.token"));
+            std::fs::write(&file, token).expect("the token is written");
+            command.arg("--token-file").arg(file);
+        }
+        Process::start(&mut command, &folder.join(format!("{case}.log")))
+    }
+
+    fn server_name(&self) -> String {
+        format!("leasehold-coordinator.{}.svc", self.namespace)
+    }
+
+    async fn channel(&self) -> Channel {
+        let ca = std::fs::read(&self.authority).expect("the authority");
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+        let tls = tls.domain_name(self.server_name());
+        let endpoint = Endpoint::from_shared(format!("https://{}", self.address()));
+        let endpoint = endpoint.and_then(|endpoint| endpoint.tls_config(tls));
+        endpoint.expect("an endpoint").connect().await.expect("a connection")
+    }
+
+    async fn dial(&self, token: &str) -> Peer {
+        let (to, messages) = mpsc::channel(16);
+        let request = with_token(ReceiverStream::new(messages), token);
+        let session = SessionServiceClient::new(self.channel().await).open_session(request).await;
+        Peer { to, from: session.expect("a session").into_inner() }
+    }
+
+    async fn admin(&self) -> AdminServiceClient<Channel> {
+        AdminServiceClient::new(self.channel().await)
+    }
+}
+
+struct Credentials<'a> {
+    tls: bool,
+    token: Option<&'a str>,
+}
+
+/// A peer that speaks the protocol as the test wants it.
+struct Peer {
+    to: mpsc::Sender<OpenSessionRequest>,
+    from: Streaming<OpenSessionResponse>,
+}
+
+impl Peer {
+    async fn say(&self, message: Said) {
+        // The coordinator may have ended the session: the test sees that by what it hears.
+        let _ = self.to.send(OpenSessionRequest { message: Some(message) }).await;
+    }
+
+    async fn say_hello(&self, rig: &Rig, worker: &str) {
+        self.say(Said::Hello(Hello {
+            protocol: PROTOCOL_VERSION,
+            cluster: rig.cluster(),
+            worker: worker.into(),
+            incarnation: 1,
+            link: 1,
+            stops_worker: true,
+            ..Hello::default()
+        }))
+        .await;
+    }
+
+    async fn hear(&mut self) -> Heard {
+        let heard = self.from.message().await.expect("a message").expect("no end yet");
+        heard.message.expect("a message in it")
+    }
+
+    /// What ends the session; whatever is granted before is passed over.
+    async fn refusal(&mut self) -> Refusal {
+        loop {
+            match self.hear().await {
+                Heard::Refusal(refusal) => return refusal,
+                Heard::Welcome(_) | Heard::Grant(_) => {}
+            }
+        }
+    }
+
+    async fn welcome(&mut self) -> u64 {
+        match self.hear().await {
+            Heard::Welcome(welcome) => welcome.epoch,
+            other => panic!("no welcome: {other:?}"),
+        }
+    }
+}
+
+fn with_token<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    let value = format!("Bearer {token}").parse().expect("a value");
+    request.metadata_mut().insert("authorization", value);
+    request
+}
+
+fn refused(log: &Process, words: &[&str]) {
+    eventually(&format!("{words:?} in the agent's log"), || {
+        let log = log.log();
+        words.iter().all(|word| log.contains(word)).then_some(())
+    });
+}
+
+/// The token with other claims, signed by the API server's own key; none where that is not ours.
+fn forged(cluster: &Cluster, token: &str, alter: impl FnOnce(&mut Value)) -> Option<String> {
+    let Cluster::Own(plane) = cluster else { return None };
+    let key = std::fs::read_to_string(plane.folder().join("pki/tokens.key")).expect("a key");
+    let key = rcgen::KeyPair::from_pem(&key).expect("a key");
+    let claims = token.split('.').nth(1).expect("three parts");
+    let claims = URL_SAFE_NO_PAD.decode(claims).expect("base64");
+    let mut claims: Value = serde_json::from_slice(&claims).expect("JSON");
+    alter(&mut claims);
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let text = format!("{}.{}", part(&json!({ "alg": "ES256", "typ": "JWT" })), part(&claims));
+    let signature = raw(&key.sign(text.as_bytes()).expect("a signature"));
+    Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}
+
+/// An ECDSA signature as JWTs have it (RFC 7518, 3.4): both numbers in 32 bytes, without ASN.1.
+fn raw(der: &[u8]) -> Vec<u8> {
+    let mut rest = &der[2..];
+    let mut raw = Vec::new();
+    for _ in 0..2 {
+        let length = usize::from(rest[1]);
+        let number = &rest[2..2 + length];
+        let number = &number[number.len().saturating_sub(32)..];
+        raw.extend(std::iter::repeat_n(0, 32 - number.len()));
+        raw.extend(number);
+        rest = &rest[2 + length..];
+    }
+    raw
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let rig = Rig::start(cluster);
+    let uid = rig.pod("w-0", Some("builds"));
+    let other_uid = rig.pod("w-1", Some("builds"));
+    let bare_uid = rig.pod("bare", None);
+    let elsewhere_uid = rig.pod("elsewhere", Some("nightly"));
+    let gone_uid = rig.pod("gone", Some("builds"));
+    let good = rig.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let others = rig.token(AUDIENCE, Some(("w-1", &other_uid))).await;
+    let bare = rig.token(AUDIENCE, Some(("bare", &bare_uid))).await;
+    let elsewhere = rig.token(AUDIENCE, Some(("elsewhere", &elsewhere_uid))).await;
+    let gone = rig.token(AUDIENCE, Some(("gone", &gone_uid))).await;
+    rig.delete("gone");
+    let unmeant = rig.token("https://other.example", Some(("w-0", &uid))).await;
+    let unbound = rig.token(AUDIENCE, None).await;
+    let middle = good.len() - 20;
+    let swapped = if &good[middle..=middle] == "A" { "B" } else { "A" };
+    let tampered = format!("{}{swapped}{}", &good[..middle], &good[middle + 1..]);
+    let expired = forged(cluster, &good, |claims| {
+        let long_ago = |hours: i64| claims["iat"].as_i64().expect("a time") - 3600 * hours;
+        let (from, to) = (long_ago(2), long_ago(1));
+        (claims["iat"], claims["nbf"], claims["exp"]) = (json!(from), json!(from), json!(to));
+    });
+
+    let tls = |token| Credentials { tls: true, token: Some(token) };
+    let cases = [
+        ("tampered", "w-0", tls(&tampered), vec!["Unauthorized", "refuses the token"]),
+        ("nonsense", "w-0", tls("nonsense"), vec!["Unauthorized", "refuses the token"]),
+        ("others", "w-0", tls(&others), vec!["Unauthorized", "of pod \\\"w-1\\\""]),
+        ("unmeant", "w-0", tls(&unmeant), vec!["Unauthorized", "audience"]),
+        ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "bound to no pod"]),
+        ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
+        ("elsewhere", "elsewhere", tls(&elsewhere), vec!["Unauthorized", "cluster=nightly"]),
+        ("gone", "gone", tls(&gone), vec!["Unauthorized", "refuses the token"]),
+        ("none", "w-0", Credentials { tls: true, token: None }, vec!["Unauthorized", "no token"]),
+        ("plain", "w-0", Credentials { tls: false, token: None }, vec!["TLS"]),
+    ];
+    let expired_case = expired.as_deref().map(|token| {
+        ("expired", "w-0", tls(token), vec!["Unauthorized", "refuses the token", "expired"])
+    });
+    let cases = cases.into_iter().chain(expired_case);
+    let started: Vec<_> = cases
+        .map(|(case, worker, credentials, words)| (rig.agent(worker, case, &credentials), words))
+        .collect();
+    for (agent, words) in &started {
+        refused(agent, words);
+        assert!(!agent.log().contains("welcomed"), "{}", agent.log());
+        for secret in [&good, &others, &unmeant, &unbound] {
+            assert!(!agent.log().contains(secret.as_str()), "a token in a log");
+        }
+    }
+    // The right one is welcome, and what it may hold is written to its pod before it holds it.
+    let agent = rig.agent("w-0", "good", &tls(&good));
+    refused(&agent, &["welcomed"]);
+    let read = ["get", "pod", "w-0", "--output=jsonpath={.metadata.annotations}"];
+    let read = [&["--namespace", &rig.namespace], &read[..]].concat();
+    eventually("the exposure", || {
+        let annotations = rig.access.kubectl(&read);
+        annotations.contains("leasehold.dev/exposure").then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let rig = Rig::start(cluster);
+    let uid = rig.pod("w-0", Some("builds"));
+    let token = rig.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let honest = rig.agent("w-0", "honest", &Credentials { tls: true, token: Some(&token) });
+    refused(&honest, &["welcomed"]);
+    let hostile_uid = rig.pod("w-1", Some("builds"));
+    let hostile = rig.token(AUDIENCE, Some(("w-1", &hostile_uid))).await;
+
+    // A person who may read sees what there is.
+    let person = reader(&rig).await;
+    let mut admin = rig.admin().await;
+    let owner = async |admin: &mut AdminServiceClient<Channel>| {
+        let set = format!("{}/feeds", rig.namespace);
+        let request = GetStreamRequest { set, stream: "a".into() };
+        let answer = admin.get_stream(with_token(request, &person)).await;
+        let stream = answer.expect("a stream").into_inner().stream.expect("a stream");
+        stream.claims.into_iter().map(|claim| claim.worker).collect::<Vec<_>>()
+    };
+    while owner(&mut admin).await != ["w-0"] {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+
+    // Hello for another worker.
+    let mut peer = rig.dial(&hostile).await;
+    peer.say_hello(&rig, "w-0").await;
+    let refusal = peer.refusal().await;
+    assert_eq!(refusal.reason(), RefusalReason::Unauthorized, "{refusal:?}");
+    assert!(refusal.message.contains("cannot speak for"), "{refusal:?}");
+
+    // A second hello on a link that is proven for one worker.
+    let mut peer = rig.dial(&hostile).await;
+    peer.say_hello(&rig, "w-1").await;
+    peer.welcome().await;
+    peer.say_hello(&rig, "w-0").await;
+    assert_eq!(peer.refusal().await.reason(), RefusalReason::Invalid);
+
+    // A report and a beat that claim, and give back, what is another's.
+    let mut peer = rig.dial(&hostile).await;
+    peer.say(Said::Hello(Hello {
+        protocol: PROTOCOL_VERSION,
+        cluster: rig.cluster(),
+        worker: "w-1".into(),
+        incarnation: 2,
+        link: 1,
+        stops_worker: true,
+        ..Hello::default()
+    }))
+    .await;
+    let epoch = peer.welcome().await;
+    let stream = StreamRef { set: format!("{}/feeds", rig.namespace), stream: "a".into() };
+    let token = Some(Token { epoch, seq: 1 });
+    peer.say(Said::Report(Report {
+        epoch,
+        nonce: 1,
+        pool: Some(HeldPool { token, size: 8 }),
+        streams: vec![HeldStream { stream: Some(stream.clone()), token, ..Default::default() }],
+        running: Some(0),
+        drain: DrainPhase::Working.into(),
+        ..Report::default()
+    }))
+    .await;
+    peer.say(Said::Beat(Beat {
+        epoch,
+        nonce: 2,
+        running: Some(0),
+        drain: DrainPhase::Working.into(),
+        released: vec![Release { stream: Some(stream), token }],
+        ..Beat::default()
+    }))
+    .await;
+    // Once the coordinator has answered, it has taken both in.
+    while !matches!(peer.hear().await, Heard::Grant(_) | Heard::Refusal(_)) {}
+    assert_eq!(owner(&mut admin).await, ["w-0"]);
+    assert!(!honest.log().contains("revoked"), "{}", honest.log());
+
+    // Calls of people with an agent's token.
+    let list = ListWorkersRequest { cluster: rig.cluster(), ..Default::default() };
+    let status = admin.list_workers(with_token(list, &hostile)).await.expect_err("a list");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert!(status.message().contains("get workerclusters.leasehold.dev"), "{status:?}");
+    let worker = || (rig.cluster(), "w-0".to_owned());
+    let (cluster_name, name) = worker();
+    let drain = DrainWorkerRequest { cluster: cluster_name, worker: name };
+    let status = admin.drain_worker(with_token(drain.clone(), &hostile)).await.expect_err("ok");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    // Whoever may read may not yet change; and who shows nothing gets nothing.
+    let status = admin.drain_worker(with_token(drain, &person)).await.expect_err("a drain");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert!(status.message().contains("create workerclusters/drain"), "{status:?}");
+    let (cluster_name, name) = worker();
+    let get = GetWorkerRequest { cluster: cluster_name, worker: name };
+    let status = admin.get_worker(get).await.expect_err("a worker");
+    assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_session_ends_with_its_pod_and_its_token_opens_no_other() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let rig = Rig::start(cluster);
+    let uid = rig.pod("w-0", Some("builds"));
+    let token = rig.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let mut peer = rig.dial(&token).await;
+    peer.say_hello(&rig, "w-0").await;
+    peer.welcome().await;
+    rig.delete("w-0");
+    let refusal = peer.refusal().await;
+    assert_eq!(refusal.reason(), RefusalReason::GoAway, "{refusal:?}");
+    assert!(refusal.message.contains("gone"), "{refusal:?}");
+    // The token was good a moment ago, and its review is remembered: the pod is looked at.
+    let mut peer = rig.dial(&token).await;
+    peer.say_hello(&rig, "w-0").await;
+    assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
+    // A later pod of the name is somebody else.
+    let later = rig.pod("w-0", Some("builds"));
+    let mut peer = rig.dial(&token).await;
+    peer.say_hello(&rig, "w-0").await;
+    let refusal = peer.refusal().await;
+    assert_eq!(refusal.reason(), RefusalReason::Unauthorized, "{refusal:?}");
+    let token = rig.token(AUDIENCE, Some(("w-0", &later))).await;
+    let mut peer = rig.dial(&token).await;
+    peer.say_hello(&rig, "w-0").await;
+    peer.welcome().await;
+}
+
+/// The token of somebody who may read the custom resources of the namespace.
+async fn reader(rig: &Rig) -> String {
+    rig.access.apply(&format!(
+        r"
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: ada, namespace: {0}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: leasehold-reader, namespace: {0}}}
+rules:
+- apiGroups: [leasehold.dev]
+  resources: [workerclusters, streamsets]
+  verbs: [get]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: ada, namespace: {0}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: leasehold-reader}}
+subjects: [{{kind: ServiceAccount, name: ada, namespace: {0}}}]
+",
+        rig.namespace
+    ));
+    let wanted = TokenFor {
+        namespace: &rig.namespace,
+        service_account: "ada",
+        audience: Some(AUDIENCE),
+        pod: None,
+        seconds: 600,
+    };
+    rig.access.token(wanted).await.expect("a token")
+}
