@@ -17,6 +17,8 @@ mod harness;
 mod leaders;
 #[path = "kubernetes/lossy_proxy.rs"]
 mod lossy_proxy;
+#[path = "kubernetes/operator.rs"]
+mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/real_node.rs"]
@@ -27,5 +29,7 @@ mod rollout;
 mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
+#[path = "kubernetes/upgrade.rs"]
+mod upgrade;
 #[path = "kubernetes/wanted.rs"]
 mod wanted;

@@ -65,6 +65,21 @@ impl Election {
         })
     }
 
+    /// Waits, too, until every other replica sends agents to that one.
+    fn settles_above(&self, epoch: u64) -> (usize, Lease) {
+        eventually("standbys that redirect to the leader", || {
+            let (leader, lease) = self.leads_above(epoch);
+            let address = self.replicas.running[leader].grpc.to_string();
+            let others = self.replicas.running.iter().enumerate().filter(|(at, _)| *at != leader);
+            let redirect = |(_, it): (usize, &Operator)| {
+                let log = it.process.log();
+                let told = log.lines().filter(|line| line.contains("another replica leads"));
+                told.last().is_some_and(|line| line.contains(&address))
+            };
+            others.into_iter().all(redirect).then_some((leader, lease))
+        })
+    }
+
     /// Waits until the holder has renewed so many times from now.
     fn renews(&self, times: u32) -> Lease {
         let mut last = self.lease().expect("a Lease");
@@ -107,6 +122,17 @@ impl Election {
             }
         }
         assert!(!terms.is_empty() && terms.values().all(|times| *times == 1), "{terms:?}");
+    }
+}
+
+impl Drop for Election {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let running = self.replicas.running.iter().map(|replica| replica.process.log());
+            for log in self.past.iter().cloned().chain(running) {
+                eprintln!("--- a replica\n{log}");
+            }
+        }
     }
 }
 
@@ -184,16 +210,8 @@ fn of_three_replicas_one_leads_through_every_crash() {
     }
     let mut epoch = 0;
     for round in 0..4 {
-        let (leader, lease) = election.leads_above(epoch);
+        let (leader, lease) = election.settles_above(epoch);
         epoch = lease.epoch;
-        for at in (0..3).filter(|at| *at != leader) {
-            let address = election.replicas.running[leader].grpc.to_string();
-            eventually("a standby that redirects to the leader", || {
-                let log = election.replicas.running[at].process.log();
-                let told = log.lines().filter(|line| line.contains("another replica leads"));
-                told.last().is_some_and(|line| line.contains(&address)).then_some(())
-            });
-        }
         match round % 2 {
             0 => election.kill(leader),
             _ => election.stop(leader),
@@ -208,7 +226,7 @@ fn of_three_replicas_one_leads_through_every_crash() {
 fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("stopped");
-    let flags = ["--leadership", "4s", "--takeover-after", "500ms"];
+    let flags = ["--leadership", "4s", "--takeover-after", "1s"];
     let mut election = Election::new(cluster.access(), &namespace, &flags);
     election.start();
     let (old, first) = election.leads_above(0);

@@ -399,19 +399,19 @@ mod tests {
     #[tokio::test]
     async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
         let election = election();
-        let earlier = |sight| election.earlier(sight, Duration::ZERO);
-        assert_eq!(earlier(Some(&sight("other_1", 7))), MINUTE);
-        assert_eq!(earlier(Some(&sight("", 7))), Duration::ZERO, "it released");
-        assert_eq!(earlier(Some(&sight("me_1", 7))), Duration::ZERO, "it is this process");
+        let earlier = |sight: Option<Sight>| election.earlier(sight.as_ref(), Duration::ZERO);
+        assert_eq!(earlier(Some(sight("other_1", 7))), MINUTE);
+        assert_eq!(earlier(Some(sight("", 7))), Duration::ZERO, "it released");
+        assert_eq!(earlier(Some(sight("me_1", 7))), Duration::ZERO, "it is this process");
         assert_eq!(earlier(None), 2 * MINUTE, "a deleted Lease may have been anybody's");
         assert_eq!(election.earlier(None, 5 * MINUTE), 5 * MINUTE);
         // One that took over from a leader that hung, and released, leaves that one behind.
         let mut behind = sight("", 8);
         behind.earlier = MINUTE / 2;
-        assert_eq!(earlier(Some(&behind)), MINUTE / 2);
+        assert_eq!(earlier(Some(behind)), MINUTE / 2);
         let mut behind = sight("other_1", 8);
         behind.earlier = 3 * MINUTE;
-        assert_eq!(earlier(Some(&behind)), 3 * MINUTE);
+        assert_eq!(earlier(Some(behind)), 3 * MINUTE);
     }
 
     #[test]

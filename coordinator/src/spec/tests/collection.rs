@@ -37,7 +37,8 @@ impl Cluster {
         self.0.put_map(&map, &keys, &data);
     }
 
-    /// What is in force: clusters with their budgets, sets with their cluster and streams.
+    /// What is in force: clusters with their budgets, sets with their cluster and streams, and sets
+    /// of which nothing is known.
     fn in_force(&mut self) -> (Vec<String>, Vec<String>) {
         let reading = self.0.read();
         let desired = reading.desired.unwrap();
@@ -46,8 +47,9 @@ impl Cluster {
             let streams: Vec<&str> = set.streams.iter().map(|s| s.name.as_str()).collect();
             format!("{name} on {}: {}", set.cluster, streams.join(" "))
         });
+        let unread = desired.unread.iter().map(|name| format!("{name} is unread"));
         let problems = reading.problems.iter().map(ToString::to_string).collect();
-        (clusters.chain(sets).collect(), problems)
+        (clusters.chain(sets).chain(unread).collect(), problems)
     }
 }
 
@@ -73,7 +75,9 @@ fn names_are_those_of_the_namespace() {
     api.put("StreamSet", "prod/cars", set.clone());
     api.put("StreamSet", "dev/cars", set);
     let (in_force, problems) = api.in_force();
-    assert_eq!(in_force, ["ci/builds 8", "prod/builds 9", "prod/cars on prod/builds: a"]);
+    let there = ["ci/builds 8", "prod/builds 9", "prod/cars on prod/builds: a"];
+    assert_eq!(in_force[..3], there);
+    assert_eq!(in_force[3..], ["dev/cars is unread"]);
     assert_eq!(problems.len(), 1, "{problems:?}");
     let words = "StreamSet dev/cars: spec.cluster: cluster \"dev/builds\" is not defined";
     assert!(problems[0].starts_with(words), "{problems:?}");
@@ -120,8 +124,9 @@ fn a_set_waits_for_its_lists_and_keeps_its_version_while_one_is_wrong() {
     let mut api = Cluster::new();
     api.put("WorkerCluster", "ci/builds", builds(8));
     api.put("StreamSet", "ci/cars", from_map("a.txt"));
-    // Not read yet, which is no fault of anybody's.
-    assert_eq!(api.in_force(), (vec!["ci/builds 8".to_owned()], vec![]));
+    // Not read yet, which is no fault of anybody's, and no reason to take streams away.
+    let unread = vec!["ci/builds 8".to_owned(), "ci/cars is unread".to_owned()];
+    assert_eq!(api.in_force(), (unread, vec![]));
     api.list("ci/list", &["a.txt"], &[("a.txt", "x\ny\n")]);
     let set = "ci/cars on ci/builds: first x y";
     assert_eq!(api.in_force(), (vec!["ci/builds 8".to_owned(), set.to_owned()], vec![]));

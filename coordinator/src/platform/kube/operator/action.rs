@@ -12,7 +12,9 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::super::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER};
+use super::super::names::{
+    DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER, STREAMS_ANNOTATION,
+};
 use super::super::pods::{PodFacts, PodName, Pods};
 use super::events::Reason;
 use super::standing::Mark;
@@ -43,6 +45,8 @@ pub(super) enum Target {
 pub(super) enum What {
     /// Mark a pod for a drain.
     Mark(Arc<PodFacts>, Mark),
+    /// Write down which streams a pod began with.
+    Began(Arc<PodFacts>, String),
     /// Say that a pod's removal costs so much.
     Cost(Arc<PodFacts>, i32),
     /// Write the label of busy pods, or strike it.
@@ -90,7 +94,11 @@ impl Action {
     pub(super) fn rank(&self) -> u8 {
         match self.what {
             What::Busy(_, true) => 0,
-            What::Mark(..) | What::Cost(..) | What::Replace(_) | What::Apply(_) => 1,
+            What::Mark(..)
+            | What::Cost(..)
+            | What::Began(..)
+            | What::Replace(_)
+            | What::Apply(_) => 1,
             What::Busy(_, false) => 2,
         }
     }
@@ -129,6 +137,9 @@ impl Action {
         match &self.what {
             What::Mark(pod, mark) => {
                 annotate(client, pod, DRAIN_ANNOTATION, mark.text().into()).await
+            }
+            What::Began(pod, streams) => {
+                annotate(client, pod, STREAMS_ANNOTATION, streams.clone()).await
             }
             What::Cost(pod, cost) => {
                 annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await

@@ -56,7 +56,7 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 /// A pod of the workload `ci` from words: its name, and then of these: `jobs=N`, `unknown`,
 /// `streams=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`, `node`,
 /// `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`, `hash=TEXT`,
-/// `age=N`, `labelled`.
+/// `age=N`, `labelled`, `began=TEXT`.
 pub(super) fn pod(words: &str) -> Standing {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
@@ -92,6 +92,7 @@ pub(super) fn pod(words: &str) -> Standing {
                 let age = Duration::from_secs(number().into());
                 facts.created_at = Some(Timestamp::UNIX_EPOCH - age);
             }
+            ("began", _) => facts.streams = Some(value.into()),
             ("labelled", _) => facts.busy = true,
             (word, _) => panic!("what is {word}?"),
         }
@@ -118,6 +119,7 @@ fn bare(name: &str) -> PodFacts {
         cluster: Some(self::name()),
         busy: false,
         drain: None,
+        streams: None,
         exposures: Default::default(),
         generation: None,
         deletion_cost: None,

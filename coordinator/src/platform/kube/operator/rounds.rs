@@ -13,16 +13,18 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{Leadership, WorkerView};
-use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::super::desired::Objects;
 use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use super::super::pods::PodFacts;
 use super::super::resources::WorkerCluster;
 use super::action::{Action, Done, What};
 use super::memory::Memory;
+use super::restart::Shares;
 use super::seen::Seen;
 use super::standing::Standing;
 use super::tell::Tell;
@@ -31,10 +33,12 @@ use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, disruption, nodes};
 use crate::clock;
 use crate::driver::Stopped;
-use crate::spec::manifest::WorkloadKind;
+use crate::spec::manifest::{RefreshSpec, WorkloadKind};
 
 /// Between the starts of two rounds.
 const EVERY: Duration = Duration::from_millis(250);
+/// Between two looks at the streams of sets that want restarts: it looks at each of them.
+const SHARES_EVERY: Duration = Duration::from_secs(1);
 /// Calls that one round makes.
 const ACTIONS_MAX: usize = 256;
 /// Calls that are under way at once.
@@ -49,6 +53,9 @@ pub(super) struct Rounds {
     budgets: Seen<i64>,
     /// Cordoned nodes. Where nodes may not be read, none is known to be, and nobody waits for it.
     nodes: Seen<()>,
+    /// Who owns what of the sets that want restarts, and when that was looked at.
+    shares: BTreeMap<ClusterName, Shares>,
+    shares_at: Moment,
     memory: Memory,
     tell: Tell,
     states: watch::Sender<Workloads>,
@@ -77,6 +84,8 @@ impl Rounds {
             ),
             budgets: Seen::start(apis::<PodDisruptionBudget>(&context), &made, generation),
             nodes: Seen::start(nodes, &all, nodes::cordoned),
+            shares: BTreeMap::new(),
+            shares_at: Moment(0),
             memory: Memory::default(),
             tell: Tell::new(context.events.clone()),
             states,
@@ -99,6 +108,7 @@ impl Rounds {
             if !self.is_synced() {
                 continue;
             }
+            self.look_at_shares(&objects).await?;
             let cordoned = self.nodes.names();
             let mut pods = self.pods();
             let mut turns = Vec::new();
@@ -133,6 +143,36 @@ impl Rounds {
             };
             found.into_iter().map(|(views, name)| (name, by_name(views))).collect()
         }))
+    }
+
+    /// Looks at the streams of sets that want restarts, at most every [`SHARES_EVERY`].
+    async fn look_at_shares(&mut self, objects: &Objects) -> Result<(), Stopped> {
+        let now = clock::now();
+        if now.since(self.shares_at) < SHARES_EVERY {
+            // A pod is judged by a new look only.
+            self.shares.clear();
+            return Ok(());
+        }
+        self.shares_at = now;
+        let mut wanted: BTreeMap<ClusterName, Vec<SetName>> = BTreeMap::new();
+        for (name, seen) in &objects.sets {
+            let set = &seen.object;
+            let namespace = set.namespace().unwrap_or_default();
+            let cluster = ClusterName::in_namespace(&namespace, &set.spec.cluster);
+            if let (RefreshSpec::Restart, Ok(cluster)) = (set.spec.refresh, cluster) {
+                wanted.entry(cluster).or_default().push(name.clone());
+            }
+        }
+        if wanted.is_empty() {
+            self.shares.clear();
+            return Ok(());
+        }
+        let look = self.context.handle.ask(move |core, now| {
+            let of = |(cluster, sets): (_, Vec<_>)| (cluster, Shares::of(core, &sets, now));
+            wanted.into_iter().map(of).collect()
+        });
+        self.shares = look.await?;
+        Ok(())
     }
 
     fn is_synced(&self) -> bool {
@@ -177,7 +217,8 @@ impl Rounds {
             WorkloadKind::StatefulSet => self.stateful_sets.find(&namespace, &wanted.name),
         });
         let now = clock::now();
-        let look = Look { cluster, name, team, workload, cordoned, now };
+        let shares = self.shares.get(name);
+        let look = Look { cluster, name, team, workload, shares, cordoned, now };
         let mut turn = turn(look, &mut self.memory);
         if cluster.metadata.deletion_timestamp.is_none() {
             let body = disruption::body(cluster);
@@ -273,7 +314,7 @@ impl Rounds {
                     What::Apply(body) => {
                         self.memory.applied.note(action.target, body, generation, now);
                     }
-                    What::Cost(..) | What::Busy(..) | What::Replace(_) => {}
+                    What::Began(..) | What::Cost(..) | What::Busy(..) | What::Replace(_) => {}
                 }
             }
         }

@@ -80,7 +80,7 @@ impl Tell {
             What::Apply(_) if action.is_workload() => {
                 tracing::info!(workload = %action.target, "workload applied");
             }
-            What::Apply(_) | What::Cost(..) | What::Busy(..) => {}
+            What::Apply(_) | What::Began(..) | What::Cost(..) | What::Busy(..) => {}
         }
     }
 

@@ -13,6 +13,7 @@ use super::action::{Action, What};
 use super::drains::Stage;
 use super::events::Reason;
 use super::memory::Memory;
+use super::restart::Shares;
 use super::scale_in::{self, Decision};
 use super::standing::{Mark, Standing};
 use super::workload::{self, Role, Wanted, WorkloadFacts, WorkloadState};
@@ -26,6 +27,8 @@ pub(super) struct Look<'a> {
     /// Its pods, all of them.
     pub(super) team: Vec<Standing>,
     pub(super) workload: Option<Arc<WorkloadFacts>>,
+    /// Who owns what of the sets that want restarts.
+    pub(super) shares: Option<&'a Shares>,
     /// Nodes that take nothing new.
     pub(super) cordoned: &'a BTreeSet<String>,
     pub(super) now: Moment,
@@ -52,7 +55,7 @@ pub(super) struct Turn {
 
 /// Decides what is to be done for a cluster.
 pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
-    let Look { cluster, name, mut team, workload, cordoned, now } = look;
+    let Look { cluster, name, mut team, workload, shares, cordoned, now } = look;
     let mut turn = Turn::default();
     // What it has made ends with it.
     let acts = cluster.metadata.deletion_timestamp.is_none();
@@ -79,6 +82,9 @@ pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
         if let Some(what) = fate(index, it, &decision, cordoned) {
             turn.actions.push(Action::of_pod(&it.pod, what));
         }
+    }
+    if let (Some(shares), Some(facts)) = (shares, facts) {
+        refresh(name, shares, facts, &team[..crew], &mut turn, memory);
     }
     if let Some(wanted) = &wanted {
         let replicas = decision.replicas;
@@ -119,6 +125,31 @@ fn scale_in(
         (None, _) => None,
     };
     decision
+}
+
+/// What is to be done for workers that cannot reload.
+fn refresh(
+    name: &ClusterName,
+    shares: &Shares,
+    facts: &WorkloadFacts,
+    crew: &[Standing],
+    turn: &mut Turn,
+    memory: &mut Memory,
+) {
+    if facts.is_mixed() {
+        return;
+    }
+    let round = memory.restarts.entry(name.clone()).or_default();
+    let decided = restart::refresh(shares, facts.replicas, crew, round);
+    for (index, streams) in decided.note {
+        let pod = &crew[index].pod;
+        turn.actions.push(Action::of_pod(pod, What::Began(pod.clone(), streams)));
+    }
+    if let Some(index) = decided.restart {
+        let pod = &crew[index].pod;
+        turn.actions.push(Action::of_pod(pod, What::Mark(pod.clone(), Mark::Restart)));
+    }
+    turn.blocked = turn.blocked.take().or(decided.waits);
 }
 
 /// What people are told where the first pods are marked for a scale-in.

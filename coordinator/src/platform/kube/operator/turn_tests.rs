@@ -27,6 +27,7 @@ fn look_at(
         name: &fixtures::name(),
         team: pods.iter().map(|words| pod(words)).collect(),
         workload: workload.map(Arc::new),
+        shares: None,
         cordoned: &BTreeSet::from(["cordoned".to_owned()]),
         now,
     };
@@ -43,6 +44,7 @@ fn words(turn: &Turn) -> Vec<String> {
             What::Mark(it, mark) => format!("mark {} {}", pod(it), mark.text()),
             What::Cost(it, cost) => format!("cost {} {cost}", pod(it)),
             What::Busy(it, busy) => format!("busy {} {busy}", pod(it)),
+            What::Began(it, streams) => format!("began {} {streams}", pod(it)),
             What::Replace(it) => format!("replace {}", pod(it)),
             What::Apply(body) => format!("apply {}", body["spec"]["replicas"]),
         })

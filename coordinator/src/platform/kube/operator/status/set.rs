@@ -124,7 +124,7 @@ fn stands(view: Option<&SetView>) -> (Stands, Why) {
     if *unplaced > 0 {
         let message = format!(
             "{unplaced} of {streams} streams have no worker: dedicated ones each need a worker of \
-             their own, and a worker owns only so many; raise maxJobs so that there are more workers"
+             their own, and a worker owns only so many; raise maxJobs for more workers"
         );
         return (Stands::Short, Why::new("Unplaced", message));
     }
