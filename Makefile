@@ -32,7 +32,7 @@ demo: binaries ## Two coordinators and six agents with real workers; about a min
 	@KEEP=$(KEEP) cargo run --quiet $(CARGO_FLAGS) -p tests --bin demo
 
 .PHONY: test
-test: fresh-notes binaries tools ## Every test: rooms, simulator, processes, contract, grpcurl. `make test`
+test: fresh-notes binaries tools ## Every test: rooms, simulator, processes, contract, grpcurl, Kubernetes. `make test`
 	@tests/tools/test
 
 .PHONY: simulate

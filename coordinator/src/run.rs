@@ -22,8 +22,9 @@ use crate::driver::{self, Driver};
 use crate::http::{self, HttpState};
 use crate::metrics::Metrics;
 use crate::platform::{Platform, file, kube};
-use crate::server::{self, GrpcPort};
+use crate::server::{self, GrpcPort, Reach};
 use crate::telemetry::Telemetry;
+use crate::tls::trust::Trust;
 use crate::tls::{Certificates, TlsFiles};
 
 /// How long open streams may take to end once everybody was sent away.
@@ -81,6 +82,9 @@ pub struct Options {
     pub sessions_max: usize,
     /// What the gRPC port proves itself with; plain text without it.
     pub tls: Option<Certificates>,
+    /// Whom to trust when the leader is asked on behalf of somebody; with TLS and without this,
+    /// a replica that stands by names the leader instead.
+    pub trust: Option<Trust>,
     /// What describes this process to whoever collects.
     pub resource: Option<Resource>,
     /// Where metrics go beside the Prometheus text.
@@ -111,6 +115,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
     let identity = settings.identity.clone();
+    let mut trust = None;
     let platform = match settings.platform {
         PlatformSettings::Files { manifests, state_dir } => {
             file::start(file::Settings {
@@ -139,6 +144,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
             })
             .await?;
             tls = tls.or(started.certificates);
+            trust = started.trust;
             started.platform
         }
     };
@@ -147,6 +153,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls,
+        trust,
         resource: Some(telemetry.resource.clone()),
         metrics: telemetry.metrics.take(),
     };
@@ -180,13 +187,19 @@ pub async fn serve(
     let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
-    let admin = Admin::new(handle, access);
+    let reach = match (&options.tls, options.trust) {
+        (None, _) => Reach::Plain,
+        (Some(_), Some(trust)) => Reach::Secured(trust),
+        (Some(_), None) => Reach::Not,
+    };
     let port = GrpcPort {
         identity: options.identity,
         socket: sockets.grpc,
         tls: options.tls,
         sessions,
-        admin,
+        admin: Admin::new(handle.clone(), access),
+        handle,
+        reach,
     };
 
     // First the driver stops, then the ports: agents are still told where things stand.

@@ -3,6 +3,7 @@
 
 pub(crate) mod bearer;
 mod codec;
+mod forward;
 mod handshake;
 mod inbound;
 pub(crate) mod incoming;
@@ -11,6 +12,7 @@ mod peer;
 mod service;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_proto::admin::v1::admin_service_server::AdminServiceServer;
@@ -20,13 +22,15 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use self::forward::Forward;
+pub(crate) use self::forward::Reach;
 pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
 use self::peer::Peer;
 use self::service::SessionServer;
 pub(crate) use self::service::UNPROVEN_MAX;
 use crate::admin::Admin;
-use crate::driver::SessionPort;
+use crate::driver::{Handle, SessionPort};
 use crate::tls::Certificates;
 
 /// Connections beyond the sessions': people, probes, and agents that are about to be refused.
@@ -52,6 +56,9 @@ pub(crate) struct GrpcPort {
     pub(crate) tls: Option<Certificates>,
     pub(crate) sessions: SessionPort,
     pub(crate) admin: Admin,
+    pub(crate) handle: Handle,
+    /// How the leader is reached where another replica leads.
+    pub(crate) reach: Reach,
 }
 
 /// Serves the port until `stop`, and then until its streams have ended.
@@ -72,11 +79,13 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    let gate = Arc::clone(&port.sessions.gate);
     let peer = Peer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let admin = Forward::new(admin, port.handle, gate, port.reach);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()

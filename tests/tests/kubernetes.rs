@@ -3,19 +3,31 @@
 
 #[path = "kubernetes/access.rs"]
 mod access;
+#[path = "kubernetes/authority.rs"]
+mod authority;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]
 mod deploy;
+#[path = "kubernetes/election.rs"]
+mod election;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
+#[path = "kubernetes/lossy_proxy.rs"]
+mod lossy_proxy;
+#[path = "kubernetes/operator.rs"]
+mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/status.rs"]
+mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
+#[path = "kubernetes/wanted.rs"]
+mod wanted;

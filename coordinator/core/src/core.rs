@@ -258,7 +258,7 @@ impl Core {
     }
 
     fn desire(&mut self, desired: Arc<Desired>, now: Moment) {
-        self.desired = desired;
+        let before = std::mem::replace(&mut self.desired, desired);
         let desired = self.desired.clone();
         for (name, state) in &mut self.clusters {
             state.defined = desired.clusters.contains_key(name);
@@ -280,7 +280,7 @@ impl Core {
             state.spec = spec.clone();
         }
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
-        self.desire_sets(&desired, now);
+        self.desire_sets(&before, &desired, now);
         let all: Vec<_> = self.conns.values().cloned().collect();
         for key in &all {
             self.register_if_needed(key);
@@ -288,9 +288,10 @@ impl Core {
         self.dirty.extend(all);
     }
 
-    fn desire_sets(&mut self, desired: &Desired, now: Moment) {
+    fn desire_sets(&mut self, before: &Desired, desired: &Desired, now: Moment) {
         let mut changed = BTreeSet::new();
-        let mut altered = Vec::new();
+        // A set of which nothing was known, and that is no more.
+        let mut altered: Vec<_> = before.unread.difference(&desired.unread).cloned().collect();
         let gone = self.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
         for name in gone {

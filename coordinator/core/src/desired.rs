@@ -1,7 +1,7 @@
 //! What the platform wants: clusters and stream sets, each valid by construction. A platform
 //! replaces the whole of it at once, so a half-read folder can never be half in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ pub struct Desired {
     pub clusters: BTreeMap<ClusterName, Arc<Cluster>>,
     /// The stream sets, by name. The cluster that one names exists in `clusters`.
     pub sets: BTreeMap<SetName, Arc<StreamSet>>,
+    /// Sets that exist, and of which nobody can tell at present what they list. Whoever has one of
+    /// their streams keeps it, and nobody is granted another.
+    pub unread: BTreeSet<SetName>,
 }
 
 /// A `WorkerCluster`: workers that share one budget of jobs.

@@ -98,6 +98,7 @@ impl Scenario {
         match verb {
             "cluster" => self.cluster(&pairs),
             "set" => self.set(&plain, &pairs),
+            "unread" => self.unread(plain[0] == "on"),
             "elect" => self.elect(&plain, &pairs),
             "hello" => self.hello(&plain, &pairs),
             "report" => self.report(&plain, &pairs),
@@ -166,11 +167,20 @@ impl Scenario {
                 settle: Duration::ZERO,
             },
         };
+        self.desired.unread.clear();
         self.desired.sets.insert(SetName::new("s").expect("a set"), Arc::new(set));
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
     /// `elect EPOCH [exposed=w1,w2] [pinned=w3] [predecessor-ms=N]`
+    /// Whether the set exists and its list cannot be read, or neither.
+    fn unread(&mut self, unread: bool) {
+        let name = SetName::new("s").expect("a set");
+        self.desired.sets.remove(&name);
+        self.desired.unread = unread.then_some(name).into_iter().collect();
+        self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
+    }
+
     fn elect(&mut self, plain: &[&str], pairs: &Words) {
         self.epoch = Epoch(plain[0].parse().expect("an epoch"));
         let mut exposed = BTreeMap::new();

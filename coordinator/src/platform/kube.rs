@@ -76,6 +76,8 @@ pub struct Started {
     pub platform: Platform,
     /// What to serve with, where the replica makes its own.
     pub certificates: Option<Certificates>,
+    /// Whom to trust when another replica is dialled.
+    pub trust: Option<Trust>,
 }
 
 /// Starts the platform on the present runtime.
@@ -125,7 +127,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         takeover_after: settings.takeover_after,
         leadership: settings.leadership,
         bounds: settings.bounds,
-        trust,
+        trust: trust.clone(),
     };
     let campaign = Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver);
     let is_ready = when_ready(ready, authority.clone());
@@ -144,7 +146,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     });
     let access = Access::Asked(guard.start());
     let platform = Platform { events, commands, problems, access, attend: Some(attend) };
-    Ok(Started { platform, certificates })
+    Ok(Started { platform, certificates, trust })
 }
 
 impl Settings {

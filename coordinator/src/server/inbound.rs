@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason};
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
+};
 use leasehold_types::{ClusterName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;

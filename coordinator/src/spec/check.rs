@@ -29,6 +29,16 @@ pub(crate) enum ObjectId {
     Set(SetName),
 }
 
+impl ObjectId {
+    /// The name, where it is a set's.
+    pub(crate) fn set(&self) -> Option<&SetName> {
+        match self {
+            Self::Cluster(_) => None,
+            Self::Set(name) => Some(name),
+        }
+    }
+}
+
 impl std::fmt::Display for ObjectId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

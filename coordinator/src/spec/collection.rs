@@ -1,7 +1,8 @@
 //! The objects of an API server over time. The rules of the [catalog](super::catalog) hold for
 //! each: what is invalid, and what names a list that is missing or wrong, keeps the version in
 //! force; an object goes only when it is gone. The API server remembers for all processes, so a
-//! first reading builds on nothing: what is invalid then is absent, and reported.
+//! first reading builds on nothing: what is invalid then is absent, and reported. A set that is
+//! absent for that reason is named as unread, so that nobody loses a stream over it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -150,7 +151,9 @@ impl Collection {
             let (file, body) = (called(id), kept.body.clone());
             candidates.insert(id.clone(), Candidate { file, at: Mark::default(), body });
         }
-        let desired = resolve(candidates, &lists, &self.in_force, &mut problems);
+        let sets: Vec<SetName> = self.objects.keys().filter_map(ObjectId::set).cloned().collect();
+        let mut desired = resolve(candidates, &lists, &self.in_force, &mut problems);
+        desired.unread = sets.into_iter().filter(|set| !desired.sets.contains_key(set)).collect();
         if *self.in_force != desired {
             self.in_force = Arc::new(desired);
         }

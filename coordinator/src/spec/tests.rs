@@ -9,6 +9,7 @@ use leasehold_coordinator_core::desired::{Cluster, Desired, Mode, Moves, Policy,
 
 use super::Catalog;
 
+mod collection;
 mod last_good;
 
 fn testdata(name: &str) -> PathBuf {

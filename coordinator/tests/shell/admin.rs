@@ -153,28 +153,6 @@ async fn refusals_name_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_replica_that_stands_by_answers_its_status_and_names_the_leader_otherwise() {
-    let replica = Replica::start(options()).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
-    replica.depose("leader.example:7400").await;
-    let mut admin = admin(&replica).await;
-    soon(async {
-        loop {
-            let status = admin.get_status(GetStatusRequest {}).await.expect("a status");
-            assert!(!status.get_ref().leads);
-            if status.get_ref().leader_address == "leader.example:7400" {
-                break;
-            }
-        }
-    })
-    .await;
-    let answer = admin.list_clusters(ListClustersRequest {}).await;
-    refused(answer, Code::FailedPrecondition, "leader.example:7400");
-    let answer = admin.watch_changes(WatchChangesRequest::default()).await;
-    refused(answer, Code::FailedPrecondition, "leader.example:7400");
-}
-
-#[tokio::test]
 async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
     let replica = Replica::leading().await;
     let agent = join_and_settle(&replica, "w-0", 3, 4).await;

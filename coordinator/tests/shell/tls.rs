@@ -21,9 +21,9 @@ use crate::http::get;
 use crate::replica::{LONG, PATIENCE, Replica, desired, options, soon};
 
 /// An authority, and what it has signed, as files and as PEM.
-struct Pki {
+pub(crate) struct Pki {
     folder: TempDir,
-    ca: String,
+    pub(crate) ca: String,
     client: (String, String),
     /// Signed by another authority.
     stranger: (String, String),
@@ -50,7 +50,7 @@ fn signed_until(by: &Issuer, name: &str, year: i32) -> (String, String) {
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (ours, theirs) = (authority(), authority());
         let (cert, key) = signed(&ours, "localhost");
         let folder = TempDir::new().expect("a folder");
@@ -77,17 +77,17 @@ impl Pki {
         self.folder.path().join(name)
     }
 
-    fn files(&self, cert: &str, key: &str, client_ca: Option<&str>) -> TlsFiles {
+    pub(crate) fn files(&self, cert: &str, key: &str, client_ca: Option<&str>) -> TlsFiles {
         let client_ca = client_ca.map(|name| self.file(name));
         TlsFiles { cert: self.file(cert), key: self.file(key), client_ca }
     }
 
-    async fn replica(&self, client_ca: Option<&str>) -> Replica {
+    pub(crate) async fn replica(&self, client_ca: Option<&str>) -> Replica {
         let tls = self.files("cert.pem", "key.pem", client_ca).follow().expect("good files");
         Replica::start(Options { tls: Some(tls), ..options() }).await
     }
 
-    async fn connect(
+    pub(crate) async fn connect(
         &self,
         replica: &Replica,
         identity: Option<&(String, String)>,

@@ -695,7 +695,9 @@ pub mod admin_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead answers FAILED_PRECONDITION with the leader's address, except for GetStatus.
+    /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
+    /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
+    /// GetStatus is about the replica that is asked.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1234,7 +1236,9 @@ pub mod admin_service_server {
         ) -> std::result::Result<tonic::Response<super::PlanResponse>, tonic::Status>;
     }
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead answers FAILED_PRECONDITION with the leader's address, except for GetStatus.
+    /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
+    /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
+    /// GetStatus is about the replica that is asked.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,

@@ -59,10 +59,11 @@ pub enum Work {
 #[derive(Debug)]
 pub struct Fleet {
     access: Access,
-    folder: tempfile::TempDir,
     work: Work,
     dials: Mutex<Option<Dials>>,
+    /// They go before the folder with their logs does.
     members: Mutex<HashMap<String, Arc<Member>>>,
+    folder: tempfile::TempDir,
 }
 
 /// A pod's processes.

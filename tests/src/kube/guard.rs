@@ -65,7 +65,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.line.lock().map(|mut line| line.take()));
-        // Fails only where it has ended already; waited for, since the dead keep the group's number.
+        // Fails only where it has ended already. The dead keep the group's number until they are
+        // waited for.
         let _ = self.anchor.kill();
         let _ = self.anchor.wait();
         let _ = self.watcher.wait();

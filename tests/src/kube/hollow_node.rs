@@ -51,7 +51,9 @@ impl HollowNode {
         let nodes: Api<Node> = Api::all(client.clone());
         let params = PatchParams::apply(MANAGER).force();
         let labels = json!({
-            "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
         });
         let node = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels },

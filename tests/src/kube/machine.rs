@@ -21,7 +21,7 @@ pub(super) fn allows_nodes() -> Result<(), Reason> {
     if !rustix::process::geteuid().is_root() {
         return Err(forbidden("it needs root".to_owned()));
     }
-    let binaries = ["kubelet", "kube-proxy", "pause"];
+    let binaries = ["kubelet", "kube-proxy", "pause", "coredns"];
     let mut lacking: Vec<&str> =
         binaries.into_iter().filter(|name| binaries::find(name).is_none()).collect();
     lacking.extend(PROGRAMS.into_iter().filter(|name| !is_installed(name)));

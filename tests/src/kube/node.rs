@@ -1,4 +1,4 @@
-//! A real node: containerd, kubelet and kube-proxy in namespaces of their own. Their mounts, their
+//! A real node: containerd, kubelet, kube-proxy and names by CoreDNS, in namespaces of their own. Their mounts, their
 //! packet filter and their processes end with the first process of those namespaces; what is left
 //! on the machine, control groups and a cable, the guard removes.
 
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The image of a pod's sandbox, and of containers whose work does not matter.
 pub const PAUSE_IMAGE: &str = "localhost/pause:1";
+
+/// Where the names of Services end.
+const DOMAIN: &str = "cluster.local";
 
 /// A real node of a control plane.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ impl Node {
         let folder = plane.folder().join(&name);
         std::fs::create_dir(&folder).expect("a folder for the node");
         let (address, pods) = (bridge.node(number), bridge.pods(number));
-        let place = Place { number, address, pods, resolver: bridge.address() };
+        let place = Place { number, address, pods, resolver: bridge.node(1) };
         let mut namespaces = namespaces(plane, &folder);
         let init = until("the node's namespaces", &mut namespaces, || {
             std::fs::read_to_string(folder.join("init")).ok()
@@ -69,6 +72,9 @@ impl Node {
         node.make_control_groups(plane);
         node.start_kubelet(plane);
         node.start_kube_proxy(plane, place);
+        if place.resolver == place.address {
+            node.start_coredns(plane, place);
+        }
         node.wait_until_ready(plane);
         node
     }
@@ -193,7 +199,7 @@ runtime_type = "io.containerd.runc.v2"
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": format!("/{}", self.control_group(plane)),
             "clusterDNS": [place.resolver],
-            "clusterDomain": "cluster.local",
+            "clusterDomain": DOMAIN,
             "containerRuntimeEndpoint": format!("unix://{}", self.socket().display()),
             "evictionHard": {
                 "memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%",
@@ -245,6 +251,20 @@ runtime_type = "io.containerd.runc.v2"
         let mut kube_proxy = self.inside("kube-proxy");
         kube_proxy.arg("--config").arg(file);
         self.others.push(plane.guard.process(&mut kube_proxy, &self.log("kube-proxy")));
+    }
+
+    /// The first node has the name service of all.
+    fn start_coredns(&mut self, plane: &ControlPlane, place: Place) {
+        let settings = format!(
+            "{DOMAIN}:53 {{\nbind {}\nerrors\nkubernetes {DOMAIN} {{\nkubeconfig {}\n}}\n}}\n",
+            place.address,
+            plane.access().kubeconfig().display(),
+        );
+        let file = self.folder.join("Corefile");
+        std::fs::write(&file, settings).expect("written");
+        let mut coredns = self.inside("coredns");
+        coredns.arg("-conf").arg(file);
+        self.others.push(plane.guard.process(&mut coredns, &self.log("coredns")));
     }
 
     fn wait_until_ready(&self, plane: &ControlPlane) {

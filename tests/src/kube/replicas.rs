@@ -27,13 +27,13 @@ pub struct Operator {
 /// Replicas of one installation.
 #[derive(Debug)]
 pub struct Replicas {
+    /// Those that run. They go before the folder with their logs does.
+    pub running: Vec<Operator>,
     access: Access,
     namespace: String,
     folder: tempfile::TempDir,
     flags: Vec<String>,
     starts: usize,
-    /// Those that run.
-    pub running: Vec<Operator>,
 }
 
 impl Replicas {
@@ -45,12 +45,12 @@ impl Replicas {
     #[must_use]
     pub fn new(access: &Access, namespace: &str, flags: &[&str]) -> Self {
         Self {
+            running: Vec::new(),
             access: access.clone(),
             namespace: namespace.to_owned(),
             folder: tempfile::tempdir().expect("a temporary folder"),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             starts: 0,
-            running: Vec::new(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Replicas {
     pub fn define(access: &Access) {
         let folder = toolbox::root().join("deploy/crds");
         let folder = folder.to_str().expect("a folder's name");
-        access.kubectl(&["apply", "--server-side", "--filename", folder]);
+        access.kubectl(&["apply", "--server-side", "--kustomize", folder]);
         let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
         let names = ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"];
         access.kubectl(&[&wait[..], &names].concat());

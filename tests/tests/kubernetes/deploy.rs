@@ -50,8 +50,10 @@ struct Installed<'a> {
 impl<'a> Installed<'a> {
     fn new(access: &'a Access, folder: &Path) -> Self {
         let folder = folder.to_str().expect("UTF-8").to_owned();
-        strictly_apply(access, &["-k", &folder]);
-        Self { access, folder }
+        // Made first, so that half an installation is removed, too.
+        let installed = Self { access, folder };
+        strictly_apply(access, &["-k", &installed.folder]);
+        installed
     }
 }
 

@@ -20,8 +20,8 @@ fn traces(of: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_runs_on_a_real_node_and_nothing_is_left_of_both() {
-    let Some(cluster) = RealCluster::start() else { return };
+fn pods_run_on_real_nodes_a_lost_one_is_noticed_and_nothing_is_left_of_any() {
+    let Some(mut cluster) = RealCluster::start() else { return };
     let access = cluster.access();
     access.apply(&format!(
         r#"
@@ -43,15 +43,25 @@ spec:
     assert_ne!(traces(&bridge), Vec::<String>::new());
     access.kubectl(&["delete", "pod/one", "--timeout=60s"]);
 
+    cluster.add_node();
+    let (access, lost) = (cluster.access(), &cluster.nodes()[1]);
     access.apply(&format!(
         r#"
 apiVersion: v1
 kind: Pod
 metadata: {{name: two}}
-spec: {{containers: [{{name: main, image: "{PAUSE_IMAGE}", imagePullPolicy: Never}}]}}
-"#
+spec:
+  nodeName: {}
+  containers: [{{name: main, image: "{PAUSE_IMAGE}", imagePullPolicy: Never}}]
+"#,
+        lost.name()
     ));
     access.kubectl(&["wait", "--for=condition=Ready", "pod/two", "--timeout=120s"]);
+    let node = format!("node/{}", lost.name());
+    lost.kill_kubelet();
+    access.kubectl(&["wait", "--for=condition=Ready=Unknown", &node, "--timeout=120s"]);
+    lost.start_kubelet(cluster.plane());
+    access.kubectl(&["wait", "--for=condition=Ready", &node, "--timeout=120s"]);
     drop(cluster);
     assert!(!folder.exists());
     assert_eq!(traces(name), Vec::<String>::new());
@@ -59,7 +69,7 @@ spec: {{containers: [{{name: main, image: "{PAUSE_IMAGE}", imagePullPolicy: Neve
 }
 
 #[test]
-fn a_pod_reaches_the_api_server_by_its_service_and_its_log_can_be_read() {
+fn a_pod_reaches_the_api_server_by_its_services_name_and_its_log_can_be_read() {
     let Some(cluster) = RealCluster::shared() else { return };
     let access = cluster.access();
     let image = Image::new("localhost/bash:1", &["/bin/bash", "-c"]);
@@ -75,7 +85,7 @@ spec:
   - name: main
     image: localhost/bash:1
     imagePullPolicy: Never
-    args: ["exec 3<>/dev/tcp/$KUBERNETES_SERVICE_HOST/$KUBERNETES_SERVICE_PORT && echo reached"]
+    args: ["exec 3<>/dev/tcp/kubernetes.default/443 && echo reached"]
 "#,
     );
     let wait = ["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/caller", "--timeout=60s"];

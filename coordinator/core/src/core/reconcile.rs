@@ -18,9 +18,12 @@ impl Core {
         });
         let claims = term.ledger.claims(stream);
         // Nobody else can take it: then whoever works on it goes on.
-        let stays = planned.is_some_and(|(_, planned)| {
-            planned.on.is_none() && matches!(planned.unplaced, None | Some(Unplaced::NoWorker))
-        });
+        let stays = match planned {
+            Some((_, planned)) => {
+                planned.on.is_none() && matches!(planned.unplaced, None | Some(Unplaced::NoWorker))
+            }
+            None => self.desired.unread.contains(&stream.set),
+        };
         let goes_on =
             |key: &WorkerKey| stays && self.observed(key).is_some_and(|it| it.is_working());
         let unwanted = claims.iter().filter(|claim| {

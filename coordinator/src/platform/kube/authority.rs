@@ -399,7 +399,8 @@ impl Keeper {
         tracing::info!(expires_at, "new certificate in force for new connections");
         self.serving.send_replace(serving);
         let signer = signing.certificate.der.clone();
-        self.served = Some(Served { signer, renewed_at: after(now, seconds / 3 * 2) });
+        self.served =
+            Some(Served { signer, renewed_at: after(now, seconds.saturating_mul(2) / 3) });
         Ok(())
     }
 

@@ -338,3 +338,103 @@ pub(crate) fn told(error: &kube::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+impl Sight {
+    /// A Lease as a leader writes it; `renewal` tells its renewals apart.
+    pub(crate) fn example(
+        version: u64,
+        holder: &str,
+        epoch: Epoch,
+        leadership: Duration,
+        renewal: i64,
+    ) -> Self {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some(version.to_string());
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(whole_seconds(leadership)),
+            renew_time: Some(MicroTime(Timestamp::from_second(renewal).expect("a time"))),
+            ..LeaseSpec::default()
+        });
+        annotate(&mut lease, epoch, Some("10.0.0.1:7400"), Duration::ZERO);
+        Self::of(lease).expect("a Lease")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn sight(holder: &str, epoch: u64) -> Sight {
+        Sight::example(40, holder, Epoch(epoch), MINUTE, 1)
+    }
+
+    fn election() -> Election {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = Client::try_from(config).expect("a client");
+        Election::new(client, "ns", "me_1".into(), "10.0.0.2:7400".into(), 2 * MINUTE)
+    }
+
+    #[test]
+    fn an_epoch_is_above_everything_that_may_have_been_one() {
+        let look = |revision, epoch: Option<u64>| Look {
+            revision,
+            sight: epoch.map(|epoch| sight("other_1", epoch)),
+        };
+        // No Lease: it may have been deleted. What it said is not above the store's revision.
+        assert_eq!(next_epoch(&look(41, None), Epoch(0)), Epoch(42));
+        assert_eq!(next_epoch(&look(41, Some(12)), Epoch(0)), Epoch(42));
+        // Agents, or a Lease, remember more than the store: it was restored from a backup.
+        assert_eq!(next_epoch(&look(41, Some(99)), Epoch(0)), Epoch(100));
+        assert_eq!(next_epoch(&look(41, Some(12)), Epoch(99)), Epoch(100));
+        // Somebody has spoiled the annotation.
+        let mut spoiled = look(41, Some(12));
+        spoiled.sight.as_mut().expect("a Lease").epoch = None;
+        assert_eq!(next_epoch(&spoiled, Epoch(0)), Epoch(42));
+    }
+
+    #[tokio::test]
+    async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
+        let election = election();
+        let earlier = |sight: Option<Sight>| election.earlier(sight.as_ref(), Duration::ZERO);
+        assert_eq!(earlier(Some(sight("other_1", 7))), MINUTE);
+        assert_eq!(earlier(Some(sight("", 7))), Duration::ZERO, "it released");
+        assert_eq!(earlier(Some(sight("me_1", 7))), Duration::ZERO, "it is this process");
+        assert_eq!(earlier(None), 2 * MINUTE, "a deleted Lease may have been anybody's");
+        assert_eq!(election.earlier(None, 5 * MINUTE), 5 * MINUTE);
+        // One that took over from a leader that hung, and released, leaves that one behind.
+        let mut behind = sight("", 8);
+        behind.earlier = MINUTE / 2;
+        assert_eq!(earlier(Some(behind)), MINUTE / 2);
+        let mut behind = sight("other_1", 8);
+        behind.earlier = 3 * MINUTE;
+        assert_eq!(earlier(Some(behind)), 3 * MINUTE);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some("7".into());
+        annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
+        let sight = Sight::of(lease.clone()).expect("a Lease");
+        assert_eq!((sight.version, sight.epoch, sight.holder), (7, Some(Epoch(9)), None));
+        assert_eq!(sight.address.as_deref(), Some("a:1"));
+        assert_eq!(sight.earlier, Duration::from_millis(2), "rounded up");
+        annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+        let sight = Sight::of(lease.clone()).expect("a Lease");
+        assert_eq!((sight.address, sight.earlier), (None, Duration::ZERO));
+        lease.metadata.resource_version = Some("seven".into());
+        assert!(Sight::of(lease).is_err());
+    }
+
+    #[test]
+    fn a_duration_is_written_in_whole_seconds_and_never_shortened() {
+        assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
+        assert_eq!(whole_seconds(Duration::from_millis(4_001)), 5);
+        assert_eq!(whole_seconds(Duration::ZERO), 1);
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
+    }
+}

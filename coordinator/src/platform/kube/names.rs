@@ -23,6 +23,8 @@ pub const DRAIN_FOR_SCALE_IN: &str = "scale-in";
 pub const DRAIN_FOR_NODE: &str = "node";
 /// Its streams changed and it cannot reload.
 pub const DRAIN_FOR_RESTART: &str = "restart";
+/// Annotation of a pod: a digest of the streams that it began with, where it cannot reload.
+pub const STREAMS_ANNOTATION: &str = "leasehold.dev/streams";
 /// Annotation of a made workload's pod template: a number that grows when the template changes.
 pub const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
 /// Annotation of a made workload: the digest of its pod template, by which a change is known.

@@ -4,9 +4,12 @@
 
 mod action;
 mod busy;
+mod chronicle;
 mod disruption;
 mod drains;
 mod events;
+#[cfg(test)]
+mod fixtures;
 mod memory;
 mod nodes;
 mod restart;
@@ -63,6 +66,7 @@ pub(crate) async fn run(context: Context) {
     let _ = tokio::join!(
         rounds.run(),
         rounds::mind_joins(context.clone()),
+        chronicle::run(context.clone()),
         status::run(context, workloads),
     );
 }

@@ -21,6 +21,8 @@ use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+#[cfg(test)]
+pub(crate) use self::facts::Owner;
 pub(crate) use self::facts::{Phase, PodFacts, PodName};
 use self::mourner::Mourner;
 use self::roll::Roll;

@@ -234,3 +234,230 @@ impl Vigil {
 
 /// The shortest time between two judgements: none may spin.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A standby with a default takeover of one second; moments are milliseconds from its start.
+    struct Standby {
+        vigil: Vigil,
+        start: Moment,
+        renewals: i64,
+        version: u64,
+    }
+
+    const LEADERSHIP: Duration = Duration::from_secs(300);
+
+    fn standby() -> Standby {
+        let start = Moment(1_000_000_000_000);
+        let second = Duration::from_secs(1);
+        let vigil = Vigil::new("me_1".into(), second, TimeBounds::default(), start);
+        Standby { vigil, start, renewals: 0, version: 0 }
+    }
+
+    impl Standby {
+        fn at(&self, ms: u64) -> Moment {
+            self.start + Duration::from_millis(ms)
+        }
+
+        fn sight(&mut self, holder: &str, epoch: u64) -> Sight {
+            self.version += 1;
+            Sight::example(self.version, holder, Epoch(epoch), LEADERSHIP, self.renewals)
+        }
+
+        /// The watch shows the Lease of this holder, renewed.
+        fn renewed(&mut self, ms: u64, holder: &str, epoch: u64) {
+            self.renewals += 1;
+            self.shown(ms, holder, epoch);
+        }
+
+        /// The watch shows the Lease, as it was renewed last.
+        fn shown(&mut self, ms: u64, holder: &str, epoch: u64) {
+            let sight = self.sight(holder, epoch);
+            let now = self.at(ms);
+            self.vigil.watched(Some(sight), now);
+        }
+
+        fn hears(&mut self, ms: u64, news: News) {
+            let now = self.at(ms);
+            self.vigil.hear(news, now);
+        }
+
+        fn vacancy(&mut self, ms: u64) -> Option<Vacancy> {
+            let now = self.at(ms);
+            match self.vigil.judge(now) {
+                Verdict::Vacant(why) => Some(why),
+                Verdict::Led(_) | Verdict::Unknown => None,
+            }
+        }
+
+        /// Time passes, with a judgement now and then; the first vacancy and when it was found.
+        fn passes(&mut self, from: u64, to: u64) -> Option<(u64, Vacancy)> {
+            let mut times = (from..=to).step_by(50);
+            times.find_map(|ms| self.vacancy(ms).map(|why| (ms, why)))
+        }
+
+        /// Time passes in which the leader renews every two seconds and is heard as often as not.
+        fn lives(&mut self, from: u64, to: u64, heard: bool) {
+            for ms in (from..=to).step_by(250) {
+                if ms % 2_000 == 0 {
+                    self.renewed(ms, "other_1", 7);
+                }
+                if heard {
+                    self.hears(ms, News::Sign(Epoch(7)));
+                }
+                assert_eq!(self.vacancy(ms), None, "at {ms} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_judged_before_the_lease_was_looked_for() {
+        let mut standby = standby();
+        assert_eq!(standby.vacancy(100_000), None);
+        standby.vigil.watched(None, standby.at(100_001));
+        assert_eq!(standby.vacancy(100_001), Some(Vacancy::Absent));
+    }
+
+    #[test]
+    fn a_released_lease_is_vacant_at_once_and_so_is_a_place_taken_unawares() {
+        let mut standby = standby();
+        standby.renewed(0, "other_1", 7);
+        assert_eq!(standby.vacancy(1), None);
+        standby.shown(2, "", 7);
+        assert_eq!(standby.vacancy(2), Some(Vacancy::Released));
+        standby.renewed(3, "me_1", 8);
+        assert_eq!(standby.vacancy(3), Some(Vacancy::Own));
+        // The same replica before its restart is another.
+        standby.renewed(4, "me_0", 9);
+        assert_eq!(standby.vacancy(4), None);
+        assert_eq!(standby.vigil.highest(), Epoch(9));
+    }
+
+    #[test]
+    fn a_leader_lives_as_long_as_it_renews_or_is_heard() {
+        let mut standby = standby();
+        standby.lives(0, 60_000, false);
+        standby.lives(60_250, 120_000, true);
+        for ms in (120_250..=400_000).step_by(250) {
+            standby.hears(ms, News::Sign(Epoch(7)));
+            assert_eq!(standby.vacancy(ms), None, "at {ms} ms: heard, and not renewed");
+        }
+    }
+
+    #[test]
+    fn a_leader_whose_process_has_ended_is_replaced_at_once() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        standby.hears(10_100, News::Broken);
+        assert_eq!(standby.vacancy(10_100), None, "a broken connection alone says nothing");
+        standby.hears(10_110, News::Refused);
+        assert_eq!(standby.vacancy(10_110), Some(Vacancy::Gone));
+        standby.hears(10_120, News::Sign(Epoch(7)));
+        assert_eq!(standby.vacancy(10_120), None, "it is there after all");
+    }
+
+    #[test]
+    fn a_leader_that_could_never_be_reached_is_not_gone() {
+        let mut standby = standby();
+        standby.renewed(0, "other_1", 7);
+        standby.hears(10, News::Refused);
+        standby.hears(20, News::Broken);
+        standby.hears(30, News::Refused);
+        assert_eq!(standby.vacancy(40), None);
+    }
+
+    #[test]
+    fn what_was_heard_of_a_leader_says_nothing_of_the_next() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        standby.hears(10_001, News::Broken);
+        standby.renewed(10_002, "third_1", 8);
+        standby.hears(10_003, News::Refused);
+        assert_eq!(standby.vacancy(10_003), None);
+        standby.hears(10_004, News::Sign(Epoch(7)));
+        let vacant = standby.passes(10_050, 60_000);
+        assert_eq!(vacant, Some((13_050, Vacancy::Silent)), "a sign of another epoch is none");
+    }
+
+    #[test]
+    fn silence_counts_when_neither_signs_nor_renewals_come() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        // The last renewal was at 10 s: one and a half intervals later.
+        assert_eq!(standby.passes(10_050, 60_000), Some((13_000, Vacancy::Silent)));
+
+        let mut standby = self::standby();
+        standby.lives(0, 11_750, true);
+        for ms in (11_800..14_000).step_by(100) {
+            standby.hears(ms, News::Sign(Epoch(7)));
+            assert_eq!(standby.vacancy(ms), None);
+        }
+        // The last sign was at 13.9 s.
+        assert_eq!(standby.passes(13_950, 60_000), Some((14_900, Vacancy::Silent)));
+    }
+
+    #[test]
+    fn a_leader_that_says_it_leads_no_more_gives_no_sign() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        for ms in (10_050..12_950).step_by(50) {
+            standby.hears(ms, News::Sign(Epoch(0)));
+            assert_eq!(standby.vacancy(ms), None);
+        }
+        assert_eq!(standby.passes(12_950, 60_000), Some((13_000, Vacancy::Silent)));
+    }
+
+    #[test]
+    fn nobody_is_silent_while_the_api_server_does_not_answer_nor_at_once_when_it_does() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        standby.vigil.blinded();
+        assert_eq!(standby.passes(10_050, 130_000), None);
+        standby.shown(130_050, "other_1", 7);
+        assert_eq!(standby.passes(130_100, 200_000), Some((133_050, Vacancy::Silent)));
+    }
+
+    #[test]
+    fn an_old_lease_is_over_by_the_standbys_own_clock() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        standby.vigil.blinded();
+        let end = 10_000 + 300_000 * 101 / 100 + 500;
+        assert_eq!(standby.passes(10_050, 400_000), Some((end, Vacancy::Expired)));
+    }
+
+    #[test]
+    fn a_standby_that_was_stopped_itself_starts_to_listen_anew() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        assert_eq!(standby.vacancy(60_000), None);
+        assert_eq!(standby.passes(60_050, 90_000), Some((63_000, Vacancy::Silent)));
+    }
+
+    #[test]
+    fn a_late_sight_is_passed_over_unless_the_api_server_was_away() {
+        let mut standby = standby();
+        let old = standby.sight("other_1", 7);
+        standby.renewed(10, "third_1", 8);
+        standby.vigil.watched(Some(old.clone()), standby.at(20));
+        assert_eq!(standby.vigil.leader().and_then(|it| it.epoch), Some(Epoch(8)));
+        standby.vigil.blinded();
+        standby.vigil.watched(Some(old), standby.at(30));
+        assert_eq!(standby.vigil.leader().and_then(|it| it.epoch), Some(Epoch(7)));
+        assert_eq!(standby.vigil.highest(), Epoch(8), "what was seen stays seen");
+    }
+
+    #[test]
+    fn a_write_that_renews_nothing_is_no_sign_of_life() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        for ms in (10_050..13_000).step_by(50) {
+            standby.shown(ms, "other_1", 7);
+            assert_eq!(standby.vacancy(ms), None);
+        }
+        standby.shown(13_000, "other_1", 7);
+        assert_eq!(standby.vacancy(13_000), Some(Vacancy::Silent));
+    }
+}

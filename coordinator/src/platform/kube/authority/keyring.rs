@@ -90,8 +90,8 @@ impl Keyring {
         self.bundle.iter().map(|certificate| certificate.pem.as_str()).collect()
     }
 
-    /// What is due at `now`, first things first. At a time before the signer's nothing is: the clock
-    /// is wrong, or was.
+    /// What is due at `now`, first things first. At a time before the signer's nothing is: the
+    /// clock is wrong, or was.
     pub(super) fn due(&self, now: UnixTime) -> Option<Step> {
         let signing = &self.signing.certificate;
         if now < signing.from {
@@ -154,15 +154,15 @@ impl Keyring {
 
 /// When a signer's successor is announced: at two thirds of its time.
 fn announcement(signing: &Certificate) -> UnixTime {
-    after(signing.from, signing.seconds() / 3 * 2)
+    after(signing.from, signing.seconds() * 2 / 3)
 }
 
 /// When a successor signs: at five sixths of its predecessor's time; where it was announced late,
 /// after as long a wait as is usual, but before its predecessor's time is over.
 fn promotion(signing: &Certificate, next: &Certificate) -> UnixTime {
-    let sixth = signing.seconds() / 6;
-    let usual = after(signing.from, sixth * 5);
-    let announced = after(next.from, sixth);
-    let latest = after(signing.from, signing.seconds() / 24 * 23);
+    let seconds = signing.seconds();
+    let usual = after(signing.from, seconds * 5 / 6);
+    let announced = after(next.from, seconds / 6);
+    let latest = after(signing.from, seconds * 23 / 24);
     usual.max(announced).min(latest)
 }

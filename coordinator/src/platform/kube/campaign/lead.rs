@@ -18,7 +18,9 @@ use crate::platform::kube::vigil::renewal_interval;
 
 /// Workers that are written down before one renewal.
 const CHANGES_MAX: usize = 256;
-/// How long that may take.
+/// Of those so many at once.
+const WRITTEN_AT_ONCE_MAX: usize = 16;
+/// How long so many may take.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);
 /// How long the list of workers may take.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
@@ -29,6 +31,8 @@ const WAITING_MAX: usize = 2;
 /// What a leader has in its hands.
 pub(super) struct Lead {
     seat: Seat,
+    /// When the last renewal that succeeded was sent.
+    renewed_at: Moment,
     /// When leadership ends unless it is renewed.
     until: Moment,
     /// The driver knows of this term.
@@ -45,11 +49,25 @@ pub(super) struct Lead {
 type Errand = Pin<Box<dyn Future<Output = Done> + Send>>;
 type Listing = Pin<Box<dyn Future<Output = Result<BTreeMap<WorkerKey, Exposure>, String>> + Send>>;
 
-/// What has come of an errand: changes that were written down, then a renewal.
+/// What a worker may hold; none where it is to be struck.
+type Change = (WorkerKey, Option<Exposure>);
+
+/// An errand: changes are written down, then leadership is renewed.
+struct Round<X> {
+    election: Election,
+    exposures: X,
+    seat: Seat,
+    renewed_at: Moment,
+    /// Nothing is written later than this after a renewal.
+    fresh: Duration,
+    changes: Vec<Change>,
+}
+
+/// What has come of an errand.
 struct Done {
     seat: Seat,
     written: Vec<(WorkerKey, Exposure)>,
-    unwritten: Vec<(WorkerKey, Exposure)>,
+    undone: Vec<Change>,
     standing: Result<Standing, Trouble>,
 }
 
@@ -64,10 +82,12 @@ enum Woken {
 }
 
 impl Lead {
-    pub(super) fn new(seat: Seat, until: Moment) -> Self {
+    /// A place that was taken by a write sent at `sent_at`.
+    pub(super) fn new(seat: Seat, sent_at: Moment, leadership: Duration) -> Self {
         Self {
             seat,
-            until,
+            renewed_at: sent_at,
+            until: sent_at + leadership,
             elected: false,
             changes: BTreeMap::new(),
             unsaid: Vec::new(),
@@ -197,29 +217,33 @@ impl<X: Exposures> Campaign<X> {
 
     fn errand(&self, lead: &mut Lead) -> Errand {
         lead.renewal_wanted = false;
-        let mut expose = Vec::new();
-        let mut conceal = Vec::new();
-        while expose.len() + conceal.len() < CHANGES_MAX {
-            match lead.changes.pop_first() {
-                Some((key, Some(exposure))) => expose.push((key, exposure)),
-                Some((key, None)) => conceal.push(key),
-                None => break,
-            }
+        let mut changes = Vec::new();
+        while changes.len() < CHANGES_MAX
+            && let Some(change) = lead.changes.pop_first()
+        {
+            changes.push(change);
         }
         // The rest follows in the next.
         lead.renewal_wanted = !lead.changes.is_empty();
-        let (election, exposures) = (self.election.clone(), self.exposures.clone());
-        Box::pin(carry_out(election, exposures, lead.seat.clone(), expose, conceal))
+        let round = Round {
+            election: self.election.clone(),
+            exposures: self.exposures.clone(),
+            seat: lead.seat.clone(),
+            renewed_at: lead.renewed_at,
+            fresh: self.settings.takeover_after,
+            changes,
+        };
+        Box::pin(round.run())
     }
 
     async fn done(&mut self, lead: &mut Lead, done: Done) -> Result<(), Next> {
-        let Done { seat, written, unwritten, standing } = done;
+        let Done { seat, written, undone, standing } = done;
         lead.seat = seat;
         lead.unsaid.extend(written);
-        let failed = !unwritten.is_empty();
-        for (key, exposure) in unwritten {
+        let failed = !undone.is_empty();
+        for (key, change) in undone {
             // What was asked for since is newer. It is tried again with the next beat.
-            lead.changes.entry(key).or_insert(Some(exposure));
+            lead.changes.entry(key).or_insert(change);
         }
         let sent_at = match standing {
             Ok(Standing::Leads { sent_at }) => sent_at,
@@ -230,9 +254,10 @@ impl<X: Exposures> Campaign<X> {
             }
         };
         match failed {
-            true => self.fails(&"see above", "some workers cannot be registered"),
+            true => self.fails(&"their pods were not written", "some workers cannot be registered"),
             false => self.recovers(),
         }
+        lead.renewed_at = sent_at;
         lead.until = sent_at + self.settings.leadership;
         if lead.elected {
             let said = std::mem::take(&mut lead.unsaid);
@@ -267,34 +292,72 @@ impl<X: Exposures> Campaign<X> {
     }
 }
 
-/// Writes down what is to be written down, and then renews.
-async fn carry_out(
-    election: Election,
-    exposures: impl Exposures,
-    mut seat: Seat,
-    expose: Vec<(WorkerKey, Exposure)>,
-    conceal: Vec<WorkerKey>,
-) -> Done {
-    let answers = async {
-        let answers = match expose.is_empty() {
-            true => Vec::new(),
-            false => exposures.expose(&expose).await,
-        };
-        if !conceal.is_empty() {
-            exposures.conceal(&conceal).await;
-        }
-        answers
-    };
-    let answers = timeout(CHANGES_WITHIN, answers).await.unwrap_or_default();
-    let mut written = Vec::new();
-    let mut unwritten = Vec::new();
-    for (at, entry) in expose.into_iter().enumerate() {
-        match answers.get(at) {
-            Some(true) => written.push(entry),
-            // Not written, or not known to be.
-            Some(false) | None => unwritten.push(entry),
+impl<X: Exposures> Round<X> {
+    /// Writes down what is to be written down, and then renews.
+    async fn run(mut self) -> Done {
+        let mut written = Vec::new();
+        let mut undone = Vec::new();
+        let mut changes = std::mem::take(&mut self.changes).into_iter();
+        loop {
+            let some: Vec<Change> = changes.by_ref().take(WRITTEN_AT_ONCE_MAX).collect();
+            if some.is_empty() {
+                let standing = self.election.renew(&mut self.seat).await;
+                return Done { seat: self.seat, written, undone, standing };
+            }
+            if let Some(standing) = self.renew_unless_fresh().await {
+                undone.extend(some.into_iter().chain(changes));
+                return Done { seat: self.seat, written, undone, standing };
+            }
+            self.write(some, &mut written, &mut undone).await;
         }
     }
-    let standing = election.renew(&mut seat).await;
-    Done { seat, written, unwritten, standing }
+
+    /// A leader that was stopped, or cut off, for so long that it may have a successor asks first:
+    /// what it wrote now could undo what that one relies on. Says where it may not write.
+    async fn renew_unless_fresh(&mut self) -> Option<Result<Standing, Trouble>> {
+        if clock::now().since(self.renewed_at) < self.fresh {
+            return None;
+        }
+        match self.election.renew(&mut self.seat).await {
+            Ok(Standing::Leads { sent_at }) => {
+                self.renewed_at = sent_at;
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    async fn write(
+        &self,
+        changes: Vec<Change>,
+        written: &mut Vec<(WorkerKey, Exposure)>,
+        undone: &mut Vec<Change>,
+    ) {
+        let mut expose = Vec::new();
+        let mut conceal = Vec::new();
+        for (key, exposure) in changes {
+            match exposure {
+                Some(exposure) => expose.push((key, exposure)),
+                None => conceal.push(key),
+            }
+        }
+        let answers = async {
+            let answers = match expose.is_empty() {
+                true => Vec::new(),
+                false => self.exposures.expose(&expose).await,
+            };
+            if !conceal.is_empty() {
+                self.exposures.conceal(&conceal).await;
+            }
+            answers
+        };
+        let answers = timeout(CHANGES_WITHIN, answers).await.unwrap_or_default();
+        for (at, (key, exposure)) in expose.into_iter().enumerate() {
+            match answers.get(at) {
+                Some(true) => written.push((key, exposure)),
+                // Not written, or not known to be.
+                Some(false) | None => undone.push((key, Some(exposure))),
+            }
+        }
+    }
 }

@@ -207,8 +207,8 @@ impl<X: Exposures> Campaign<X> {
                 tracing::info!(epoch, ?why, "the Lease was taken");
                 self.recovers();
                 self.above = self.above.max(seat.epoch);
-                let until = sent_at + self.settings.leadership;
-                Some(Next::Lead(Box::new(Lead::new(seat, until))))
+                let lead = Lead::new(seat, sent_at, self.settings.leadership);
+                Some(Next::Lead(Box::new(lead)))
             }
             // Another was quicker: the next look shows whom to follow.
             Found::Taken(Ok(None)) => None,

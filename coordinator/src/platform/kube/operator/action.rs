@@ -12,8 +12,11 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::super::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER};
+use super::super::names::{
+    DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER, STREAMS_ANNOTATION,
+};
 use super::super::pods::{PodFacts, PodName, Pods};
+use super::events::Reason;
 use super::standing::Mark;
 
 /// How long one may take.
@@ -26,6 +29,8 @@ pub(super) struct Action {
     pub(super) target: Target,
     /// This.
     pub(super) what: What,
+    /// What the cluster's people are told when it is done.
+    pub(super) news: Option<(Reason, String)>,
 }
 
 /// Names an object; what goes wrong with one keeps nobody from another.
@@ -40,6 +45,8 @@ pub(super) enum Target {
 pub(super) enum What {
     /// Mark a pod for a drain.
     Mark(Arc<PodFacts>, Mark),
+    /// Write down which streams a pod began with.
+    Began(Arc<PodFacts>, String),
     /// Say that a pod's removal costs so much.
     Cost(Arc<PodFacts>, i32),
     /// Write the label of busy pods, or strike it.
@@ -64,7 +71,7 @@ pub(super) enum Done {
 impl Action {
     /// Something done to a pod.
     pub(super) fn of_pod(pod: &PodFacts, what: What) -> Self {
-        Self { target: Target::Pod(pod.pod.clone()), what }
+        Self { target: Target::Pod(pod.pod.clone()), what, news: None }
     }
 
     /// A server-side apply of a body that names its object.
@@ -75,14 +82,23 @@ impl Action {
             namespace: text(&body["metadata"]["namespace"]),
             name: text(&body["metadata"]["name"]),
         };
-        Self { target, what: What::Apply(body) }
+        Self { target, what: What::Apply(body), news: None }
+    }
+
+    /// The same, and people are told when it is done.
+    pub(super) fn telling(self, news: (Reason, String)) -> Self {
+        Self { news: Some(news), ..self }
     }
 
     /// The most urgent first: labels that keep evictions off are written first, and struck last.
     pub(super) fn rank(&self) -> u8 {
         match self.what {
             What::Busy(_, true) => 0,
-            What::Mark(..) | What::Cost(..) | What::Replace(_) | What::Apply(_) => 1,
+            What::Mark(..)
+            | What::Cost(..)
+            | What::Began(..)
+            | What::Replace(_)
+            | What::Apply(_) => 1,
             What::Busy(_, false) => 2,
         }
     }
@@ -121,6 +137,9 @@ impl Action {
         match &self.what {
             What::Mark(pod, mark) => {
                 annotate(client, pod, DRAIN_ANNOTATION, mark.text().into()).await
+            }
+            What::Began(pod, streams) => {
+                annotate(client, pod, STREAMS_ANNOTATION, streams.clone()).await
             }
             What::Cost(pod, cost) => {
                 annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await

@@ -40,7 +40,7 @@ pub(crate) enum Reason {
     ScaleInStarted,
     /// The workload has fewer replicas now.
     ScaleInCompleted,
-    /// The workload was made, or has more replicas now.
+    /// The workload has more replicas now.
     ScaledOut,
     /// A pod is deleted so that another takes its place.
     PodReplaced,

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::action::Target;
 use super::busy::Idle;
 use super::drains::Drains;
+use super::restart::Round;
 use super::standing::{Mark, Standing};
 use super::template::digest;
 
@@ -31,6 +32,8 @@ pub(super) struct Memory {
     pub(super) marks: BTreeMap<String, Mark>,
     /// What the API server has against a cluster's workload.
     pub(super) refusals: BTreeMap<ClusterName, String>,
+    /// Restarts of pods that cannot reload.
+    pub(super) restarts: BTreeMap<ClusterName, Round>,
     /// What people were told that a cluster is blocked by.
     pub(super) blocked: BTreeMap<ClusterName, String>,
 }

@@ -13,16 +13,18 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{Leadership, WorkerView};
-use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::super::desired::Objects;
 use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use super::super::pods::PodFacts;
 use super::super::resources::WorkerCluster;
 use super::action::{Action, Done, What};
 use super::memory::Memory;
+use super::restart::Shares;
 use super::seen::Seen;
 use super::standing::Standing;
 use super::tell::Tell;
@@ -31,10 +33,12 @@ use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, disruption, nodes};
 use crate::clock;
 use crate::driver::Stopped;
-use crate::spec::manifest::WorkloadKind;
+use crate::spec::manifest::{RefreshSpec, WorkloadKind};
 
 /// Between the starts of two rounds.
 const EVERY: Duration = Duration::from_millis(250);
+/// Between two looks at the streams of sets that want restarts: it looks at each of them.
+const SHARES_EVERY: Duration = Duration::from_secs(1);
 /// Calls that one round makes.
 const ACTIONS_MAX: usize = 256;
 /// Calls that are under way at once.
@@ -47,8 +51,11 @@ pub(super) struct Rounds {
     stateful_sets: Seen<WorkloadFacts>,
     /// Generations of PodDisruptionBudgets.
     budgets: Seen<i64>,
-    /// Cordoned nodes; none where nodes may not be read.
-    nodes: Option<Seen<()>>,
+    /// Cordoned nodes. Where nodes may not be read, none is known to be, and nobody waits for it.
+    nodes: Seen<()>,
+    /// Who owns what of the sets that want restarts, and when that was looked at.
+    shares: BTreeMap<ClusterName, Shares>,
+    shares_at: Moment,
     memory: Memory,
     tell: Tell,
     states: watch::Sender<Workloads>,
@@ -63,9 +70,7 @@ impl Rounds {
         let made =
             watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
         let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
-        let nodes = context.settings.watched.is_empty().then(|| {
-            Seen::start(vec![Api::<Node>::all(context.client.clone())], &all, nodes::cordoned)
-        });
+        let nodes = vec![Api::<Node>::all(context.client.clone())];
         Self {
             deployments: Seen::start(
                 apis::<Deployment>(&context),
@@ -78,7 +83,9 @@ impl Rounds {
                 WorkloadFacts::of_stateful_set,
             ),
             budgets: Seen::start(apis::<PodDisruptionBudget>(&context), &made, generation),
-            nodes,
+            nodes: Seen::start(nodes, &all, nodes::cordoned),
+            shares: BTreeMap::new(),
+            shares_at: Moment(0),
             memory: Memory::default(),
             tell: Tell::new(context.events.clone()),
             states,
@@ -101,7 +108,8 @@ impl Rounds {
             if !self.is_synced() {
                 continue;
             }
-            let cordoned = self.nodes.as_ref().map(Seen::names).unwrap_or_default();
+            self.look_at_shares(&objects).await?;
+            let cordoned = self.nodes.names();
             let mut pods = self.pods();
             let mut turns = Vec::new();
             for (name, seen) in &objects.clusters {
@@ -137,12 +145,41 @@ impl Rounds {
         }))
     }
 
+    /// Looks at the streams of sets that want restarts, at most every [`SHARES_EVERY`].
+    async fn look_at_shares(&mut self, objects: &Objects) -> Result<(), Stopped> {
+        let now = clock::now();
+        if now.since(self.shares_at) < SHARES_EVERY {
+            // A pod is judged by a new look only.
+            self.shares.clear();
+            return Ok(());
+        }
+        self.shares_at = now;
+        let mut wanted: BTreeMap<ClusterName, Vec<SetName>> = BTreeMap::new();
+        for (name, seen) in &objects.sets {
+            let set = &seen.object;
+            let namespace = set.namespace().unwrap_or_default();
+            let cluster = ClusterName::in_namespace(&namespace, &set.spec.cluster);
+            if let (RefreshSpec::Restart, Ok(cluster)) = (set.spec.refresh, cluster) {
+                wanted.entry(cluster).or_default().push(name.clone());
+            }
+        }
+        if wanted.is_empty() {
+            self.shares.clear();
+            return Ok(());
+        }
+        let look = self.context.handle.ask(move |core, now| {
+            let of = |(cluster, sets): (_, Vec<_>)| (cluster, Shares::of(core, &sets, now));
+            wanted.into_iter().map(of).collect()
+        });
+        self.shares = look.await?;
+        Ok(())
+    }
+
     fn is_synced(&self) -> bool {
         self.context.pods.is_synced()
             && self.deployments.is_synced()
             && self.stateful_sets.is_synced()
             && self.budgets.is_synced()
-            && self.nodes.as_ref().is_none_or(Seen::is_synced)
     }
 
     /// Every pod by its cluster; what is kept in mind of others is forgotten.
@@ -180,8 +217,9 @@ impl Rounds {
             WorkloadKind::StatefulSet => self.stateful_sets.find(&namespace, &wanted.name),
         });
         let now = clock::now();
-        let mut turn =
-            turn(Look { cluster, name, team, workload, cordoned, now }, &mut self.memory);
+        let shares = self.shares.get(name);
+        let look = Look { cluster, name, team, workload, shares, cordoned, now };
+        let mut turn = turn(look, &mut self.memory);
         if cluster.metadata.deletion_timestamp.is_none() {
             let body = disruption::body(cluster);
             let budget = disruption_budget(&cluster.name_any());
@@ -219,6 +257,9 @@ impl Rounds {
             orders.extend(turn.orders);
             for (it, stage) in turn.stages {
                 self.tell.stage(&cluster, &it.pod, stage);
+            }
+            if let Some(note) = &turn.scales_in {
+                self.tell.scales_in(&cluster, note);
             }
             self.tell.blocked(&mut self.memory, &name, &cluster, turn.blocked);
             if let Some(why) = turn.refused {
@@ -273,7 +314,7 @@ impl Rounds {
                     What::Apply(body) => {
                         self.memory.applied.note(action.target, body, generation, now);
                     }
-                    What::Cost(..) | What::Busy(..) | What::Replace(_) => {}
+                    What::Began(..) | What::Cost(..) | What::Busy(..) | What::Replace(_) => {}
                 }
             }
         }

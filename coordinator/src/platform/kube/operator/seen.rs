@@ -74,7 +74,8 @@ async fn watch<K, F>(
     while let Some(event) = events.next().await {
         if let Err(error) = &event {
             if std::mem::replace(&mut is_well, false) {
-                tracing::warn!(%error, "the watch is broken; it is tried again");
+                let kind = std::any::type_name::<K>().rsplit("::").next();
+                tracing::warn!(%error, kind, "the watch is broken; it is tried again");
             }
             continue;
         }

@@ -86,11 +86,12 @@ async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Re
         let mut wanted = Vec::new();
         for (name, seen) in &objects.clusters {
             let object = &seen.object;
+            let problem = seen.problem();
             let mut facts = ClusterFacts {
                 name: object.metadata.name.clone().unwrap_or_default(),
                 generation: object.metadata.generation,
-                in_force: Some(seen.generation),
-                problem: seen.problem(),
+                in_force: in_force(object.as_ref(), seen.generation, problem.as_ref()),
+                problem,
                 view: views.remove(name),
                 workers: Vec::new(),
                 pods: pods.remove(name).unwrap_or_default(),
@@ -151,10 +152,11 @@ async fn sets(context: Context) -> Result<(), Stopped> {
                     Some(_) | None => break,
                 }
             }
+            let problem = found.problem();
             let facts = SetFacts {
                 generation: object.metadata.generation,
-                in_force: Some(found.generation),
-                problem: found.problem(),
+                in_force: in_force(object.as_ref(), found.generation, problem.as_ref()),
+                problem,
                 view: seen.get(name).and_then(|(_, view)| view.clone()),
             };
             let make =
@@ -163,6 +165,13 @@ async fn sets(context: Context) -> Result<(), Stopped> {
         }
         board.write(wanted, &context.handle.metrics).await;
     }
+}
+
+/// The generation in force, as far as the object tells: where the newest specification is valid by
+/// itself and yet not in force, an older one may be, and the last status says which.
+fn in_force(object: &impl Resource, generation: i64, problem: Option<&String>) -> Option<i64> {
+    let is_newest = object.meta().generation == Some(generation);
+    (problem.is_none() || !is_newest).then_some(generation)
 }
 
 fn target(object: &impl Resource) -> Option<Target> {

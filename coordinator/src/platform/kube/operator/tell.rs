@@ -10,7 +10,6 @@ use super::action::{Action, What};
 use super::drains::Stage;
 use super::events::{Happening, Reason, Recorder};
 use super::memory::Memory;
-use super::workload;
 use crate::spec::manifest::API_VERSION;
 
 /// Tells people.
@@ -66,6 +65,9 @@ impl Tell {
 
     /// What was done.
     pub(super) fn done(&self, cluster: &WorkerCluster, action: &Action) {
+        if let Some((reason, note)) = &action.news {
+            self.of_cluster(cluster, None, *reason, note);
+        }
         match &action.what {
             What::Mark(pod, mark) => {
                 let note = format!("worker {} drains: {}", pod.pod.name, mark.why());
@@ -75,21 +77,16 @@ impl Tell {
                 let note = format!("pod {} has drained and is replaced", pod.pod.name);
                 self.of_both(cluster, pod, Reason::PodReplaced, &note);
             }
-            What::Apply(body) if action.is_workload() => {
-                let replicas = &body["spec"]["replicas"];
-                let kind = body["kind"].as_str().unwrap_or_default();
-                let name = body["metadata"]["name"].as_str().unwrap_or_default();
-                let desired = workload::replicas(&cluster.spec);
-                // A body is bound to a version where it makes the workload smaller, only there.
-                if body["metadata"]["resourceVersion"].is_string() {
-                    let note =
-                        format!("{kind} {name} has {replicas} replicas, of {desired} wanted");
-                    self.of_cluster(cluster, None, Reason::ScaleInCompleted, &note);
-                }
-                tracing::info!(kind, name, %replicas, "workload applied");
+            What::Apply(_) if action.is_workload() => {
+                tracing::info!(workload = %action.target, "workload applied");
             }
-            What::Apply(_) | What::Cost(..) | What::Busy(..) => {}
+            What::Apply(_) | What::Began(..) | What::Cost(..) | What::Busy(..) => {}
         }
+    }
+
+    /// That a scale-in begins.
+    pub(super) fn scales_in(&self, cluster: &WorkerCluster, note: &str) {
+        self.of_cluster(cluster, None, Reason::ScaleInStarted, note);
     }
 
     fn of_both(&self, cluster: &WorkerCluster, pod: &PodFacts, reason: Reason, note: &str) {
@@ -112,7 +109,8 @@ impl Tell {
     }
 }
 
-fn pod_reference(pod: &PodFacts) -> ObjectReference {
+/// A pod, as events name it.
+pub(super) fn pod_reference(pod: &PodFacts) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
         kind: Some("Pod".into()),
@@ -123,7 +121,8 @@ fn pod_reference(pod: &PodFacts) -> ObjectReference {
     }
 }
 
-fn cluster_reference(cluster: &WorkerCluster) -> ObjectReference {
+/// A WorkerCluster, as events name it.
+pub(super) fn cluster_reference(cluster: &WorkerCluster) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.into()),
         kind: Some(WorkerCluster::KIND.into()),

@@ -75,13 +75,17 @@ pub(super) fn owner(cluster: &WorkerCluster) -> OwnerReference {
     }
 }
 
-/// The digest of a body or a template: FNV-1a of its JSON.
+/// The digest of a body or a template, of its JSON.
 pub(super) fn digest(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_vec(value).expect("JSON is written as JSON");
-    let sum = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+    format!("{:016x}", sum(&text))
+}
+
+/// FNV-1a.
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{sum:016x}")
+    })
 }
 
 /// The pods: as the cluster's template says, with the label that makes them its workers and a

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::{ClusterName, Moment, WorkerKey};
 use serde_json::{Value, json};
 
 use super::super::resources::WorkerCluster;
 use super::action::{Action, What};
 use super::drains::Stage;
+use super::events::Reason;
 use super::memory::Memory;
+use super::restart::Shares;
 use super::scale_in::{self, Decision};
 use super::standing::{Mark, Standing};
 use super::workload::{self, Role, Wanted, WorkloadFacts, WorkloadState};
@@ -21,10 +23,12 @@ use super::{nodes, restart, template};
 pub(super) struct Look<'a> {
     pub(super) cluster: &'a WorkerCluster,
     /// What it is called everywhere else.
-    pub(super) name: &'a leasehold_types::ClusterName,
+    pub(super) name: &'a ClusterName,
     /// Its pods, all of them.
     pub(super) team: Vec<Standing>,
     pub(super) workload: Option<Arc<WorkloadFacts>>,
+    /// Who owns what of the sets that want restarts.
+    pub(super) shares: Option<&'a Shares>,
     /// Nodes that take nothing new.
     pub(super) cordoned: &'a BTreeSet<String>,
     pub(super) now: Moment,
@@ -39,6 +43,8 @@ pub(super) struct Turn {
     pub(super) actions: Vec<Action>,
     /// Drains of which something is to be told.
     pub(super) stages: Vec<(Standing, Stage)>,
+    /// A scale-in that begins, for people.
+    pub(super) scales_in: Option<String>,
     /// How the workload stands.
     pub(super) state: Option<WorkloadState>,
     /// What a rollout or a scale-in is blocked by.
@@ -49,10 +55,11 @@ pub(super) struct Turn {
 
 /// Decides what is to be done for a cluster.
 pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
-    let Look { cluster, name, mut team, workload, cordoned, now } = look;
+    let Look { cluster, name, mut team, workload, shares, cordoned, now } = look;
     let mut turn = Turn::default();
-    let wanted =
-        workload::wanted(cluster).filter(|_| cluster.metadata.deletion_timestamp.is_none());
+    // What it has made ends with it.
+    let acts = cluster.metadata.deletion_timestamp.is_none();
+    let wanted = workload::wanted(cluster).filter(|_| acts);
     let facts = workload.as_deref();
     let is_own = |it: &Standing| facts.is_some_and(|facts| facts.owns(&it.pod));
     team.sort_by_key(|it| !is_own(it));
@@ -71,10 +78,13 @@ pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
             turn.orders.extend(it.view.as_ref().map(|view| view.key.clone()));
         }
     }
-    for (index, it) in team.iter().enumerate() {
+    for (index, it) in team.iter().enumerate().filter(|_| acts) {
         if let Some(what) = fate(index, it, &decision, cordoned) {
             turn.actions.push(Action::of_pod(&it.pod, what));
         }
+    }
+    if let (Some(shares), Some(facts)) = (shares, facts) {
+        refresh(name, shares, facts, &team[..crew], &mut turn, memory);
     }
     if let Some(wanted) = &wanted {
         let replicas = decision.replicas;
@@ -83,6 +93,7 @@ pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
             Err(why) => turn.refused = Some(why),
         }
         let refused = turn.refused.as_deref().or(memory.refusal(name));
+        turn.scales_in = begins(&decision, &team, wanted, facts);
         turn.state = Some(workload::state(cluster, wanted, facts, refused));
     }
     turn
@@ -114,6 +125,47 @@ fn scale_in(
         (None, _) => None,
     };
     decision
+}
+
+/// What is to be done for workers that cannot reload.
+fn refresh(
+    name: &ClusterName,
+    shares: &Shares,
+    facts: &WorkloadFacts,
+    crew: &[Standing],
+    turn: &mut Turn,
+    memory: &mut Memory,
+) {
+    if facts.is_mixed() {
+        return;
+    }
+    let round = memory.restarts.entry(name.clone()).or_default();
+    let decided = restart::refresh(shares, facts.replicas, crew, round);
+    for (index, streams) in decided.note {
+        let pod = &crew[index].pod;
+        turn.actions.push(Action::of_pod(pod, What::Began(pod.clone(), streams)));
+    }
+    if let Some(index) = decided.restart {
+        let pod = &crew[index].pod;
+        turn.actions.push(Action::of_pod(pod, What::Mark(pod.clone(), Mark::Restart)));
+    }
+    turn.blocked = turn.blocked.take().or(decided.waits);
+}
+
+/// What people are told where the first pods are marked for a scale-in.
+fn begins(
+    decision: &Decision,
+    team: &[Standing],
+    wanted: &Wanted,
+    facts: Option<&WorkloadFacts>,
+) -> Option<String> {
+    let is_first = team.iter().all(|it| it.mark != Some(Mark::ScaleIn) || !it.pod.is_active());
+    let replicas = facts?.replicas;
+    let count = decision.mark.len();
+    (is_first && count > 0).then(|| {
+        let (kind, name) = (wanted.kind, &wanted.name);
+        format!("{kind:?} {name} has {replicas} replicas, {count} too many: they drain first")
+    })
 }
 
 /// What becomes of one pod, if anything.
@@ -181,9 +233,19 @@ fn apply(
     if let Some(facts) = facts.filter(|facts| replicas < facts.replicas) {
         // Fewer only of what was looked at.
         body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
-        return Ok(Some(Action::apply(body)));
+        return Ok(Some(Action::apply(body).telling(resized(wanted, current, replicas))));
     }
-    Ok(Some(action))
+    Ok(Some(match replicas > current {
+        true => action.telling(resized(wanted, current, replicas)),
+        false => action,
+    }))
+}
+
+/// That a workload is of another size now, for people.
+fn resized(wanted: &Wanted, before: u32, after: u32) -> (Reason, String) {
+    let reason = if after < before { Reason::ScaleInCompleted } else { Reason::ScaledOut };
+    let (kind, name) = (wanted.kind, &wanted.name);
+    (reason, format!("{kind:?} {name} had {before} replicas and has {after} now"))
 }
 
 fn is_new_template(body: &Value, facts: &WorkloadFacts) -> bool {

@@ -13,7 +13,7 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use super::super::exposure;
 use super::super::names::{
     BUSY_LABEL, CLUSTER_LABEL, DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, GENERATION_ANNOTATION,
-    TRUE,
+    STREAMS_ANNOTATION, TRUE,
 };
 
 /// The grace period of a pod that names none.
@@ -43,6 +43,8 @@ pub(crate) struct PodFacts {
     pub(crate) busy: bool,
     /// What the operator drains it for, as written.
     pub(crate) drain: Option<String>,
+    /// The digest of the streams that it began with, as written.
+    pub(crate) streams: Option<String>,
     /// The most that it may hold, by cluster, as written.
     pub(crate) exposures: BTreeMap<ClusterName, Exposure>,
     /// The generation of its template, where its template says one.
@@ -137,6 +139,7 @@ impl PodFacts {
                 .and_then(|cluster| ClusterName::in_namespace(&namespace, cluster).ok()),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
+            streams: annotations.get(STREAMS_ANNOTATION).cloned(),
             exposures: exposure::read(annotations),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations

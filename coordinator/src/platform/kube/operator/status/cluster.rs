@@ -10,7 +10,7 @@ use leasehold_coordinator_core::view::{ClusterView, WorkerView};
 use self::workers::Workers;
 use super::super::workload::{Rollout, WorkloadState};
 use super::conditions::{Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline};
-use super::set::refused;
+use super::set::{refused, still_in_force};
 use crate::platform::kube::names;
 use crate::platform::kube::pods::PodFacts;
 use crate::platform::kube::status::{
@@ -27,7 +27,7 @@ pub(super) struct ClusterFacts {
     pub(super) name: String,
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
-    /// The generation of the spec in force.
+    /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
     /// What is wrong with the newest spec.
     pub(super) problem: Option<String>,
@@ -48,9 +48,10 @@ pub(super) fn status(
     now: Timestamp,
 ) -> WorkerClusterStatus {
     let workers = Workers::of(facts);
-    let aspects = aspects(facts, &workers);
+    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let aspects = aspects(facts, in_force, &workers);
     let mut status = WorkerClusterStatus {
-        observed_generation: facts.in_force,
+        observed_generation: in_force,
         conditions: conditions(aspects, &before.conditions, facts.generation, now),
         selector: Some(names::selector(&facts.name)),
         workload: facts.workload.as_ref().map(|workload| WorkloadStatus {
@@ -75,8 +76,8 @@ pub(super) fn status(
     status
 }
 
-fn aspects(facts: &ClusterFacts, workers: &Workers) -> Vec<Aspect> {
-    let stalled = stalled(facts);
+fn aspects(facts: &ClusterFacts, in_force: Option<i64>, workers: &Workers) -> Vec<Aspect> {
+    let stalled = stalled(facts, in_force);
     let under_way = under_way(facts, workers);
     let degraded = stalled.clone().or_else(|| lost(workers));
     let ready = match (&stalled, &under_way, &degraded) {
@@ -102,9 +103,9 @@ fn aspects(facts: &ClusterFacts, workers: &Workers) -> Vec<Aspect> {
 }
 
 /// What goes no further until somebody does something.
-fn stalled(facts: &ClusterFacts) -> Option<Why> {
+fn stalled(facts: &ClusterFacts, in_force: Option<i64>) -> Option<Why> {
     if let Some(problem) = &facts.problem {
-        return Some(refused(problem, facts.in_force));
+        return Some(refused(problem, in_force));
     }
     let workload = facts.workload.as_ref()?;
     if let Some((reason, message)) = &workload.problem {

@@ -14,7 +14,7 @@ use crate::platform::kube::status::{AssignedWorkers, StreamCounts, StreamSetStat
 pub(super) struct SetFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
-    /// The generation of the spec in force.
+    /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
     /// What is wrong with the newest spec.
     pub(super) problem: Option<String>,
@@ -38,9 +38,10 @@ pub(super) fn status(
     before: &StreamSetStatus,
     now: Timestamp,
 ) -> StreamSetStatus {
+    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
     let (stands, why) = stands(facts.view.as_ref());
     let converged = matches!(stands, Stands::Converged);
-    let problem = facts.problem.as_ref().map(|problem| refused(problem, facts.in_force));
+    let problem = facts.problem.as_ref().map(|problem| refused(problem, in_force));
     let ready = match &problem {
         Some(problem) => Aspect::new(READY, false, problem.clone()),
         None => Aspect::new(READY, converged, why.clone()),
@@ -54,7 +55,7 @@ pub(super) fn status(
     let mut aspects = vec![ready, Aspect::new(CONVERGED, converged, why), progressing, degraded];
     aspects.extend(problem.map(|problem| Aspect::new(STALLED, true, problem)));
     let mut status = StreamSetStatus {
-        observed_generation: facts.in_force,
+        observed_generation: in_force,
         conditions: conditions(aspects, &before.conditions, facts.generation, now),
         plan_version: before.plan_version,
         plan_digest: before.plan_digest.clone(),
@@ -78,6 +79,16 @@ pub(super) fn status(
         status.plan_digest = digest;
     }
     status
+}
+
+/// The generation in force: what the object tells, or else what was written last, as long as the
+/// core has the object at all.
+pub(super) fn still_in_force(
+    told: Option<i64>,
+    is_there: bool,
+    before: Option<i64>,
+) -> Option<i64> {
+    told.or(before.filter(|_| is_there))
 }
 
 /// What the newest spec's refusal means.
@@ -113,7 +124,7 @@ fn stands(view: Option<&SetView>) -> (Stands, Why) {
     if *unplaced > 0 {
         let message = format!(
             "{unplaced} of {streams} streams have no worker: dedicated ones each need a worker of \
-             their own, and a worker owns only so many; raise maxJobs so that there are more workers"
+             their own, and a worker owns only so many; raise maxJobs for more workers"
         );
         return (Stands::Short, Why::new("Unplaced", message));
     }
@@ -211,6 +222,16 @@ mod tests {
         assert_eq!(words[0], "Ready=False InvalidSpec");
         assert_eq!(words[1], "Converged=True Converged");
         assert_eq!(words[3..], ["Degraded=True InvalidSpec", "Stalled=True InvalidSpec"]);
+    }
+
+    #[test]
+    fn a_spec_that_only_others_make_invalid_leaves_the_generation_that_was_written_last() {
+        let facts =
+            SetFacts { in_force: None, problem: Some("no cluster".into()), ..facts(view()) };
+        let before = StreamSetStatus { observed_generation: Some(1), ..Default::default() };
+        let of = |facts| status(&facts, &before, Timestamp::UNIX_EPOCH).observed_generation;
+        assert_eq!(of(facts.clone()), Some(1));
+        assert_eq!(of(SetFacts { view: None, ..facts }), None);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! Every condition of a cluster, and its workers in figures.
+
 use k8s_openapi::api::core::v1::Pod;
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::message::DrainPhase;

@@ -1,0 +1,341 @@
+//! The election on a Lease: epochs only grow, and each is one replica's, whatever happens to
+//! replicas, to the Lease and to the API server.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tests::kube::{Access, Cluster, Component, ControlPlane, Operator, Replicas};
+use tests::process::{eventually, get};
+
+use crate::lossy_proxy::LossyProxy;
+
+const LEASE: [&str; 3] = ["get", "lease", "leasehold-coordinator"];
+
+/// Replicas with a namespace of their own, and what they said in its election.
+struct Election {
+    access: Access,
+    namespace: String,
+    replicas: Replicas,
+    /// The logs of replicas that have ended.
+    past: Vec<String>,
+}
+
+/// What the Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lease {
+    holder: String,
+    epoch: u64,
+    renewed: String,
+}
+
+impl Election {
+    fn new(access: &Access, namespace: &str, flags: &[&str]) -> Self {
+        Replicas::define(access);
+        let replicas = Replicas::new(access, namespace, flags);
+        Self { access: access.clone(), namespace: namespace.into(), replicas, past: Vec::new() }
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        let within = ["--namespace", &self.namespace, "--output=json"];
+        let text = self.access.try_kubectl(&[&LEASE[..], &within].concat()).ok()?;
+        let lease: Value = serde_json::from_str(&text).ok()?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some(Lease {
+            holder: text(&lease["spec"]["holderIdentity"]),
+            epoch: text(&lease["metadata"]["annotations"]["leasehold.dev/epoch"]).parse().ok()?,
+            renewed: text(&lease["spec"]["renewTime"]),
+        })
+    }
+
+    fn delete_lease(&self) {
+        let delete = ["delete", "lease", "leasehold-coordinator", "--namespace", &self.namespace];
+        self.access.kubectl(&delete);
+    }
+
+    /// Waits until somebody leads by the Lease's own word, in a term above `epoch`.
+    fn leads_above(&self, epoch: u64) -> (usize, Lease) {
+        eventually("a leader with a higher epoch", || {
+            let lease = self.lease().filter(|lease| lease.epoch > epoch)?;
+            let holds = |it: &Operator| lease.holder.starts_with(&format!("{}_", it.identity));
+            let at = self.replicas.running.iter().position(holds)?;
+            leads(self.replicas.running[at].http, lease.epoch).then_some((at, lease))
+        })
+    }
+
+    /// Waits, too, until every other replica sends agents to that one.
+    fn settles_above(&self, epoch: u64) -> (usize, Lease) {
+        eventually("standbys that redirect to the leader", || {
+            let (leader, lease) = self.leads_above(epoch);
+            let address = self.replicas.running[leader].grpc.to_string();
+            let others = self.replicas.running.iter().enumerate().filter(|(at, _)| *at != leader);
+            let redirect = |(_, it): (usize, &Operator)| {
+                let log = it.process.log();
+                let told = log.lines().filter(|line| line.contains("another replica leads"));
+                told.last().is_some_and(|line| line.contains(&address))
+            };
+            others.into_iter().all(redirect).then_some((leader, lease))
+        })
+    }
+
+    /// Waits until the holder has renewed so many times from now.
+    fn renews(&self, times: u32) -> Lease {
+        let mut last = self.lease().expect("a Lease");
+        for _ in 0..times {
+            last = eventually("a renewal", || {
+                self.lease().filter(|lease| lease.renewed != last.renewed)
+            });
+        }
+        last
+    }
+
+    fn start(&mut self) -> usize {
+        self.replicas.start();
+        self.replicas.running.len() - 1
+    }
+
+    /// Ends a replica as `kill -9` does.
+    fn kill(&mut self, at: usize) {
+        let replica = self.replicas.running.remove(at);
+        replica.process.signal(Signal::KILL);
+        self.past.push(replica.process.log());
+    }
+
+    /// Asks a replica to end, and waits until it has.
+    fn stop(&mut self, at: usize) {
+        let mut replica = self.replicas.running.remove(at);
+        replica.process.signal(Signal::TERM);
+        let status = replica.process.wait();
+        self.past.push(replica.process.log());
+        assert!(status.success(), "{status}:\n{}", replica.process.log());
+    }
+
+    /// That no epoch was anybody's twice, by what every replica said of itself.
+    fn assert_each_epoch_once(&self) {
+        let mut terms = BTreeMap::new();
+        let running = self.replicas.running.iter().map(|replica| replica.process.log());
+        for log in self.past.iter().cloned().chain(running) {
+            for epoch in elected(&log) {
+                *terms.entry(epoch).or_insert(0) += 1;
+            }
+        }
+        assert!(!terms.is_empty() && terms.values().all(|times| *times == 1), "{terms:?}");
+    }
+}
+
+impl Drop for Election {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let running = self.replicas.running.iter().map(|replica| replica.process.log());
+            for log in self.past.iter().cloned().chain(running) {
+                eprintln!("--- a replica\n{log}");
+            }
+        }
+    }
+}
+
+/// The epochs that a replica says it was elected with.
+fn elected(log: &str) -> Vec<u64> {
+    let epoch = |line: &str| line.split("elected epoch=").nth(1)?.split(' ').next()?.parse().ok();
+    log.lines().filter_map(epoch).collect()
+}
+
+fn leads(http: SocketAddr, epoch: u64) -> bool {
+    let Some((_, metrics)) = get(http, "/metrics") else { return false };
+    let wanted = ["leasehold_leader 1".to_owned(), format!("leasehold_epoch {epoch}")];
+    wanted.iter().all(|line| metrics.lines().any(|it| it == line))
+}
+
+fn says(replica: &Operator, what: &str) -> Option<()> {
+    replica.process.log().contains(what).then_some(())
+}
+
+fn times(replica: &Operator, what: &str) -> usize {
+    replica.process.log().matches(what).count()
+}
+
+#[test]
+fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("epochs");
+    let mut election = Election::new(cluster.access(), &namespace, &[]);
+    election.start();
+    let (_, first) = election.leads_above(0);
+    let standby = election.start();
+    eventually("a standby that follows", || {
+        says(&election.replicas.running[standby], "another replica leads")
+    });
+    election.replicas.wait_ready();
+
+    // Handed over, then taken from a dead one.
+    election.stop(0);
+    let (leader, second) = election.leads_above(first.epoch);
+    election.start();
+    eventually("a standby", || says(&election.replicas.running[1], "another replica leads"));
+    election.kill(leader);
+    let (_, third) = election.leads_above(second.epoch);
+
+    // The Lease is deleted while its holder leads.
+    election.start();
+    eventually("a standby", || says(&election.replicas.running[1], "another replica leads"));
+    election.delete_lease();
+    let (_, fourth) = election.leads_above(third.epoch);
+    eventually("the old leader to know", || says(&election.replicas.running[0], "deposed"));
+
+    // The Lease is deleted while nobody runs.
+    election.kill(1);
+    election.kill(0);
+    election.delete_lease();
+    election.start();
+    let (_, fifth) = election.leads_above(fourth.epoch);
+    // A copy of an old Lease is put back.
+    election.kill(0);
+    let annotation = format!("leasehold.dev/epoch={}", first.epoch);
+    let annotate = ["annotate", "--overwrite", "lease", "leasehold-coordinator", &annotation];
+    election.access.kubectl(&[&annotate[..], &["--namespace", &namespace]].concat());
+    election.start();
+    election.leads_above(fifth.epoch);
+    election.assert_each_epoch_once();
+}
+
+#[test]
+fn of_three_replicas_one_leads_through_every_crash() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("three");
+    let mut election = Election::new(cluster.access(), &namespace, &[]);
+    for _ in 0..3 {
+        election.start();
+    }
+    let mut epoch = 0;
+    for round in 0..4 {
+        let (leader, lease) = election.settles_above(epoch);
+        epoch = lease.epoch;
+        match round % 2 {
+            0 => election.kill(leader),
+            _ => election.stop(leader),
+        }
+        election.start();
+    }
+    election.leads_above(epoch);
+    election.assert_each_epoch_once();
+}
+
+#[test]
+fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("stopped");
+    let flags = ["--leadership", "4s", "--takeover-after", "1s"];
+    let mut election = Election::new(cluster.access(), &namespace, &flags);
+    election.start();
+    let (old, first) = election.leads_above(0);
+    let standby = election.start();
+    eventually("a standby", || says(&election.replicas.running[standby], "another replica leads"));
+
+    election.replicas.running[old].process.signal(Signal::STOP);
+    let (new, second) = election.leads_above(first.epoch);
+    assert_ne!(new, old);
+    // Ten renewals are one leadership.
+    election.renews(15);
+    election.replicas.running[old].process.signal(Signal::CONT);
+    let woken = &election.replicas.running[old];
+    eventually("the old leader to stand by", || says(woken, "another replica leads"));
+    assert!(!leads(woken.http, first.epoch));
+    let now = election.renews(2);
+    assert_eq!((now.epoch, &now.holder), (second.epoch, &second.holder));
+    election.assert_each_epoch_once();
+}
+
+#[test]
+fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("unreachable");
+    let nowhere = tests::process::free_address().to_string();
+    let mut election = Election::new(cluster.access(), &namespace, &["--advertise", &nowhere]);
+    election.start();
+    let (leader, first) = election.leads_above(0);
+    let standby = election.start();
+    let cannot = "the leader cannot be followed";
+    eventually("a dial in vain", || says(&election.replicas.running[standby], cannot));
+    let still = election.renews(5);
+    assert_eq!((still.epoch, &still.holder), (first.epoch, &first.holder));
+    assert_eq!(times(&election.replicas.running[standby], cannot), 1, "said once");
+
+    election.kill(leader);
+    election.leads_above(first.epoch);
+    election.assert_each_epoch_once();
+}
+
+#[test]
+fn a_leader_leads_on_while_the_api_server_is_away() {
+    let Some(plane) = ControlPlane::start() else { return };
+    plane.access().kubectl(&["create", "namespace", "away"]);
+    let mut election = Election::new(plane.access(), "away", &[]);
+    for _ in 0..3 {
+        election.start();
+    }
+    let (leader, first) = election.leads_above(0);
+    plane.kill_component(Component::ApiServer);
+    let cannot = "leadership cannot be renewed";
+    eventually("a renewal in vain", || says(&election.replicas.running[leader], cannot));
+    for at in (0..3).filter(|at| *at != leader) {
+        let standby = &election.replicas.running[at];
+        eventually("a watch in vain", || says(standby, "the Lease cannot be watched"));
+    }
+    // For longer than a standby would wait for a leader that it cannot hear.
+    std::thread::sleep(Duration::from_secs(10));
+    assert!(leads(election.replicas.running[leader].http, first.epoch));
+    plane.start_component(Component::ApiServer);
+    let now = election.renews(3);
+    assert_eq!((now.epoch, &now.holder), (first.epoch, &first.holder));
+    assert_eq!(elected(&election.replicas.running[leader].process.log()), [first.epoch]);
+
+    // And then the next takes over as ever.
+    election.stop(leader);
+    election.leads_above(first.epoch);
+    election.assert_each_epoch_once();
+}
+
+#[test]
+fn an_answer_that_is_lost_makes_no_epoch_twice() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("lost");
+    let proxy = LossyProxy::start(cluster.access());
+    let mut election = Election::new(cluster.access(), &namespace, &[]);
+    election.replicas = Replicas::new(proxy.access(), &namespace, &[]);
+
+    // The Lease is created, and its creator does not hear of it.
+    proxy.lose_one();
+    election.start();
+    let (_, first) = election.leads_above(0);
+    assert_eq!(proxy.left(), 0, "no answer was lost");
+    let taken = |log: &str| log.matches("the Lease was taken").count();
+    let log = || election.replicas.running[0].process.log();
+    assert_eq!((elected(&log()), taken(&log())), (vec![first.epoch], 1));
+
+    // It renews, and does not hear of it.
+    for _ in 0..3 {
+        proxy.lose_one();
+        eventually("a lost answer", || (proxy.left() == 0).then_some(()));
+        let now = election.renews(2);
+        assert_eq!((now.epoch, &now.holder), (first.epoch, &first.holder));
+    }
+    let log = log();
+    assert_eq!(elected(&log), [first.epoch]);
+    assert!(!log.contains("deposed") && !log.contains("another replica leads"), "{log}");
+
+    // It releases, and does not hear of it.
+    proxy.lose_one();
+    election.stop(0);
+    assert_eq!(proxy.left(), 0, "no answer was lost");
+    assert_eq!(election.lease().map(|lease| lease.holder), Some(String::new()));
+
+    // It takes over, and does not hear of it.
+    proxy.lose_one();
+    election.start();
+    let (_, second) = election.leads_above(first.epoch);
+    assert_eq!(proxy.left(), 0, "no answer was lost");
+    assert_eq!(elected(&election.replicas.running[0].process.log()), [second.epoch]);
+    election.assert_each_epoch_once();
+}

@@ -1,0 +1,151 @@
+//! The operator's part that nobody else's tests show: fewer workers without an end of a job, and
+//! workloads that were there before.
+
+use serde_json::Value;
+use tests::kube::{Cluster, Stage, Work};
+use tests::process::eventually;
+
+fn manifest(stage: &Stage, jobs: u64) -> String {
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: builds}}
+spec:
+  maxJobs: {jobs}
+  maxJobsPerWorker: 2
+  drain: {{deadline: 10m}}
+  template:
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+",
+        stage.affinity()
+    )
+}
+
+fn replicas(stage: &Stage, kind: &str, name: &str) -> Option<u64> {
+    stage.get(kind, name)?.pointer("/spec/replicas")?.as_u64()
+}
+
+fn reasons(stage: &Stage) -> String {
+    stage.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"])
+}
+
+fn connected(cluster: &Value, workers: u64) -> bool {
+    cluster["status"]["observedGeneration"] == cluster["metadata"]["generation"]
+        && cluster.pointer("/status/workers/connected").and_then(Value::as_u64) == Some(workers)
+        && cluster.pointer("/status/workers/draining").and_then(Value::as_u64) == Some(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_scale_in_ends_no_job_and_the_replicas_fall_last() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("scale-in");
+    let work = Work::Jobs { ms_min: 1_000, ms_max: 4_000 };
+    let stage = Stage::set(cluster.access(), &namespace, 1, 1, work).await;
+    stage.apply(&manifest(&stage, 8));
+    stage.wait_for("4 workers", "wc", "builds", |it| connected(it, 4));
+    eventually("8 jobs", || {
+        let running = stage.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count();
+        (running == 8).then_some(())
+    });
+    stage.kubectl(&["scale", "wc", "builds", "--replicas=2"]);
+    eventually("3 marked pods", || {
+        let pods = stage.pods();
+        let marked = pods
+            .iter()
+            .filter(|pod| pod["metadata"]["annotations"]["leasehold.dev/drain"] == "scale-in");
+        // Whoever has drained may be gone by now.
+        (marked.count() + 4 - pods.len() >= 3).then_some(())
+    });
+    eventually("1 replica", || (replicas(&stage, "deployment", "builds") == Some(1)).then_some(()));
+    stage.wait_for("1 worker", "wc", "builds", |it| connected(it, 1));
+    stage.apply(&manifest(&stage, 4));
+    stage.wait_for("2 workers", "wc", "builds", |it| connected(it, 2));
+    let told = reasons(&stage);
+    for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
+        assert!(told.split_whitespace().any(|it| it == reason), "no {reason} in: {told}");
+    }
+    stage.kubectl(&["delete", "wc", "builds", "--wait=false"]);
+    eventually("the end of all pods", || stage.pods().is_empty().then_some(()));
+    eventually("the end of all jobs", || {
+        stage.evidence().runs.iter().all(|run| run.to_ns != u64::MAX).then_some(())
+    });
+    let evidence = stage.evidence();
+    let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
+    assert!(lost.is_empty(), "lost: {lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_workload_of_that_name_that_was_there_is_told_and_left() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("not-ours");
+    let stage = Stage::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    stage.apply(
+        r"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: builds}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: other}}
+  template:
+    metadata: {labels: {app: other}}
+    spec:
+      containers: [{name: other, image: example.invalid/other}]
+",
+    );
+    let before = stage.get("deployment", "builds").expect("the Deployment");
+    stage.apply(&manifest(&stage, 8).replace("affinity:", "# none:"));
+    stage.wait_for("a condition that says so", "wc", "builds", |it| {
+        let conditions = it["status"]["conditions"].to_string();
+        conditions.contains("WorkloadNotOwned") && conditions.contains("not made for this")
+    });
+    let after = stage.get("deployment", "builds").expect("the Deployment");
+    assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
+    assert_eq!(after["metadata"]["ownerReferences"], before["metadata"]["ownerReferences"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_adopted_workload_is_scaled_where_that_is_asked_for_and_nothing_else_of_it() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("adopted");
+    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    stage.apply(&format!(
+        r"
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: swarm}}
+spec:
+  replicas: 1
+  podManagementPolicy: Parallel
+  selector: {{matchLabels: {{app: swarm}}}}
+  template:
+    metadata: {{labels: {{app: swarm, leasehold.dev/cluster: swarm}}}}
+    spec:
+      terminationGracePeriodSeconds: 7
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: swarm}}
+spec:
+  maxJobs: 3
+  maxJobsPerWorker: 1
+  workloadRef: {{kind: StatefulSet, name: swarm, scale: true}}
+",
+        stage.affinity()
+    ));
+    stage.wait_for("3 workers", "wc", "swarm", |it| connected(it, 3));
+    let set = stage.get("statefulset", "swarm").expect("the StatefulSet");
+    assert_eq!(set["spec"]["replicas"], 3);
+    assert_eq!(set["spec"]["template"]["spec"]["terminationGracePeriodSeconds"], 7);
+    assert_eq!(set["metadata"]["ownerReferences"], Value::Null);
+    stage.kubectl(&["scale", "wc", "swarm", "--replicas=1"]);
+    stage.wait_for("1 worker", "wc", "swarm", |it| connected(it, 1));
+    let left = stage.pods();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0]["metadata"]["name"], "swarm-0");
+}
