@@ -22,11 +22,19 @@ struct Written {
     sets: BTreeMap<SetName, bool>,
 }
 
-/// What the annotations of a pod say.
-pub(super) fn read(annotations: &BTreeMap<String, String>) -> BTreeMap<ClusterName, Exposure> {
+/// What the annotations of a pod in this namespace say of clusters of that namespace: they are
+/// its author's word, who may speak for no other.
+pub(super) fn read(
+    namespace: &str,
+    annotations: &BTreeMap<String, String>,
+) -> BTreeMap<ClusterName, Exposure> {
     let Some(text) = annotations.get(EXPOSURE_ANNOTATION) else { return BTreeMap::new() };
     match serde_json::from_str::<BTreeMap<ClusterName, Written>>(text) {
-        Ok(written) => written.into_iter().map(|(name, it)| (name, it.into())).collect(),
+        Ok(written) => {
+            let own = |name: &ClusterName| name.parts().0 == Some(namespace);
+            let written = written.into_iter().filter(|(name, _)| own(name));
+            written.map(|(name, it)| (name, it.into())).collect()
+        }
         Err(error) => {
             tracing::warn!(%error, text, "annotation {EXPOSURE_ANNOTATION} cannot be read");
             BTreeMap::new()

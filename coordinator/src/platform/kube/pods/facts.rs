@@ -110,8 +110,12 @@ impl PodName {
         Some(Self { namespace: namespace?.to_owned(), name: key.worker.as_str().to_owned() })
     }
 
-    /// The worker that this pod is in a cluster.
+    /// The worker that this pod is in a cluster of its own namespace. It is none of others: what
+    /// is written on a pod is its author's word, who may speak for one namespace only.
     pub(crate) fn key_in(&self, cluster: &ClusterName) -> Option<WorkerKey> {
+        if cluster.parts().0 != Some(&self.namespace) {
+            return None;
+        }
         let worker = WorkerName::new(&self.name).ok()?;
         Some(WorkerKey { cluster: cluster.clone(), worker })
     }
@@ -140,7 +144,7 @@ impl PodFacts {
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
             streams: annotations.get(STREAMS_ANNOTATION).cloned(),
-            exposures: exposure::read(annotations),
+            exposures: exposure::read(&namespace, annotations),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations
                 .get(DELETION_COST_ANNOTATION)

@@ -128,6 +128,20 @@ fn a_pod_that_ends_is_gone_once_and_its_deletion_says_nothing_more() {
 }
 
 #[test]
+fn a_pod_speaks_for_no_worker_of_another_namespace() {
+    let victim = ClusterName::in_namespace("victim", "prod").expect("a name");
+    let exposures = BTreeMap::from([(victim, Exposure::default())]);
+    let text = exposure::text(&exposures);
+    let mut patch = ended("Failed");
+    merge(&mut patch, json!({ "metadata": { "annotations": { "leasehold.dev/exposure": text } } }));
+    let mut roll = Roll::default();
+    assert_eq!(roll.apply(pod(UID, 1, patch), at(0)), [key("builds")]);
+    assert!(roll.find(&this()).expect("a pod").exposures.is_empty());
+    let listed = Listed { uid: UID.into(), version: 1, exposures };
+    assert_eq!(Roll::default().list(BTreeMap::from([(this(), listed)]), at(0)), BTreeMap::new());
+}
+
+#[test]
 fn a_pod_whose_end_comes_with_its_deletion_is_gone() {
     let mut roll = Roll::default();
     roll.apply(pod(UID, 1, json!({})), at(0));

@@ -50,7 +50,7 @@ impl Pods {
             let pods = timeout(LIST_WITHIN, api.list_metadata(&params)).await??;
             for pod in pods.items {
                 let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) else { continue };
-                let exposures = exposure::read(pod.annotations());
+                let exposures = exposure::read(&namespace, pod.annotations());
                 let version = version(pod.resource_version().as_deref());
                 let name = PodName { namespace, name: pod.name_any() };
                 listed.insert(name, Listed { uid, version, exposures });
