@@ -14,8 +14,9 @@ use super::facts::{PodFacts, PodName};
 
 /// How long a replica that does not lead remembers a pod that vanished while it may have run.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// How long an agent may go on beside a later pod of its name. Whoever deletes a StatefulSet's pod
-/// by force promises that it has stopped; a node that is alive sees to it within seconds.
+/// How long an agent may go on beside a later pod of its name, once its grace period is over.
+/// Whoever deletes a StatefulSet's pod by force promises that it has stopped; a node that is alive
+/// notices within seconds, and then gives its containers all the time that the pod names.
 const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What is known of the pods.
@@ -45,6 +46,8 @@ pub(super) struct Ghost {
     pub(super) exposures: BTreeMap<ClusterName, Exposure>,
     /// When it vanished.
     pub(super) since: Moment,
+    /// How long its containers may take to end; zero where that was never seen.
+    pub(super) grace: Duration,
     /// What the API server says when asked for it.
     pub(super) asked: Asked,
 }
@@ -163,13 +166,19 @@ impl Roll {
     }
 
     /// Takes a list that is newer than the watch may be, and returns what may be held: by pods on
-    /// the list that are not known to be over, and by ghosts.
+    /// the list that are not known to be over, by pods that vanished before the watch could show
+    /// it, and by ghosts.
     pub(super) fn list(
         &mut self,
         listed: BTreeMap<PodName, Listed>,
         now: Moment,
     ) -> BTreeMap<WorkerKey, Exposure> {
         let mut exposed = BTreeMap::new();
+        for (name, entry) in &self.pods {
+            if !entry.facts.over && !listed.contains_key(name) {
+                join(&mut exposed, name, &entry.facts.exposures);
+            }
+        }
         for (name, pod) in listed {
             let known = self.pods.get(&name).is_some_and(|entry| entry.facts.uid == pod.uid);
             if known {
@@ -215,8 +224,10 @@ impl Roll {
             Some(listed) => (listed.uid, listed.exposures),
             None => (String::new(), BTreeMap::new()),
         };
-        let keys = vec![key.clone()];
-        let ghost = Ghost { uid, keys, exposures, since: now, asked: Asked::Never };
+        let written = exposures.keys().filter_map(|cluster| name.key_in(cluster));
+        let keys = written.chain([key.clone()]).collect::<BTreeSet<_>>().into_iter().collect();
+        let grace = Duration::ZERO;
+        let ghost = Ghost { uid, keys, exposures, since: now, grace, asked: Asked::Never };
         self.ghosts.insert(name, vec![ghost]);
         false
     }
@@ -261,6 +272,7 @@ impl Roll {
         match found {
             Some(facts) if ghost.uid.is_empty() || ghost.uid == facts.uid => {
                 ghost.uid.clone_from(&facts.uid);
+                ghost.grace = facts.grace;
                 ghost.asked = Asked::Exists(now);
                 if facts.over { ghost.keys.clone() } else { Vec::new() }
             }
@@ -300,16 +312,18 @@ impl Roll {
         let Some((_, leads_since)) = heard.term else {
             return if age >= REMEMBERED { Verdict::Forget } else { Verdict::Wait };
         };
-        if heard.presence == Some(Presence::Connected) {
-            let replaced = self.pods.contains_key(name) && age >= REPLACED_WITHIN;
-            return if replaced { Verdict::Gone } else { Verdict::Wait };
-        }
-        // Its agent may have been connected to a predecessor: then its leases must be over.
         let ttl = ghost.exposures.values().map(|exposure| exposure.ttl).max().unwrap_or_default();
-        match ghost.since >= leads_since || age >= bounds.outlast(ttl) {
-            true => Verdict::Gone,
-            false => Verdict::Wait,
-        }
+        let outlasted = age >= bounds.outlast(ttl);
+        let is_gone = match heard.presence {
+            Some(Presence::Connected) => self
+                .find(name)
+                .is_some_and(|later| age >= REPLACED_WITHIN + ghost.grace.max(later.grace)),
+            // It may run cut off from here, and obey its leases to their end.
+            Some(Presence::Silent | Presence::Unreported) => outlasted,
+            // Nothing is left of it; but it may have been a predecessor's.
+            Some(Presence::Lost) | None => outlasted || ghost.since >= leads_since,
+        };
+        if is_gone { Verdict::Gone } else { Verdict::Wait }
     }
 
     /// What was written down for a pod, and the version that it has by that, before the watch
@@ -350,6 +364,7 @@ impl Roll {
             keys: entry.keys(),
             exposures: entry.facts.exposures.clone(),
             since: now,
+            grace: entry.facts.grace,
             asked: Asked::Never,
         };
         if ghost.keys.is_empty() {

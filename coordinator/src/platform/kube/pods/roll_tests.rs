@@ -215,8 +215,19 @@ fn a_pod_deleted_by_force_is_gone_when_its_agent_is_silent() {
     let connected = heard(50, Some(Presence::Connected));
     assert_eq!(verdict(&roll, connected, 100), Verdict::Wait);
     assert_eq!(verdict(&roll, connected, 10_000), Verdict::Wait);
-    for presence in [None, Some(Presence::Silent), Some(Presence::Lost)] {
+    for presence in [None, Some(Presence::Lost)] {
         assert_eq!(verdict(&roll, heard(50, presence), 100), Verdict::Gone, "{presence:?}");
+    }
+}
+
+#[test]
+fn a_pod_deleted_by_force_that_may_be_cut_off_has_its_leases_to_their_end() {
+    let roll = deleted_by_force();
+    for presence in [Presence::Silent, Presence::Unreported] {
+        let heard = heard(50, Some(presence));
+        // 10 s, 1 % and half a second after second 100.
+        assert_eq!(verdict(&roll, heard, 110), Verdict::Wait, "{presence:?}");
+        assert_eq!(verdict(&roll, heard, 111), Verdict::Gone, "{presence:?}");
     }
 }
 
@@ -251,11 +262,24 @@ fn a_later_pod_of_the_name_is_let_in_after_the_last_word_on_the_earlier() {
     assert_eq!(roll.find(&this()).expect("the new one").uid, NEXT);
     assert!(roll.settled(&this()).is_none(), "let in beside a ghost");
     let connected = heard(0, Some(Presence::Connected));
-    assert_eq!(verdict(&roll, connected, 129), Verdict::Wait);
-    // Whoever deletes a StatefulSet's pod by force promises that it has stopped.
-    assert_eq!(verdict(&roll, connected, 130), Verdict::Gone);
+    // 30 s of grace, which the node gives it once it has noticed.
+    assert_eq!(verdict(&roll, connected, 159), Verdict::Wait);
+    assert_eq!(verdict(&roll, connected, 160), Verdict::Gone);
     roll.lay(&this(), UID);
     assert_eq!(roll.settled(&this()).expect("let in").uid, NEXT);
+}
+
+#[test]
+fn a_pod_deleted_by_force_beside_a_later_one_has_its_own_grace_period() {
+    let mut roll = Roll::default();
+    let patient = json!({ "spec": { "terminationGracePeriodSeconds": 3_600 } });
+    roll.apply(pod(UID, 1, patient.clone()), at(0));
+    roll.delete(pod(UID, 2, patient), at(100));
+    roll.asked(&this(), UID, None, at(100));
+    roll.apply(pod(NEXT, 3, json!({})), at(101));
+    let connected = heard(0, Some(Presence::Connected));
+    assert_eq!(verdict(&roll, connected, 3_700), Verdict::Wait);
+    assert_eq!(verdict(&roll, connected, 3_730), Verdict::Gone);
 }
 
 #[test]
@@ -331,6 +355,10 @@ fn a_list_shows_what_may_be_held_by_pods_and_ghosts_but_not_by_those_that_are_ov
     merge(&mut over, patch.clone());
     roll.apply(pod(UID, 1, over), at(0));
     assert_eq!(roll.list(listed(UID, 1, &exposures), at(1)), BTreeMap::new());
+    // It vanished, which the watch has not shown yet.
+    let mut roll = Roll::default();
+    roll.apply(pod(UID, 1, patch.clone()), at(0));
+    assert_eq!(roll.list(BTreeMap::new(), at(1)), held);
     // It vanished, and may still run.
     let mut roll = deleted_by_force();
     let jobs = |exposed: &BTreeMap<WorkerKey, Exposure>| exposed[&key("builds")].jobs_max;
