@@ -10,6 +10,9 @@ pub const VERSION: &str = "v1alpha1";
 pub const CLUSTER_LABEL: &str = "leasehold.dev/cluster";
 /// Label of a pod, [`TRUE`] while it may be running jobs.
 pub const BUSY_LABEL: &str = "leasehold.dev/busy";
+/// Label of a pod, [`TRUE`] while something is written down that it may hold: by it a new leader
+/// finds the pod though it has lost its label of the cluster.
+pub const EXPOSED_LABEL: &str = "leasehold.dev/exposed";
 /// The value of labels and annotations that are there or not.
 pub const TRUE: &str = "true";
 

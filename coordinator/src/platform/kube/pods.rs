@@ -1,6 +1,7 @@
 //! The pods that are workers: watched, and known by name and UID. It says of a worker that it is
 //! gone when nothing of its pod runs any more, and never once a later pod of that name was let in.
 
+mod change;
 mod facts;
 mod mourner;
 mod roll;
@@ -8,6 +9,8 @@ mod roll;
 mod roll_tests;
 mod watching;
 mod writing;
+#[cfg(test)]
+mod writing_tests;
 
 use std::collections::BTreeSet;
 use std::fmt;

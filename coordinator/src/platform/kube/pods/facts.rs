@@ -12,7 +12,7 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::super::exposure;
 use super::super::names::{
-    BUSY_LABEL, CLUSTER_LABEL, DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, GENERATION_ANNOTATION,
+    BUSY_LABEL, DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, GENERATION_ANNOTATION,
     STREAMS_ANNOTATION, TRUE,
 };
 
@@ -138,13 +138,11 @@ impl PodFacts {
         let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
         let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
         Some(Self {
-            cluster: labels
-                .get(CLUSTER_LABEL)
-                .and_then(|cluster| ClusterName::in_namespace(&namespace, cluster).ok()),
+            cluster: exposure::cluster(pod),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
             streams: annotations.get(STREAMS_ANNOTATION).cloned(),
-            exposures: exposure::read(&namespace, annotations),
+            exposures: exposure::read(pod),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations
                 .get(DELETION_COST_ANNOTATION)

@@ -10,6 +10,7 @@ use leasehold_coordinator_core::event::Exposure;
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 
+use super::change::Base;
 use super::facts::{PodFacts, PodName};
 
 /// How long a replica that does not lead remembers a pod that vanished while it may have run.
@@ -326,24 +327,16 @@ impl Roll {
         if is_gone { Verdict::Gone } else { Verdict::Wait }
     }
 
-    /// What was written down for a pod, and the version that it has by that, before the watch
-    /// shows it.
-    pub(super) fn wrote(&mut self, name: &PodName, uid: &str, version: u64, written: &Writing) {
-        let Some(entry) = self.pods.get_mut(name).filter(|it| it.facts.uid == uid) else { return };
-        if entry.facts.version >= version {
-            // The watch was faster.
+    /// A pod as a write has left it, before the watch shows it.
+    pub(super) fn wrote(&mut self, name: &PodName, now: Base) {
+        let Some(entry) = self.pods.get_mut(name) else { return };
+        if entry.facts.uid != now.uid || entry.facts.version >= now.version {
+            // Another pod, or the watch was faster.
             return;
         }
         let facts = Arc::make_mut(&mut entry.facts);
-        facts.version = version;
-        match written {
-            Writing::Exposed(cluster, exposure) => {
-                facts.exposures.insert(cluster.clone(), exposure.clone());
-            }
-            Writing::Concealed(cluster) => {
-                facts.exposures.remove(cluster);
-            }
-        }
+        facts.version = now.version;
+        facts.exposures = now.exposures;
     }
 
     /// A ghost that turns out to be there is none; returns the workers that it was.
@@ -372,13 +365,6 @@ impl Roll {
         }
         self.ghosts.entry(entry.facts.pod.clone()).or_default().push(ghost);
     }
-}
-
-/// A change of what is written down for a pod.
-#[derive(Clone, Debug)]
-pub(super) enum Writing {
-    Exposed(ClusterName, Exposure),
-    Concealed(ClusterName),
 }
 
 impl Entry {

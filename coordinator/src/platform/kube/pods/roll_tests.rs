@@ -8,6 +8,7 @@ use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
 
+use super::change::Base;
 use super::facts::{PodFacts, PodName};
 use super::roll::*;
 use crate::platform::kube::exposure;
@@ -413,11 +414,10 @@ fn what_was_just_written_is_known_before_the_watch_shows_it() {
     let (_, exposures) = exposed(3);
     let mut roll = Roll::default();
     roll.apply(pod(UID, 1, json!({})), at(0));
-    let exposure = exposures[&cluster("builds")].clone();
-    let write = Writing::Exposed(cluster("builds"), exposure);
-    roll.wrote(&this(), NEXT, 5, &write);
+    let written = |uid: &str| Base { uid: uid.into(), version: 5, exposures: exposures.clone() };
+    roll.wrote(&this(), written(NEXT));
     assert!(roll.find(&this()).expect("a pod").exposures.is_empty(), "written to another pod");
-    roll.wrote(&this(), UID, 5, &write);
+    roll.wrote(&this(), written(UID));
     // The watch is behind: this is the pod as it was before.
     roll.apply(pod(UID, 4, json!({})), at(1));
     roll.retain(|_| true, &BTreeSet::new(), at(2));
@@ -425,6 +425,6 @@ fn what_was_just_written_is_known_before_the_watch_shows_it() {
     // And here it is ahead: somebody has written since.
     let mut roll = Roll::default();
     roll.apply(pod(UID, 6, json!({})), at(0));
-    roll.wrote(&this(), UID, 5, &write);
+    roll.wrote(&this(), written(UID));
     assert!(roll.find(&this()).expect("a pod").exposures.is_empty());
 }

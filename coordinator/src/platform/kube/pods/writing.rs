@@ -1,25 +1,26 @@
-//! What pods may hold, written to them and read from them. Every write is bound to a UID, so that
-//! nothing is written to a later pod of that name.
+//! What pods may hold, written to them and read from them. Every write is bound to the UID and the
+//! version of the pod that it rests on, so that nothing is written to a later pod of that name, nor
+//! over what was written since.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use leasehold_coordinator_core::event::{Event, Exposure};
-use leasehold_types::WorkerKey;
+use leasehold_types::{SetName, WorkerKey};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::super::exposure;
-use super::super::names::{
-    BUSY_LABEL, CLUSTER_LABEL, DO_NOT_DISRUPT_ANNOTATION, EXPOSURE_ANNOTATION, FIELD_MANAGER,
-    SAFE_TO_EVICT_ANNOTATION, TRUE,
-};
+use super::super::names::{CLUSTER_LABEL, EXPOSED_LABEL, FIELD_MANAGER};
+use super::super::resources::StreamSet;
+use super::change::{Base, Change};
 use super::facts::{PodName, version};
-use super::roll::{Listed, Writing};
+use super::roll::Listed;
 use super::{PodFacts, Pods};
 use crate::clock;
 
@@ -27,11 +28,10 @@ use crate::clock;
 const WRITTEN_AT_ONCE_MAX: usize = 16;
 /// How long a write may take.
 const WRITE_WITHIN: Duration = Duration::from_secs(5);
+/// How often a write is tried on a pod that others write to.
+const TRIES_MAX: usize = 3;
 /// How long a list may take.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
-/// What autoscalers of nodes heed beside the label: cluster-autoscaler and Karpenter.
-const KEEP_ANNOTATIONS: [(&str, &str); 2] =
-    [(SAFE_TO_EVICT_ANNOTATION, "false"), (DO_NOT_DISRUPT_ANNOTATION, TRUE)];
 
 impl Pods {
     /// Every worker that may hold anything: of pods that are there as the API server has them now
@@ -43,22 +43,69 @@ impl Pods {
     pub(crate) async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Exposure>> {
         let mut listed = BTreeMap::new();
         for scope in self.0.scopes() {
-            let api = self.0.api(scope.as_deref());
-            // Without a resource version the API server asks its store: what was written before
-            // is on the list.
-            let params = ListParams::default().labels(CLUSTER_LABEL);
-            let pods = timeout(LIST_WITHIN, api.list_metadata(&params)).await??;
-            for pod in pods.items {
-                let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) else { continue };
-                let exposures = exposure::read(&namespace, pod.annotations());
-                let version = version(pod.resource_version().as_deref());
-                let name = PodName { namespace, name: pod.name_any() };
-                listed.insert(name, Listed { uid, version, exposures });
+            // A pod that lost its cluster's label still bears the other where it may hold
+            // anything; and one that has both may lose either between the lists.
+            for label in [CLUSTER_LABEL, EXPOSED_LABEL] {
+                for (name, pod) in self.list(scope.as_deref(), label).await? {
+                    let known = listed.get(&name).map_or(0, |known: &Listed| known.version);
+                    if known <= pod.version {
+                        listed.insert(name, pod);
+                    }
+                }
             }
         }
-        let exposed = self.0.roll().list(listed, clock::now());
+        let mut exposed = self.0.roll().list(listed, clock::now());
         self.0.has_changed();
+        self.name_sets(&mut exposed).await?;
         Ok(exposed)
+    }
+
+    /// The pods of one namespace, or of all, that bear a label, as the API server has them now.
+    async fn list(
+        &self,
+        namespace: Option<&str>,
+        label: &str,
+    ) -> anyhow::Result<Vec<(PodName, Listed)>> {
+        // Without a resource version the API server asks its store: what was written before is
+        // on the list.
+        let params = ListParams::default().labels(label);
+        let api = self.0.api(namespace);
+        let whose = || match namespace {
+            Some(namespace) => format!("pods of namespace {namespace} (--watch-namespace)"),
+            None => "pods of all namespaces".to_owned(),
+        };
+        let pods = timeout(LIST_WITHIN, api.list_metadata(&params)).await.with_context(whose)?;
+        let pods = pods.with_context(whose)?.items.into_iter().filter_map(|pod| {
+            let Base { uid, version, exposures } = seen(&pod)?;
+            let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
+            Some((name, Listed { uid, version, exposures }))
+        });
+        Ok(pods.collect())
+    }
+
+    /// A worker that counts with the most may own streams of every set of its namespace.
+    async fn name_sets(&self, exposed: &mut BTreeMap<WorkerKey, Exposure>) -> anyhow::Result<()> {
+        let mut known: BTreeMap<String, Vec<SetName>> = BTreeMap::new();
+        let most = exposure::most();
+        for (key, exposure) in exposed.iter_mut().filter(|(_, it)| it.covers(&most)) {
+            tracing::warn!(
+                cluster = %key.cluster, worker = %key.worker,
+                "it counts with the most that a worker may hold: the exposure annotation of its \
+                 pod cannot be read, or says so"
+            );
+            let Some(namespace) = key.cluster.parts().0 else { continue };
+            if !known.contains_key(namespace) {
+                let client = self.0.settings.client.clone();
+                let api: Api<StreamSet> = Api::namespaced(client, namespace);
+                let all = ListParams::default();
+                let sets = timeout(LIST_WITHIN, api.list_metadata(&all)).await??;
+                let names = sets.items.into_iter();
+                let names = names.map(|set| SetName::in_namespace(namespace, &set.name_any()));
+                known.insert(namespace.to_owned(), names.filter_map(Result::ok).collect());
+            }
+            exposure.sets.extend(known[namespace].iter().map(|set| (set.clone(), true)));
+        }
+        Ok(())
     }
 
     /// Writes down what these workers may hold; one answer an entry: whether that is done. It is
@@ -84,22 +131,9 @@ impl Pods {
         let writes = keys.iter().cloned().map(|key| async move {
             let Some(name) = PodName::of(&key) else { return };
             let facts = self.0.roll().find(&name).cloned();
-            let Some(facts) = facts.filter(|facts| facts.exposures.contains_key(&key.cluster))
-            else {
-                return;
-            };
-            let mut exposures = facts.exposures.clone();
-            exposures.remove(&key.cluster);
-            let text = exposure::text(&exposures);
-            let mut metadata = match exposures.is_empty() {
-                true => busy_metadata(false),
-                false => json!({}),
-            };
-            metadata["annotations"][EXPOSURE_ANNOTATION] = json!(text);
-            let concealed = Writing::Concealed(key.cluster.clone());
-            if let Some(version) = self.write(&facts, metadata).await {
-                self.0.roll().wrote(&facts.pod, &facts.uid, version, &concealed);
-            }
+            let Some(facts) = facts else { return };
+            let Some(meant) = facts.exposures.get(&key.cluster).cloned() else { return };
+            self.write(&facts, &Change::Conceal(key.cluster, meant)).await;
         });
         stream::iter(writes).buffer_unordered(WRITTEN_AT_ONCE_MAX).collect::<()>().await;
     }
@@ -116,53 +150,76 @@ impl Pods {
             let gone = || self.0.events.send(Event::Gone(vec![key.clone()]));
             return !haunted && gone().await.is_ok();
         };
-        let mut exposures = facts.exposures.clone();
-        exposures.insert(key.cluster.clone(), exposure.clone());
-        let mut metadata = match exposure.jobs_max > 0 {
-            true => busy_metadata(true),
-            false => json!({}),
-        };
-        metadata["annotations"][EXPOSURE_ANNOTATION] = json!(exposure::text(&exposures));
-        let Some(version) = self.write(&facts, metadata).await else { return false };
-        let exposed = Writing::Exposed(key.cluster.clone(), exposure.clone());
-        self.0.roll().wrote(&facts.pod, &facts.uid, version, &exposed);
-        true
+        self.write(&facts, &Change::Expose(key.cluster.clone(), exposure.clone())).await
     }
 
     /// Marks a pod as busy, or as idle; returns whether that is done.
     pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> bool {
-        self.write(facts, busy_metadata(busy)).await.is_some()
+        self.write(facts, if busy { &Change::Busy } else { &Change::Idle }).await
     }
 
-    /// Patches a pod's metadata; gives the version that it has by that.
-    async fn write(&self, facts: &PodFacts, mut metadata: Value) -> Option<u64> {
-        // The API server refuses a patch that would change the UID: it is another pod then.
-        metadata["uid"] = json!(facts.uid);
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
-        let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
-        let write = api.patch_metadata(&facts.pod.name, &params, &patch);
+    /// Writes a change; returns whether that is done.
+    async fn write(&self, facts: &PodFacts, change: &Change) -> bool {
         let PodName { namespace, name } = &facts.pod;
-        match timeout(WRITE_WITHIN, write).await {
-            Ok(Ok(pod)) => Some(version(pod.resource_version().as_deref())),
+        match timeout(WRITE_WITHIN, self.try_write(facts, change)).await {
+            Ok(Ok(done)) => done,
             Ok(Err(error)) => {
                 tracing::warn!(%error, namespace, pod = name, "pod not written");
-                None
+                false
             }
             Err(_) => {
                 tracing::warn!(namespace, pod = name, "pod not written: no answer");
-                None
+                false
+            }
+        }
+    }
+
+    /// Tries a change on the pod as it was seen, then on the pod as it is.
+    async fn try_write(&self, facts: &PodFacts, change: &Change) -> kube::Result<bool> {
+        let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
+        let name = &facts.pod.name;
+        let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
+        let mut base = Base { uid, version: facts.version, exposures };
+        let mut tries = 0;
+        loop {
+            let Some((metadata, exposures)) = change.over(&base) else { return Ok(false) };
+            let error = match patch(&api, name, metadata).await {
+                Ok(pod) => {
+                    let version = version(pod.resource_version().as_deref());
+                    self.0.roll().wrote(&facts.pod, Base { version, exposures, ..base });
+                    return Ok(true);
+                }
+                Err(error) => error,
+            };
+            tries += 1;
+            let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
+            if conflict && !change.holds_on() {
+                return Ok(false);
+            }
+            if !conflict || tries == TRIES_MAX {
+                return Err(error);
+            }
+            let found = api.get_metadata_opt(name).await?;
+            match found.as_ref().and_then(seen).filter(|found| found.uid == facts.uid) {
+                Some(found) => base = found,
+                // It is there no more.
+                None => return Ok(false),
             }
         }
     }
 }
 
-fn busy_metadata(busy: bool) -> Value {
-    let label = busy.then_some(TRUE);
-    let annotations: serde_json::Map<_, _> = KEEP_ANNOTATIONS
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), json!(busy.then_some(*value))))
-        .collect();
-    json!({ "labels": { BUSY_LABEL: label }, "annotations": annotations })
+/// A pod's metadata, as far as a change rests on it.
+fn seen(pod: &PartialObjectMeta<Pod>) -> Option<Base> {
+    let version = version(pod.resource_version().as_deref());
+    Some(Base { uid: pod.uid()?, version, exposures: exposure::read(pod) })
+}
+
+async fn patch(
+    api: &Api<Pod>,
+    name: &str,
+    metadata: Value,
+) -> kube::Result<PartialObjectMeta<Pod>> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
+    api.patch_metadata(name, &params, &Patch::Merge(json!({ "metadata": metadata }))).await
 }
