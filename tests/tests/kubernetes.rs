@@ -29,5 +29,7 @@ mod rollout;
 mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
+#[path = "kubernetes/upgrade.rs"]
+mod upgrade;
 #[path = "kubernetes/wanted.rs"]
 mod wanted;

@@ -32,4 +32,4 @@ pub use pods::{NoProcesses, PlayedPod, Runner};
 pub use real_cluster::RealCluster;
 pub use release::Program;
 pub use replicas::{AUDIENCE, Operator, Replicas};
-pub use stage::Stage;
+pub use stage::{Lease, Stage};

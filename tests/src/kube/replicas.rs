@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::Signal;
+
 use super::access::Access;
 use crate::process::{Process, eventually, free_address, get};
 use crate::toolbox;
@@ -72,15 +74,28 @@ impl Replicas {
     /// # Panics
     /// Where it does not start.
     pub fn start(&mut self) -> &Operator {
-        let operator = self.launch();
+        let operator = self.launch(free_address(), free_address());
         self.running.push(operator);
         self.running.last().expect("it was just added")
     }
 
-    fn launch(&mut self) -> Operator {
+    /// Replaces one, as a rolling update does: it is told to end, and when it has, another begins
+    /// in its place.
+    ///
+    /// # Panics
+    /// Where it does not end as it should, or the other does not start.
+    pub fn replace(&mut self, index: usize) {
+        let mut old = self.running.remove(index);
+        old.process.signal(Signal::TERM);
+        let ended = old.process.wait();
+        assert!(ended.success(), "{} ended with {ended}:\n{}", old.identity, old.process.log());
+        let new = self.launch(old.grpc, old.http);
+        self.running.insert(index, new);
+    }
+
+    fn launch(&mut self, grpc: SocketAddr, http: SocketAddr) -> Operator {
         self.starts += 1;
         let identity = format!("replica-{}", self.starts);
-        let (grpc, http) = (free_address(), free_address());
         let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
         command.env("KUBECONFIG", self.access.kubeconfig());
         command.args(["operator", "--identity", &identity, "--namespace", &self.namespace]);

@@ -1,6 +1,7 @@
 //! A stage for whole stories: a namespace with replicas of the operator, played nodes, and a fleet
 //! in their pods.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -11,7 +12,18 @@ use super::hollow_node::HollowNode;
 use super::replicas::Replicas;
 use crate::demo::evidence::Evidence;
 use crate::demo::journal::Journals;
-use crate::process::eventually;
+use crate::process::{eventually, get};
+
+/// What a worker may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Whether its agent is connected to a leader.
+    pub connected: bool,
+    /// The token of its pool.
+    pub pool: String,
+    /// The streams that it owns, with their tokens.
+    pub streams: BTreeMap<String, String>,
+}
 
 /// A stage.
 #[derive(Debug)]
@@ -135,6 +147,79 @@ impl Stage {
              operator: In, values: [{}]}}]}}]}}}}}}",
             nodes.join(", ")
         )
+    }
+
+    /// A WorkerCluster `builds` of workers that take two jobs each, and a StreamSet `feeds` of so
+    /// many streams on it, as YAML.
+    #[must_use]
+    pub fn builds(&self, jobs: u32, streams: u32, ttl: &str) -> String {
+        let streams: Vec<_> = (1..=streams).map(|it| format!("{{name: feed-{it}}}")).collect();
+        format!(
+            r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: builds}}
+spec:
+  maxJobs: {jobs}
+  maxJobsPerWorker: 2
+  lease: {{ttl: {ttl}}}
+  template:
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {{name: feeds}}
+spec:
+  cluster: builds
+  streams: [{}]
+",
+            self.affinity(),
+            streams.join(", ")
+        )
+    }
+
+    /// What each of these pods' workers may do, as its agent tells it; nothing of an agent that
+    /// does not answer.
+    #[must_use]
+    pub fn leases(&self, uids: &[String]) -> BTreeMap<String, Lease> {
+        let lease = |uid: &String| {
+            let member = self.fleet.member(uid)?;
+            let (_, body) = get(member.agent.as_ref()?.1, "/v1/lease")?;
+            let lease: Value = serde_json::from_str(&body).ok()?;
+            let held = lease["streams"].as_array()?.iter().filter(|it| it["state"] == "held");
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            Some(Lease {
+                connected: lease["connected"] == true,
+                pool: text(&lease["pool"]["token"]),
+                streams: held.map(|it| (text(&it["stream"]), text(&it["token"]))).collect(),
+            })
+        };
+        uids.iter().filter_map(|uid| Some((uid.clone(), lease(uid)?))).collect()
+    }
+
+    /// The UIDs of the pods that are not about to end.
+    #[must_use]
+    pub fn uids(&self) -> Vec<String> {
+        let pods = self.pods().into_iter();
+        pods.filter_map(|pod| pod["metadata"]["uid"].as_str().map(str::to_owned)).collect()
+    }
+
+    /// Ends the story: the WorkerCluster `builds` is deleted, every pod ends, and no job was lost.
+    ///
+    /// # Panics
+    /// Where a pod stays, or a job that was begun is not done.
+    pub fn end(self) {
+        self.kubectl(&["delete", "wc", "builds", "--wait=false"]);
+        eventually("the end of all pods", || {
+            let pods = self.kubectl(&["get", "pods", "--output=name"]);
+            pods.is_empty().then_some(())
+        });
+        let evidence = self.evidence();
+        assert_eq!(evidence.contradictions, Vec::<String>::new());
+        let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
+        assert!(lost.is_empty(), "lost: {lost:?}");
     }
 
     /// What the workers' journals say so far.

@@ -5,62 +5,26 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, Lease, Stage, Work};
 use tests::process::{eventually, get};
 
-fn manifest(stage: &Stage, workers: u32) -> String {
-    format!(
-        r"
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {{name: builds}}
-spec:
-  maxJobs: {}
-  maxJobsPerWorker: 2
-  lease: {{ttl: 3s}}
-  template:
-    spec:
-      affinity: {}
-      containers: [{{name: worker, image: example.invalid/worker:1}}]
----
-apiVersion: leasehold.dev/v1alpha1
-kind: StreamSet
-metadata: {{name: feeds}}
-spec:
-  cluster: builds
-  streams: [{{name: a}}, {{name: b}}, {{name: c}}, {{name: d}}, {{name: e}}, {{name: f}}]
-",
-        2 * workers,
-        stage.affinity()
-    )
-}
+const STREAMS: u32 = 6;
 
-/// What each worker may do, as its agent tells it: pool token and stream tokens.
-fn leases(stage: &Stage) -> BTreeMap<String, (String, Vec<(String, String)>)> {
-    let mut leases = BTreeMap::new();
-    for pod in stage.pods() {
-        let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
-        let Some(member) = stage.fleet.member(uid.as_str().unwrap_or_default()) else { continue };
-        let Some((_, address)) = &member.agent else { continue };
-        let Some((_, body)) = get(*address, "/v1/lease") else { continue };
-        let Ok(lease) = serde_json::from_str::<Value>(&body) else { continue };
-        let streams = lease["streams"].as_array().cloned().unwrap_or_default();
-        let stream = |it: &Value| (it["stream"].to_string(), it["token"].to_string());
-        let streams = streams.iter().map(stream).collect();
-        leases.insert(name.to_string(), (lease["pool"]["token"].to_string(), streams));
-    }
-    leases
-}
-
-fn owners(stage: &Stage) -> BTreeMap<String, Vec<String>> {
-    let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (worker, (_, streams)) in leases(stage) {
-        for (stream, _) in streams {
-            owners.entry(stream).or_default().push(worker.clone());
+/// Who owns each stream, as the workers are told.
+fn owners(leases: &BTreeMap<String, Lease>) -> BTreeMap<&str, Vec<&str>> {
+    let mut owners: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (worker, lease) in leases {
+        for stream in lease.streams.keys() {
+            owners.entry(stream).or_default().push(worker);
         }
     }
     owners
+}
+
+/// Whether every stream has one owner.
+fn owned_once(leases: &BTreeMap<String, Lease>) -> bool {
+    let owners = owners(leases);
+    owners.len() == STREAMS as usize && owners.values().all(|all| all.len() == 1)
 }
 
 /// The metric of who leads, of every replica that answers.
@@ -79,12 +43,11 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
     let flags = ["--leadership", "6s", "--takeover-after", "1s"];
     let stage = Stage::set_with(cluster.access(), &namespace, 2, 1, work, &flags).await;
-    stage.apply(&manifest(&stage, 3));
+    stage.apply(&stage.builds(6, STREAMS, "3s"));
     stage.wait_for("6 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 6);
     let old = stage.replicas.leader();
     eventually("every stream at one worker", || {
-        let owners = owners(&stage);
-        (owners.len() == 6 && owners.values().all(|all| all.len() == 1)).then_some(())
+        owned_once(&stage.leases(&stage.uids())).then_some(())
     });
 
     let stopped = &stage.replicas.running[old].process;
@@ -94,14 +57,13 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
         ["get", "lease", "leasehold-coordinator", "--output=jsonpath={.spec.holderIdentity}"];
     let was = stage.replicas.running[old].identity.clone();
     eventually("a successor", || (!stage.kubectl(&lease).starts_with(&was)).then_some(()));
-    stage.apply(&manifest(&stage, 4));
+    stage.apply(&stage.builds(8, STREAMS, "3s"));
     let granted = eventually("a fourth worker with streams", || {
-        let leases = leases(&stage);
-        let all = leases.len() == 4 && leases.values().all(|(_, streams)| !streams.is_empty());
-        let owners = owners(&stage);
-        let once = owners.len() == 6 && owners.values().all(|all| all.len() == 1);
-        (all && once).then_some(leases)
+        let leases = stage.leases(&stage.uids());
+        let all = leases.len() == 4 && leases.values().all(|lease| !lease.streams.is_empty());
+        (all && owned_once(&leases)).then_some(leases)
     });
+    let workers: Vec<_> = granted.keys().cloned().collect();
     tokio::time::sleep(Duration::from_secs(7)).await;
 
     stopped.signal(Signal::CONT);
@@ -110,10 +72,10 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
             .then_some(())
     });
     for _ in 0..50 {
-        assert_eq!(leases(&stage), granted, "no lease is the old leader's");
+        assert_eq!(stage.leases(&workers), granted, "no lease is the old leader's");
         assert!(leaders(&stage) <= 1, "one leader at most says that it leads");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(!stage.kubectl(&lease).starts_with(&was), "the successor leads on");
-    drop(stage);
+    stage.end();
 }

@@ -11,7 +11,7 @@ use tests::kube::Access;
 use tests::process::{Process, eventually};
 
 /// A proxy before `kubectl proxy`, which speaks plain HTTP.
-pub struct LossyProxy {
+pub(crate) struct LossyProxy {
     access: Access,
     to_lose: Arc<AtomicUsize>,
     _folder: tempfile::TempDir,
@@ -19,7 +19,7 @@ pub struct LossyProxy {
 }
 
 impl LossyProxy {
-    pub fn start(access: &Access) -> Self {
+    pub(crate) fn start(access: &Access) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = access.kubectl_command(&["proxy", "--port=0"]);
         let kubectl = Process::start(&mut command, &folder.path().join("kubectl.log"));
@@ -54,17 +54,17 @@ impl LossyProxy {
     }
 
     /// The way in through the proxy.
-    pub fn access(&self) -> &Access {
+    pub(crate) fn access(&self) -> &Access {
         &self.access
     }
 
     /// Loses the answer to the next write of a Lease.
-    pub fn lose_one(&self) {
+    pub(crate) fn lose_one(&self) {
         self.to_lose.store(1, Ordering::SeqCst);
     }
 
     /// How many are still to be lost.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.to_lose.load(Ordering::SeqCst)
     }
 }

@@ -70,8 +70,8 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
     let leader = stage.replicas.leader();
     stage.replicas.running.remove(leader).process.signal(Signal::KILL);
     let drain = ["drain", &drained, "--ignore-daemonsets", "--force", "--timeout=300s"];
-    let pods = format!("--pod-selector=leasehold.dev/cluster=builds");
-    let mut drain = stage.access.kubectl_command(&[&drain[..], &[&pods]].concat());
+    let pods = "--pod-selector=leasehold.dev/cluster=builds";
+    let mut drain = stage.access.kubectl_command(&[&drain[..], &[pods]].concat());
     let drained_by = tokio::task::spawn_blocking(move || drain.output().expect("kubectl starts"));
     stage.wait_for("20 jobs on 10 workers", "wc", "builds", |it| stands_at(it, JOBS_AFTER));
     let output = drained_by.await.expect("kubectl runs");

@@ -66,7 +66,7 @@ impl Pods {
     /// It is not where the pod vanished and may still run.
     pub(crate) async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
         // Owned entries: futures over borrowed ones are not `Send` for every lifetime.
-        let owned = entries.to_vec().into_iter().enumerate();
+        let owned = entries.iter().cloned().enumerate();
         let writes = owned.map(|(index, (key, exposure))| async move {
             (index, self.expose_one(&key, &exposure).await)
         });
@@ -81,7 +81,7 @@ impl Pods {
     /// Strikes what is written down for these workers. What fails stays written: it is more than
     /// they hold, which is safe.
     pub(crate) async fn conceal(&self, keys: &[WorkerKey]) {
-        let writes = keys.to_vec().into_iter().map(|key| async move {
+        let writes = keys.iter().cloned().map(|key| async move {
             let Some(name) = PodName::of(&key) else { return };
             let facts = self.0.roll().find(&name).cloned();
             let Some(facts) = facts.filter(|facts| facts.exposures.contains_key(&key.cluster))

@@ -1,0 +1,48 @@
+//! An upgrade and its rollback: every replica is replaced, one after the other, twice. No lease is
+//! lost and no job refused, and each replica that goes hands over and ends well.
+
+use std::collections::BTreeMap;
+
+use tests::kube::{Cluster, Stage, Work};
+use tests::process::eventually;
+
+const REPLICAS: usize = 3;
+
+/// The streams of each worker with their tokens; none while an agent is without a leader. A pool is
+/// granted anew by each leader, under a higher token.
+fn owned(stage: &Stage, workers: &[String]) -> Option<BTreeMap<String, BTreeMap<String, String>>> {
+    let leases = stage.leases(workers);
+    let all = leases.len() == workers.len() && leases.values().all(|lease| lease.connected);
+    all.then(|| leases.into_iter().map(|(worker, lease)| (worker, lease.streams)).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replacing_every_replica_loses_no_lease() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("upgrade");
+    let work = Work::Jobs { ms_min: 500, ms_max: 1_500 };
+    let mut stage = Stage::set(cluster.access(), &namespace, REPLICAS, 1, work).await;
+    stage.apply(&stage.builds(6, 5, "10s"));
+    stage.wait_for("6 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 6);
+    let workers = stage.uids();
+    let before = eventually("5 streams held by 3 workers", || {
+        let owned = owned(&stage, &workers)?;
+        let held: usize = owned.values().map(BTreeMap::len).sum();
+        (held == 5).then_some(owned)
+    });
+    stage.wait_for("a converged set", "ss", "feeds", |it| it["status"]["workers"]["current"] == 3);
+    let plan = stage.get("ss", "feeds").expect("the set")["status"]["planVersion"].clone();
+    for round in ["upgrade", "rollback"] {
+        for index in 0..REPLICAS {
+            stage.replicas.replace(index);
+            stage.replicas.wait_ready();
+            let _ = stage.replicas.leader();
+            eventually("every agent at a leader, with what it had", || {
+                (owned(&stage, &workers)? == before).then_some(())
+            });
+        }
+        let status = stage.get("ss", "feeds").expect("the set");
+        assert_eq!(status["status"]["planVersion"], plan, "{round}: nothing was planned anew");
+    }
+    stage.end();
+}
