@@ -13,6 +13,9 @@ use crate::toolbox;
 /// A hang shows as a failure after this time. No test asserts how long something took.
 pub const HANG: Duration = Duration::from_secs(180);
 
+/// Between two asks.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// A child process with its log.
 #[derive(Debug)]
 pub struct Process {
@@ -68,6 +71,13 @@ impl Process {
         self.child.try_wait().expect("the child's state")
     }
 
+    /// Kills it, where it has not ended.
+    pub fn kill(&mut self) {
+        // Both fail only where the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
@@ -86,9 +96,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only where the process has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if std::thread::panicking() {
             eprintln!("--- {}\n{}", self.log.display(), self.log());
         }
@@ -231,6 +239,21 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(begun.elapsed() < HANG, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The same for a task that can be given up between two asks.
+///
+/// # Panics
+/// After [`HANG`], with `what` was waited for.
+pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begun.elapsed() < HANG, "waited in vain for {what}");
+        tokio::time::sleep(LOOK).await;
     }
 }
