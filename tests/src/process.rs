@@ -6,12 +6,28 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::toolbox;
 
 /// A hang shows as a failure after this time. No test asserts how long something took.
 pub const HANG: Duration = Duration::from_secs(180);
+
+/// Whether whoever started this process has given it up.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// Notes that this process is given up. Ctrl-C ends its children, too, so what they do from now on
+/// is no failure that anybody wants to read of.
+pub fn give_up() {
+    GIVEN_UP.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process is given up.
+#[must_use]
+pub fn is_given_up() -> bool {
+    GIVEN_UP.load(Ordering::Relaxed)
+}
 
 /// Between two asks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -97,7 +113,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-        if std::thread::panicking() {
+        if std::thread::panicking() && !is_given_up() {
             eprintln!("--- {}\n{}", self.log.display(), self.log());
         }
     }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use tests::kube::ControlPlane;
+use tests::process::{give_up, is_given_up};
 use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
@@ -46,18 +47,28 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !is_given_up() {
+            loud(panic);
+        }
+    }));
+    let mut interrupt = signal(SignalKind::interrupt()).expect("signals can be heard");
     let mut terminate = signal(SignalKind::terminate()).expect("signals can be heard");
+    // A task of its own: the benchmark's blocks its thread at times.
+    let given_up = tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        give_up();
+        eprintln!("==> given up");
+    });
     // What is given up is dropped, and ends all that it has started.
     tokio::select! {
         () = bench(runs) => ExitCode::SUCCESS,
-        _ = tokio::signal::ctrl_c() => given_up(130),
-        _ = terminate.recv() => given_up(143),
+        _ = given_up => ExitCode::from(130),
     }
-}
-
-fn given_up(code: u8) -> ExitCode {
-    eprintln!("==> given up");
-    ExitCode::from(code)
 }
 
 /// How often each change is timed; none where help is asked for.
