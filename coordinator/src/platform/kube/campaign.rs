@@ -2,6 +2,7 @@
 //! stands by again. A term begins only with a write to the Lease that was answered, and lasts from
 //! when the last such write was sent.
 
+mod changes;
 mod lead;
 mod standby;
 

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::{Elected, Event, Exposure, Renewed};
 use leasehold_types::{Moment, WorkerKey};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
+use super::changes::{Change, Changes};
 use super::{Campaign, Exposures, Next, if_some};
 use crate::clock;
 use crate::platform::Command;
@@ -38,19 +40,19 @@ pub(super) struct Lead {
     /// The driver knows of this term.
     elected: bool,
     /// What is to be written down, or struck where there is none.
-    changes: BTreeMap<WorkerKey, Option<Exposure>>,
+    changes: Changes,
     /// Written down, and not yet said to be.
     unsaid: Vec<(WorkerKey, Exposure)>,
     renewal_wanted: bool,
     errand: Option<Errand>,
+    /// When the last renewal within an errand that succeeded was sent.
+    renewals: watch::Receiver<Moment>,
+    renewal_sender: watch::Sender<Moment>,
     listing: Option<Listing>,
 }
 
 type Errand = Pin<Box<dyn Future<Output = Done> + Send>>;
 type Listing = Pin<Box<dyn Future<Output = Result<BTreeMap<WorkerKey, Exposure>, String>> + Send>>;
-
-/// What a worker may hold; none where it is to be struck.
-type Change = (WorkerKey, Option<Exposure>);
 
 /// An errand: changes are written down, then leadership is renewed.
 struct Round<X> {
@@ -58,6 +60,8 @@ struct Round<X> {
     exposures: X,
     seat: Seat,
     renewed_at: Moment,
+    /// Told of each renewal before the last.
+    renewals: watch::Sender<Moment>,
     /// Nothing is written later than this after a renewal.
     fresh: Duration,
     changes: Vec<Change>,
@@ -77,6 +81,7 @@ enum Woken {
     DriverGone,
     Beat,
     Done(Box<Done>),
+    Renewed,
     Listed(Result<BTreeMap<WorkerKey, Exposure>, String>),
     Over,
 }
@@ -84,15 +89,18 @@ enum Woken {
 impl Lead {
     /// A place that was taken by a write sent at `sent_at`.
     pub(super) fn new(seat: Seat, sent_at: Moment, leadership: Duration) -> Self {
+        let (renewal_sender, renewals) = watch::channel(sent_at);
         Self {
             seat,
             renewed_at: sent_at,
             until: sent_at + leadership,
             elected: false,
-            changes: BTreeMap::new(),
+            changes: Changes::default(),
             unsaid: Vec::new(),
             renewal_wanted: false,
             errand: None,
+            renewals,
+            renewal_sender,
             listing: None,
         }
     }
@@ -114,6 +122,7 @@ impl<X: Exposures> Campaign<X> {
                 command = self.commands.recv() => Woken::Command(command),
                 () = self.events.closed() => Woken::DriverGone,
                 done = if_some(&mut lead.errand) => Woken::Done(Box::new(done)),
+                Ok(()) = lead.renewals.changed() => Woken::Renewed,
                 listed = if_some(&mut lead.listing) => Woken::Listed(listed),
                 _ = beats.tick() => Woken::Beat,
                 () = sleep(over) => Woken::Over,
@@ -128,6 +137,10 @@ impl<X: Exposures> Campaign<X> {
                 Woken::Done(done) => {
                     lead.errand = None;
                     self.done(&mut lead, *done).await
+                }
+                Woken::Renewed => {
+                    let sent_at = *lead.renewals.borrow_and_update();
+                    self.renewed(&mut lead, sent_at).await
                 }
                 Woken::Listed(listed) => {
                     lead.listing = None;
@@ -145,11 +158,11 @@ impl<X: Exposures> Campaign<X> {
         match command {
             Command::Confirm => lead.renewal_wanted = true,
             Command::Register(entries) => {
-                lead.changes.extend(entries.into_iter().map(|(key, entry)| (key, Some(entry))));
+                lead.changes.ask(entries.into_iter().map(|(key, entry)| (key, Some(entry))));
                 lead.renewal_wanted = true;
             }
             Command::Unregister(keys) => {
-                lead.changes.extend(keys.into_iter().map(|key| (key, None)));
+                lead.changes.ask(keys.into_iter().map(|key| (key, None)));
                 lead.renewal_wanted = true;
             }
             Command::StepDown { above } => {
@@ -178,6 +191,7 @@ impl<X: Exposures> Campaign<X> {
     fn beat(&mut self, lead: &mut Lead) {
         let waiting = self.events.max_capacity() - self.events.capacity();
         lead.renewal_wanted |= waiting <= WAITING_MAX;
+        lead.changes.retry();
         if !lead.elected && lead.listing.is_none() {
             lead.listing = Some(self.list());
         }
@@ -217,19 +231,15 @@ impl<X: Exposures> Campaign<X> {
 
     fn errand(&self, lead: &mut Lead) -> Errand {
         lead.renewal_wanted = false;
-        let mut changes = Vec::new();
-        while changes.len() < CHANGES_MAX
-            && let Some(change) = lead.changes.pop_first()
-        {
-            changes.push(change);
-        }
+        let changes = lead.changes.take(CHANGES_MAX);
         // The rest follows in the next.
-        lead.renewal_wanted = !lead.changes.is_empty();
+        lead.renewal_wanted = lead.changes.are_due();
         let round = Round {
             election: self.election.clone(),
             exposures: self.exposures.clone(),
             seat: lead.seat.clone(),
             renewed_at: lead.renewed_at,
+            renewals: lead.renewal_sender.clone(),
             fresh: self.settings.takeover_after,
             changes,
         };
@@ -241,10 +251,7 @@ impl<X: Exposures> Campaign<X> {
         lead.seat = seat;
         lead.unsaid.extend(written);
         let failed = !undone.is_empty();
-        for (key, change) in undone {
-            // What was asked for since is newer. It is tried again with the next beat.
-            lead.changes.entry(key).or_insert(change);
-        }
+        lead.changes.fail(undone);
         let sent_at = match standing {
             Ok(Standing::Leads { sent_at }) => sent_at,
             Ok(Standing::Deposed(look)) => return self.deposed(lead, look).await,
@@ -257,13 +264,24 @@ impl<X: Exposures> Campaign<X> {
             true => self.fails(&"their pods were not written", "some workers cannot be registered"),
             false => self.recovers(),
         }
-        lead.renewed_at = sent_at;
-        lead.until = sent_at + self.settings.leadership;
         if lead.elected {
             let said = std::mem::take(&mut lead.unsaid);
             if !said.is_empty() {
                 self.say(Event::Registered(said)).await?;
             }
+        }
+        self.renewed(lead, sent_at).await
+    }
+
+    /// A renewal has succeeded that was sent then.
+    async fn renewed(&mut self, lead: &mut Lead, sent_at: Moment) -> Result<(), Next> {
+        if sent_at <= lead.renewed_at {
+            // A later one was quicker to be heard of.
+            return Ok(());
+        }
+        lead.renewed_at = sent_at;
+        lead.until = sent_at + self.settings.leadership;
+        if lead.elected {
             let renewed = Renewed { epoch: lead.seat.epoch, sent_at, until: lead.until };
             self.say(Event::Renewed(renewed)).await?;
         }
@@ -321,6 +339,7 @@ impl<X: Exposures> Round<X> {
         match self.election.renew(&mut self.seat).await {
             Ok(Standing::Leads { sent_at }) => {
                 self.renewed_at = sent_at;
+                self.renewals.send_replace(sent_at);
                 None
             }
             other => Some(other),
