@@ -380,3 +380,6 @@ impl<X: Exposures> Round<X> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
