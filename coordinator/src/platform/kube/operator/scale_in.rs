@@ -35,13 +35,18 @@ pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> 
     let current = facts.replicas;
     let active: Vec<usize> = (0..crew.len()).filter(|it| crew[*it].pod.is_active()).collect();
     let unchanged = Decision { replicas: Some(current.max(desired)), ..Decision::default() };
-    if count(crew.len()) < facts.pods && current > desired {
-        let waits = format!(
-            "{} of {} pods are not seen as workers of this cluster",
-            facts.pods - count(crew.len()),
-            facts.pods
-        );
-        return Decision { waits: Some(waits), ..unchanged };
+    // A Deployment counts none of its pods that terminate or are over.
+    let seen = match facts.kind {
+        WorkloadKind::Deployment => count(active.len()),
+        WorkloadKind::StatefulSet => count(crew.len()),
+    };
+    if seen < facts.pods && current > desired {
+        // Pods that are on their way out may still be counted for a moment.
+        let unseen = facts.pods.saturating_sub(count(crew.len()));
+        let waits = (unseen > 0).then(|| {
+            format!("{unseen} of {} pods are not seen as workers of this cluster", facts.pods)
+        });
+        return Decision { waits, ..unchanged };
     }
     match facts.kind {
         WorkloadKind::StatefulSet => from_the_top(facts, desired, crew, &active),

@@ -109,6 +109,16 @@ fn pods_that_are_not_seen_are_not_risked() {
 }
 
 #[test]
+fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
+    // Three pods work, and one of them is not seen: the one that goes is not it.
+    let mut facts = facts(WorkloadKind::Deployment, 3);
+    let crew = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
+    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 3));
+    facts.pods = 2;
+    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 1));
+}
+
+#[test]
 fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
     let pods = ["a jobs=1 unready", "b", "c scale-in absent cost"];
     let decided = deployment(3, 2, &pods);
