@@ -230,14 +230,14 @@ fn apply(
     if !memory.applied.is_due(&action.target, &body, generation, now) {
         return Ok(None);
     }
-    if let Some(facts) = facts.filter(|facts| replicas < facts.replicas) {
-        // Fewer only of what was looked at.
+    if let Some(facts) = facts {
+        // Only to what was looked at: what looks like no change from long ago may be fewer pods.
         body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
-        return Ok(Some(Action::apply(body).telling(resized(wanted, current, replicas))));
     }
-    Ok(Some(match replicas > current {
-        true => action.telling(resized(wanted, current, replicas)),
-        false => action,
+    let action = Action::apply(body);
+    Ok(Some(match replicas == current {
+        true => action,
+        false => action.telling(resized(wanted, current, replicas)),
     }))
 }
 

@@ -94,6 +94,20 @@ fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
 }
 
 #[test]
+fn a_workload_is_written_only_as_it_was_looked_at() {
+    // More pods, a new template, or neither: the look may be an old one, and there may be more.
+    let older = WorkloadFacts { digest: Some("older".into()), ..applied(8, 4) };
+    for (jobs, seen) in [(12, applied(8, 4)), (8, older), (8, applied(8, 4))] {
+        let turn = look(jobs, Some(seen), &["a", "b", "c", "d"], &mut Memory::default());
+        let What::Apply(body) = &turn.actions[0].what else { panic!("{turn:?}") };
+        assert_eq!(body["metadata"]["resourceVersion"], "100");
+    }
+    let made = look(8, None, &[], &mut Memory::default());
+    let What::Apply(body) = &made.actions[0].what else { panic!("{made:?}") };
+    assert_eq!(body["metadata"]["resourceVersion"], Value::Null);
+}
+
+#[test]
 fn somebody_elses_workload_is_left_as_it_is() {
     let other =
         WorkloadFacts { controller: Some("other".into()), ..facts(WorkloadKind::Deployment, 1) };
