@@ -116,13 +116,16 @@ fn scale_in(
         return Decision { replicas: Some(desired), ..Decision::default() };
     };
     let decision = scale_in::decide(facts, desired, crew);
-    turn.blocked = match (&facts.stuck, &decision.waits) {
-        (Some(why), _) => Some(format!("{:?} {}: {why}", facts.kind, facts.name)),
-        (None, Some(why)) if facts.replicas > desired && !facts.is_mixed() => Some(format!(
-            "{:?} {} is to have {desired} replicas and has {}: {why}",
-            facts.kind, facts.name, facts.replicas
-        )),
-        (None, _) => None,
+    let WorkloadFacts { kind, name, replicas, stuck, .. } = facts;
+    let holds = |_: &&String| *replicas > desired && (stuck.is_some() || !facts.is_mixed());
+    turn.blocked = match (decision.waits.as_ref().filter(holds), stuck) {
+        (None, stuck) => stuck.as_ref().map(|why| format!("{kind:?} {name}: {why}")),
+        (Some(waits), stuck) => {
+            let why = stuck.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+            Some(format!(
+                "{kind:?} {name} is to have {desired} replicas and has {replicas}: {waits}{why}"
+            ))
+        }
     };
     decision
 }

@@ -171,6 +171,21 @@ fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
 }
 
 #[test]
+fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
+    let mixed = ["a jobs=1 labelled", "b hash=old scale-in absent cost"];
+    let stuck = WorkloadFacts { stuck: Some("too late".into()), updated: 1, ..applied(2, 2) };
+    let turn = look(2, Some(stuck), &mixed, &mut Memory::default());
+    assert_eq!(words(&turn), ["apply 2"]);
+    assert_eq!(
+        turn.blocked.as_deref(),
+        Some(
+            "Deployment ci is to have 1 replicas and has 2: pods of more than one template are \
+             there, and fewer replicas would end pods of each, whoever has drained; too late"
+        )
+    );
+}
+
+#[test]
 fn a_drained_pod_that_is_no_victim_any_more_is_replaced() {
     let pods = ["a jobs=1 labelled", "b scale-in absent"];
     let turn = look(4, Some(applied(4, 2)), &pods, &mut Memory::default());
