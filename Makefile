@@ -59,9 +59,11 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's synta
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
 
 .PHONY: bench
-bench: ## The benchmarks, optimised. `make bench` or `make bench BENCH=planner`
-	$(call say,benchmarks (an optimised build first, some minutes))
-	@cargo bench $(CARGO_FLAGS) -p tests $(if $(BENCH),--bench $(BENCH))
+bench: $(if $(filter planner,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=planner`, or with less to build `make bench PROFILE=dev`
+	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
+	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
+	    -p leasehold-coordinator -p leasehold-agent)
+	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH))
 
 .PHONY: generate
 generate: ## Code from the protos and deploy/crds from the types, after a change. `make generate`

@@ -6,12 +6,31 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::toolbox;
 
 /// A hang shows as a failure after this time. No test asserts how long something took.
 pub const HANG: Duration = Duration::from_secs(180);
+
+/// Whether whoever started this process has given it up.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// Notes that this process is given up. Ctrl-C ends its children, too, so what they do from now on
+/// is no failure that anybody wants to read of.
+pub fn give_up() {
+    GIVEN_UP.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process is given up.
+#[must_use]
+pub fn is_given_up() -> bool {
+    GIVEN_UP.load(Ordering::Relaxed)
+}
+
+/// Between two asks.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A child process with its log.
 #[derive(Debug)]
@@ -68,6 +87,13 @@ impl Process {
         self.child.try_wait().expect("the child's state")
     }
 
+    /// Kills it, where it has not ended.
+    pub fn kill(&mut self) {
+        // Both fail only where the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
@@ -86,10 +112,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only where the process has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
+        self.kill();
+        if std::thread::panicking() && !is_given_up() {
             eprintln!("--- {}\n{}", self.log.display(), self.log());
         }
     }
@@ -231,6 +255,21 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(begun.elapsed() < HANG, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The same for a task that can be given up between two asks.
+///
+/// # Panics
+/// After [`HANG`], with `what` was waited for.
+pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begun.elapsed() < HANG, "waited in vain for {what}");
+        tokio::time::sleep(LOOK).await;
     }
 }

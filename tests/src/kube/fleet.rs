@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use super::access::{Access, TokenFor};
 use super::pods::{PlayedPod, Runner};
 use super::replicas::AUDIENCE;
+use crate::demo::journal::{Event, Writer};
 use crate::http::call;
 use crate::process::{Process, free_address};
 use crate::toolbox;
@@ -93,7 +94,7 @@ impl Fleet {
         })
     }
 
-    /// The folder of the workers' journals.
+    /// The folder of the workers' journals. What is killed with its pod is written down there, too.
     #[must_use]
     pub fn journals(&self) -> PathBuf {
         self.folder.path().join("journals")
@@ -212,6 +213,14 @@ impl Member {
             end(agent).await;
         }
     }
+
+    /// Kills what runs.
+    fn kill(&self) {
+        let processes = [self.worker.as_ref(), self.agent.as_ref().map(|(agent, _)| agent)];
+        for process in processes.into_iter().flatten() {
+            process.lock().unwrap_or_else(PoisonError::into_inner).kill();
+        }
+    }
 }
 
 /// Sends SIGTERM, and waits for the end.
@@ -239,7 +248,10 @@ impl Runner for Fleet {
     }
 
     async fn kill(&self, pod: PlayedPod) {
-        // Dropped, the processes are killed.
-        self.remove(&pod.uid);
+        let Some(member) = self.remove(&pod.uid) else { return };
+        member.kill();
+        let file = self.journals().join("killed.jsonl");
+        let written = Writer::open(&file).and_then(|mut it| it.write(&pod.name, Event::Killed));
+        written.expect("the journal of the killed is written");
     }
 }

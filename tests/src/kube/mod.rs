@@ -20,6 +20,7 @@ mod real_cluster;
 mod release;
 mod replicas;
 mod stage;
+mod story;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
@@ -33,3 +34,4 @@ pub use real_cluster::RealCluster;
 pub use release::Program;
 pub use replicas::{AUDIENCE, Operator, Replicas};
 pub use stage::{Lease, Stage};
+pub use story::{JOBS_AFTER, JOBS_BEFORE, Keeper, Story, Upset};

@@ -89,6 +89,15 @@ impl Replicas {
         old.process.signal(Signal::TERM);
         let ended = old.process.wait();
         assert!(ended.success(), "{} ended with {ended}:\n{}", old.identity, old.process.log());
+        self.follow(index, old);
+    }
+
+    /// Puts another in the place of one that was taken out of those that run, once that has ended.
+    ///
+    /// # Panics
+    /// Where it does not end, or the other does not start.
+    pub fn follow(&mut self, index: usize, mut old: Operator) {
+        old.process.wait();
         let new = self.launch(old.grpc, old.http);
         self.running.insert(index, new);
     }
@@ -112,13 +121,17 @@ impl Replicas {
     /// Where none does for a long time.
     #[must_use]
     pub fn leader(&self) -> usize {
-        eventually("a leader", || {
-            self.running.iter().position(|replica| {
-                let metrics = get(replica.http, "/metrics").map(|(_, body)| body);
-                metrics.is_some_and(|body| {
-                    body.lines()
-                        .any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
-                })
+        eventually("a leader", || self.leading())
+    }
+
+    /// The place of the one that leads, among those that run; none where none says so.
+    #[must_use]
+    pub fn leading(&self) -> Option<usize> {
+        self.running.iter().position(|replica| {
+            let metrics = get(replica.http, "/metrics").map(|(_, body)| body);
+            metrics.is_some_and(|body| {
+                body.lines()
+                    .any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
             })
         })
     }
@@ -128,11 +141,15 @@ impl Replicas {
     /// # Panics
     /// Where one is not for a long time.
     pub fn wait_ready(&self) {
-        for replica in &self.running {
-            eventually("a ready replica", || {
-                get(replica.http, "/readyz").filter(|(status, _)| *status == 200)
-            });
-        }
+        eventually("ready replicas", || self.are_ready().then_some(()));
+    }
+
+    /// Whether all are ready.
+    #[must_use]
+    pub fn are_ready(&self) -> bool {
+        let ready =
+            |it: &Operator| get(it.http, "/readyz").is_some_and(|(status, _)| status == 200);
+        self.running.iter().all(ready)
     }
 
     /// Where agents dial: all replicas, as a Service would spread them.

@@ -12,7 +12,7 @@ use super::hollow_node::HollowNode;
 use super::replicas::Replicas;
 use crate::demo::evidence::Evidence;
 use crate::demo::journal::Journals;
-use crate::process::{eventually, get};
+use crate::process::{eventually, get, soon};
 
 /// What a worker may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets it up with so many replicas, all ready, and so many nodes.
+    /// Sets it up with so many replicas, all ready, and so many nodes. With no replica the workers
+    /// have nobody to ask.
     pub async fn set(
         access: &Access,
         namespace: &str,
@@ -66,13 +67,13 @@ impl Stage {
         for _ in 0..replicas {
             running.start();
         }
-        running.wait_ready();
-        let dials = Dials {
+        soon("ready replicas", || running.are_ready().then_some(())).await;
+        let dials = (replicas > 0).then(|| Dials {
             addresses: running.addresses(),
             authority: running.authority(),
             server_name: format!("leasehold-coordinator.{namespace}.svc"),
-        };
-        let fleet = Fleet::new(access, work, Some(dials));
+        });
+        let fleet = Fleet::new(access, work, dials);
         let mut joined = Vec::new();
         for number in 1..=nodes {
             let name = format!("{namespace}-{number}");

@@ -19,6 +19,10 @@ use crate::observed::{Session, Worker};
 
 type Refused = (RefusalReason, String);
 
+/// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
+/// near that; an agent that says so would use the epochs up.
+const EPOCH_LEAP_MAX: u64 = 1 << 40;
+
 impl Core {
     pub(super) fn hello(&mut self, conn: ConnId, hello: Hello, now: Moment) {
         if let Err((reason, message)) = self.greet(conn, &hello, now) {
@@ -36,6 +40,10 @@ impl Core {
         let epoch = term.ledger.epoch();
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
         let spec = self.admit(hello, &key)?;
+        if hello.epoch_seen.is_some_and(|seen| seen.0.saturating_sub(epoch.0) > EPOCH_LEAP_MAX) {
+            let message = format!("{key} remembers an epoch that no coordinator can have had");
+            return Err((RefusalReason::Invalid, message));
+        }
         if hello.epoch_seen.is_some_and(|seen| seen > epoch) {
             self.effects.push_back(Effect::StepDown { above: hello.epoch_seen });
             self.deposed(None);

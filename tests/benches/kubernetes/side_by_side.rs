@@ -1,0 +1,147 @@
+//! The script, once against a plain Deployment and once against a WorkerCluster.
+
+use std::time::{Duration, Instant};
+
+use tests::demo::checker::peak;
+use tests::kube::{Access, JOBS_BEFORE, Keeper, Stage, Story, Work};
+use tests::process::soon;
+
+use crate::figures::{Figures, seconds};
+use crate::namespace;
+
+/// How long a job lasts: hours, scaled down.
+const JOB_MS: (u64, u64) = (4_000, 12_000);
+/// What Kubernetes gives by default is 30 seconds; beside jobs of hours that is less than this is
+/// beside jobs of seconds.
+const GRACE_S: u64 = 5;
+const NODES: usize = 3;
+/// How many jobs a plain worker takes, whatever others do.
+const POOL: usize = 2;
+const REPLICAS: usize = 3;
+
+/// What came of one run of the script.
+pub(crate) struct Outcome {
+    run: usize,
+    lost: usize,
+    peak: usize,
+    settled: Duration,
+    /// Writes of the object's status, by whoever keeps it.
+    status_writes: u64,
+}
+
+/// Against a plain Deployment.
+pub(crate) async fn plain(access: &Access) -> Outcome {
+    println!("==> the script against a plain Deployment");
+    let (ms_min, ms_max) = JOB_MS;
+    let work = Work::JobsAlone { ms_min, ms_max, pool: POOL };
+    let namespace = namespace(access, "plain");
+    let stage = Stage::set(access, &namespace, 0, NODES, work).await;
+    let mut story = Story { stage, keeper: Keeper::Deployment { grace_s: GRACE_S } };
+    let outcome = run(&mut story, "deployments").await;
+    story.stage.kubectl(&["delete", "deployment", "builds", "--wait=false"]);
+    ended(&story).await;
+    outcome
+}
+
+/// Against a WorkerCluster, whose story can go on.
+pub(crate) async fn ours(access: &Access, figures: &mut Figures) -> (Outcome, Story) {
+    println!("==> the script against a WorkerCluster");
+    let (ms_min, ms_max) = JOB_MS;
+    let namespace = namespace(access, "ours");
+    let begun = Instant::now();
+    let work = Work::Jobs { ms_min, ms_max };
+    let stage = Stage::set(access, &namespace, REPLICAS, NODES, work).await;
+    figures.add("start of three coordinators and three played nodes", &[begun.elapsed()]);
+    let mut story = Story { stage, keeper: Keeper::WorkerCluster };
+    let outcome = run(&mut story, "workerclusters").await;
+    (outcome, story)
+}
+
+async fn run(story: &mut Story, resource: &str) -> Outcome {
+    println!("    {JOBS_BEFORE} jobs are to run");
+    story.begin().await;
+    println!("    they run; now everything at once");
+    let writes = status_writes(story, resource);
+    let upset = story.upset();
+    let from_ns = upset.at_ns;
+    let to_ns = story.settle(upset).await;
+    let status_writes = status_writes(story, resource) - writes;
+    let evidence = story.stage.evidence();
+    assert_eq!(evidence.contradictions, Vec::<String>::new());
+    let meanwhile = || evidence.runs.iter().filter(|it| it.from_ns < to_ns && it.to_ns > from_ns);
+    let outcome = Outcome {
+        run: meanwhile().count(),
+        // What still runs has no end yet; what was killed has one and is not done.
+        lost: meanwhile().filter(|it| !it.done && it.to_ns != u64::MAX).count(),
+        peak: peak(&evidence.runs, from_ns, to_ns),
+        settled: Duration::from_nanos(to_ns - from_ns),
+        status_writes,
+    };
+    println!("    settled after {}", seconds(outcome.settled));
+    outcome
+}
+
+/// Ends a story that went on; no job of all of it may be lost.
+pub(crate) async fn end(story: Story) {
+    println!("==> the end of the WorkerCluster");
+    story.stage.kubectl(&["delete", "workercluster", "builds", "--wait=false"]);
+    ended(&story).await;
+    let evidence = story.stage.evidence();
+    let lost = evidence.runs.iter().filter(|run| !run.done).count();
+    println!(
+        "    {} jobs were begun from its beginning to its end, {lost} lost",
+        evidence.runs.len()
+    );
+}
+
+async fn ended(story: &Story) {
+    soon("the end of all pods", || {
+        let pods = story.stage.kubectl(&["get", "pods", "--output=name"]);
+        pods.is_empty().then_some(())
+    })
+    .await;
+}
+
+/// How often the API server has been told a status of this resource.
+fn status_writes(story: &Story, resource: &str) -> u64 {
+    let metrics = story.stage.access.kubectl(&["get", "--raw", "/metrics"]);
+    let is_write = |line: &&str| {
+        line.starts_with("apiserver_request_total{")
+            && line.contains(&format!("resource=\"{resource}\""))
+            && line.contains("subresource=\"status\"")
+            && ["APPLY", "PATCH", "PUT"].iter().any(|it| line.contains(&format!("verb=\"{it}\"")))
+    };
+    let count = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+    metrics.lines().filter(is_write).filter_map(count).sum()
+}
+
+/// Prints both beside each other.
+pub(crate) fn print(plain: &Outcome, ours: &Outcome) {
+    let row = |what: &str, plain: String, ours: String| {
+        println!("{what:<36} {plain:>18} {ours:>18}");
+    };
+    println!();
+    row("", "plain Deployment".to_owned(), "WorkerCluster".to_owned());
+    let count = |what: &str, plain: usize, ours: usize| {
+        row(what, plain.to_string(), ours.to_string());
+    };
+    count("jobs run", plain.run, ours.run);
+    count("jobs lost", plain.lost, ours.lost);
+    row(
+        "peak",
+        format!("{} of {JOBS_BEFORE}", plain.peak),
+        format!("{} of {JOBS_BEFORE}", ours.peak),
+    );
+    row("settled after", seconds(plain.settled), seconds(ours.settled));
+    let rate = |it: &Outcome| {
+        let rate = it.status_writes as f64 / it.settled.as_secs_f64();
+        format!("{} ({rate:.2}/s)", it.status_writes)
+    };
+    row("writes of its status", rate(plain), rate(ours));
+    let (least, most) = (JOB_MS.0 / 1_000, JOB_MS.1 / 1_000);
+    println!(
+        "\nScaled down: jobs last {least} to {most} s instead of hours, and a plain worker has \
+         {GRACE_S} s to end\ninstead of the default of 30 s. Only the WorkerCluster's leader was \
+         killed: the other has none.\n"
+    );
+}
