@@ -145,8 +145,8 @@ impl Action {
                 annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
             }
             What::Busy(pod, busy) => {
-                pods.mark_busy(pod, *busy).await?;
-                Ok(Done::Yes(None))
+                let done = pods.mark_busy(pod, *busy).await?;
+                Ok(if done { Done::Yes(None) } else { Done::Outdated })
             }
             What::Replace(pod) => {
                 let this = Preconditions { uid: Some(pod.uid.clone()), ..Default::default() };

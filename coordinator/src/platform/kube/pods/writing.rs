@@ -153,10 +153,12 @@ impl Pods {
         self.write(&facts, &Change::Expose(key.cluster.clone(), exposure.clone())).await
     }
 
-<<<<<<< HEAD
-    /// Marks a pod as busy, or as idle; returns whether that is done.
-    pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> bool {
-        self.write(facts, if busy { &Change::Busy } else { &Change::Idle }).await
+    /// Marks a pod as busy, or as idle; false where it has changed meanwhile.
+    ///
+    /// # Errors
+    /// What the API server says against it.
+    pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
+        self.try_write(facts, if busy { &Change::Busy } else { &Change::Idle }).await
     }
 
     /// Writes a change; returns whether that is done.
@@ -164,21 +166,6 @@ impl Pods {
         let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_WITHIN, self.try_write(facts, change)).await {
             Ok(Ok(done)) => done,
-=======
-    /// Marks a pod as busy, or as idle.
-    ///
-    /// # Errors
-    /// Where that was not done.
-    pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> Result<(), kube::Error> {
-        self.patch(facts, busy_metadata(busy)).await.map(|_| ())
-    }
-
-    /// Patches a pod's metadata within a bounded time; gives the version that it has by that.
-    async fn write(&self, facts: &PodFacts, metadata: Value) -> Option<u64> {
-        let PodName { namespace, name } = &facts.pod;
-        match timeout(WRITE_WITHIN, self.patch(facts, metadata)).await {
-            Ok(Ok(version)) => Some(version),
->>>>>>> fixb
             Ok(Err(error)) => {
                 tracing::warn!(%error, namespace, pod = name, "pod not written");
                 false
@@ -222,17 +209,6 @@ impl Pods {
                 None => return Ok(false),
             }
         }
-    }
-
-    async fn patch(&self, facts: &PodFacts, mut metadata: Value) -> Result<u64, kube::Error> {
-        // The API server refuses a patch that would change the UID: it is another pod then.
-        metadata["uid"] = json!(facts.uid);
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
-        let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
-        let pod = api.patch_metadata(&facts.pod.name, &params, &patch).await?;
-        Ok(version(pod.resource_version().as_deref()))
     }
 }
 
