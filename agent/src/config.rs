@@ -45,6 +45,8 @@ pub struct Config {
     pub adapter: Adapter,
     /// How long a drain may take, where not the coordinator decides.
     pub drain_deadline: Option<Duration>,
+    /// Whether it stays after a drain that no signal began.
+    pub linger: bool,
     /// TLS to the coordinator.
     pub tls: Option<Tls>,
     /// The worker as a child.
@@ -215,6 +217,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         socket: args.socket.map(|path| Socket { path, mode }),
         adapter: adapter(args.adapter, args.file, child.is_some())?,
         drain_deadline: args.drain_deadline,
+        linger: args.linger,
         tls: tls(args.tls),
         child,
         log_format: args.log_format,

@@ -76,7 +76,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
     }
     let code = match config.child.clone() {
-        None => alone::run(&door, signals).await,
+        None => alone::run(&door, signals, config.linger).await,
         Some(spec) => {
             let environment = environment(&config, &who, address);
             let record = state_dir.as_ref().map(|dir| dir.file("child"));

@@ -222,7 +222,7 @@ fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
 }
 
 /// What only some files of a shell may name: the words, and how those files' paths begin.
-const RESERVED: [(&str, &[&str], &[&str]); 5] = [
+const RESERVED: [(&str, &[&str], &[&str]); 6] = [
     ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/src/clock.rs"]),
     ("agent", &["clock_gettime", "SystemTime"], &["agent/src/clock.rs"]),
     ("coordinator", &["Core::new"], &["coordinator/src/driver"]),
@@ -232,6 +232,7 @@ const RESERVED: [(&str, &[&str], &[&str]); 5] = [
         &["serde_yaml", "notify::"],
         &["coordinator/src/spec", "coordinator/src/platform"],
     ),
+    ("coordinator", &["k8s_openapi", "kube::Client"], &["coordinator/src/platform/kube"]),
 ];
 
 #[test]

@@ -91,6 +91,10 @@ pub(super) struct RunArgs {
     /// given, the cluster's drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "SPAN", value_parser = span::parse)]
     pub(super) drain_deadline: Option<Duration>,
+    /// After a drain that no signal began, stay until told to end, empty and draining: for
+    /// sidecars, which would be started again
+    #[arg(long, env = "LEASEHOLD_LINGER", conflicts_with = "command")]
+    pub(super) linger: bool,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
     /// Whether COMMAND is started again when it ends

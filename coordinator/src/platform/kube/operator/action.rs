@@ -144,11 +144,10 @@ impl Action {
             What::Cost(pod, cost) => {
                 annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
             }
-            What::Busy(pod, busy) => Ok(match pods.mark_busy(pod, *busy).await {
-                true => Done::Yes(None),
-                // It was told already.
-                false => Done::Outdated,
-            }),
+            What::Busy(pod, busy) => {
+                let done = pods.mark_busy(pod, *busy).await?;
+                Ok(if done { Done::Yes(None) } else { Done::Outdated })
+            }
             What::Replace(pod) => {
                 let this = Preconditions { uid: Some(pod.uid.clone()), ..Default::default() };
                 let params = DeleteParams { preconditions: Some(this), ..Default::default() };
@@ -198,4 +197,49 @@ async fn annotate(
 
 fn api(client: &Client, pod: &PodName) -> Api<Pod> {
     Api::namespaced(client.clone(), &pod.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use kube::client::Body;
+    use leasehold_types::TimeBounds;
+    use tokio::sync::{mpsc, watch};
+    use tonic::codegen::http::{Request, Response};
+
+    use super::super::super::pods::PodsSettings;
+    use super::super::fixtures;
+    use super::*;
+
+    /// Pods of an API server that answers everything with this code.
+    fn answered(code: u16) -> (Client, Pods) {
+        let answer = move |_: Request<Body>| async move {
+            let text = json!({ "status": "Failure", "message": "it says no", "code": code });
+            let response = Response::builder().status(code).body(text.to_string());
+            Ok::<_, Infallible>(response.expect("an answer"))
+        };
+        let client = Client::new(tower::service_fn(answer), "ns");
+        let settings = PodsSettings {
+            client: client.clone(),
+            watched: Vec::new(),
+            bounds: TimeBounds::default(),
+            handle: watch::channel(None).1,
+        };
+        (client, Pods::start(settings, mpsc::channel(1).0))
+    }
+
+    #[tokio::test]
+    async fn a_busy_label_that_is_not_written_is_a_failure_and_no_race() {
+        let pod = fixtures::pod("a jobs=1").pod;
+        let action = Action::of_pod(&pod, What::Busy(Arc::clone(&pod), true));
+        for (code, done) in [
+            (500, Done::Failed("it says no".into(), false)),
+            (403, Done::Failed("it says no".into(), true)),
+            (404, Done::Outdated),
+        ] {
+            let (client, pods) = answered(code);
+            assert_eq!(action.carry_out(&client, &pods).await, done, "{code}");
+        }
+    }
 }

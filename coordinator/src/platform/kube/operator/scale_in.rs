@@ -35,20 +35,30 @@ pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> 
     let current = facts.replicas;
     let active: Vec<usize> = (0..crew.len()).filter(|it| crew[*it].pod.is_active()).collect();
     let unchanged = Decision { replicas: Some(current.max(desired)), ..Decision::default() };
-    if count(crew.len()) < facts.pods && current > desired {
-        let waits = format!(
-            "{} of {} pods are not seen as workers of this cluster",
-            facts.pods - count(crew.len()),
-            facts.pods
-        );
-        return Decision { waits: Some(waits), ..unchanged };
+    // A Deployment counts none of its pods that terminate or are over.
+    let seen = match facts.kind {
+        WorkloadKind::Deployment => count(active.len()),
+        WorkloadKind::StatefulSet => count(crew.len()),
+    };
+    if seen < facts.pods && current > desired {
+        // Pods that are on their way out may still be counted for a moment.
+        let unseen = facts.pods.saturating_sub(count(crew.len()));
+        let waits = (unseen > 0).then(|| {
+            format!("{unseen} of {} pods are not seen as workers of this cluster", facts.pods)
+        });
+        return Decision { waits, ..unchanged };
     }
     match facts.kind {
         WorkloadKind::StatefulSet => from_the_top(facts, desired, crew, &active),
         WorkloadKind::Deployment if is_rolling(facts, crew, &active) => Decision {
             // Which pods go is decided when only one template is left.
             victims: active.iter().copied().filter(|it| is_marked(&crew[*it])).collect(),
-            waits: (current > desired).then(|| "a rollout is in progress".to_owned()),
+            waits: (current > desired).then(|| match facts.stuck {
+                None => "a rollout is in progress".to_owned(),
+                Some(_) => "pods of more than one template are there, and fewer replicas would \
+                            end pods of each, whoever has drained"
+                    .to_owned(),
+            }),
             ..unchanged
         },
         WorkloadKind::Deployment => by_rank(facts, desired, crew, &active),
@@ -145,9 +155,12 @@ fn goes_first(it: &Standing) -> bool {
     !is_marked(it) && !it.pod.ready && it.is_busy()
 }
 
+/// Whether it cannot be told which pods would go: the Deployment takes a share from each of its
+/// ReplicaSets. A stuck rollout of which only old pods are there is not waited for.
 fn is_rolling(facts: &WorkloadFacts, crew: &[Standing], active: &[usize]) -> bool {
     let templates: BTreeSet<_> = active.iter().map(|it| &crew[*it].pod.template_hash).collect();
-    facts.stuck.is_none() && (facts.is_mixed() || templates.len() > 1)
+    let is_unread = facts.observed_generation < facts.generation;
+    templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.is_mixed())
 }
 
 fn is_marked(it: &Standing) -> bool {

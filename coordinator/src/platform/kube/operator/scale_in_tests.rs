@@ -109,6 +109,16 @@ fn pods_that_are_not_seen_are_not_risked() {
 }
 
 #[test]
+fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
+    // Three pods work, and one of them is not seen: the one that goes is not it.
+    let mut facts = facts(WorkloadKind::Deployment, 3);
+    let crew = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
+    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 3));
+    facts.pods = 2;
+    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 1));
+}
+
+#[test]
 fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
     let pods = ["a jobs=1 unready", "b", "c scale-in absent cost"];
     let decided = deployment(3, 2, &pods);
@@ -118,20 +128,33 @@ fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
 }
 
 #[test]
-fn a_rollout_is_waited_for_unless_it_is_stuck() {
+fn a_rollout_is_waited_for_even_where_it_is_stuck() {
     let crew = [
         pod("a jobs=1"),
         pod("b age=2"),
-        pod("c hash=old age=1"),
+        pod("c hash=old scale-in absent cost"),
         pod("d hash=old absent unready"),
     ];
     let mut rolling = facts(WorkloadKind::Deployment, 4);
     rolling.updated = 2;
-    let decision = of(&rolling, 2, &crew);
-    assert!(decision.waits);
-    assert_eq!((decision.mark.len(), decision.replicas), (0, 4));
-    rolling.stuck = Some("deadline".into());
-    assert_eq!(of(&rolling, 2, &crew).mark, ["c", "d"]);
+    for stuck in [None, Some("deadline".to_owned())] {
+        rolling.stuck = stuck;
+        let decision = of(&rolling, 2, &crew);
+        assert!(decision.waits);
+        assert_eq!((decision.mark.len(), decision.replicas), (0, 4));
+    }
+}
+
+#[test]
+fn a_stuck_rollout_that_has_begun_no_pod_is_not_waited_for() {
+    let crew = [pod("a jobs=1"), pod("b scale-in absent cost")];
+    let mut stuck = facts(WorkloadKind::Deployment, 2);
+    stuck.updated = 0;
+    stuck.stuck = Some("quota".into());
+    assert_eq!(of(&stuck, 1, &crew), decided(&[], &[], 1));
+    // Its controller has not read what it is to be now.
+    stuck.generation = 2;
+    assert_eq!(of(&stuck, 1, &crew).replicas, 2);
 }
 
 #[test]

@@ -116,13 +116,16 @@ fn scale_in(
         return Decision { replicas: Some(desired), ..Decision::default() };
     };
     let decision = scale_in::decide(facts, desired, crew);
-    turn.blocked = match (&facts.stuck, &decision.waits) {
-        (Some(why), _) => Some(format!("{:?} {}: {why}", facts.kind, facts.name)),
-        (None, Some(why)) if facts.replicas > desired && !facts.is_mixed() => Some(format!(
-            "{:?} {} is to have {desired} replicas and has {}: {why}",
-            facts.kind, facts.name, facts.replicas
-        )),
-        (None, _) => None,
+    let WorkloadFacts { kind, name, replicas, stuck, .. } = facts;
+    let holds = |_: &&String| *replicas > desired && (stuck.is_some() || !facts.is_mixed());
+    turn.blocked = match (decision.waits.as_ref().filter(holds), stuck) {
+        (None, stuck) => stuck.as_ref().map(|why| format!("{kind:?} {name}: {why}")),
+        (Some(waits), stuck) => {
+            let why = stuck.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+            Some(format!(
+                "{kind:?} {name} is to have {desired} replicas and has {replicas}: {waits}{why}"
+            ))
+        }
     };
     decision
 }
@@ -230,14 +233,14 @@ fn apply(
     if !memory.applied.is_due(&action.target, &body, generation, now) {
         return Ok(None);
     }
-    if let Some(facts) = facts.filter(|facts| replicas < facts.replicas) {
-        // Fewer only of what was looked at.
+    if let Some(facts) = facts {
+        // Only to what was looked at: what looks like no change from long ago may be fewer pods.
         body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
-        return Ok(Some(Action::apply(body).telling(resized(wanted, current, replicas))));
     }
-    Ok(Some(match replicas > current {
-        true => action.telling(resized(wanted, current, replicas)),
-        false => action,
+    let action = Action::apply(body);
+    Ok(Some(match replicas == current {
+        true => action,
+        false => action.telling(resized(wanted, current, replicas)),
     }))
 }
 

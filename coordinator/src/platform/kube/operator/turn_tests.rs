@@ -94,6 +94,20 @@ fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
 }
 
 #[test]
+fn a_workload_is_written_only_as_it_was_looked_at() {
+    // More pods, a new template, or neither: the look may be an old one, and there may be more.
+    let older = WorkloadFacts { digest: Some("older".into()), ..applied(8, 4) };
+    for (jobs, seen) in [(12, applied(8, 4)), (8, older), (8, applied(8, 4))] {
+        let turn = look(jobs, Some(seen), &["a", "b", "c", "d"], &mut Memory::default());
+        let What::Apply(body) = &turn.actions[0].what else { panic!("{turn:?}") };
+        assert_eq!(body["metadata"]["resourceVersion"], "100");
+    }
+    let made = look(8, None, &[], &mut Memory::default());
+    let What::Apply(body) = &made.actions[0].what else { panic!("{made:?}") };
+    assert_eq!(body["metadata"]["resourceVersion"], Value::Null);
+}
+
+#[test]
 fn somebody_elses_workload_is_left_as_it_is() {
     let other =
         WorkloadFacts { controller: Some("other".into()), ..facts(WorkloadKind::Deployment, 1) };
@@ -154,6 +168,21 @@ fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
     let old = WorkloadFacts { digest: Some("older".into()), ..applied(2, 2) };
     let turn = look(2, Some(old), &pods, &mut Memory::default());
     assert_eq!(words(&turn), ["apply 2"]);
+}
+
+#[test]
+fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
+    let mixed = ["a jobs=1 labelled", "b hash=old scale-in absent cost"];
+    let stuck = WorkloadFacts { stuck: Some("too late".into()), updated: 1, ..applied(2, 2) };
+    let turn = look(2, Some(stuck), &mixed, &mut Memory::default());
+    assert_eq!(words(&turn), ["apply 2"]);
+    assert_eq!(
+        turn.blocked.as_deref(),
+        Some(
+            "Deployment ci is to have 1 replicas and has 2: pods of more than one template are \
+             there, and fewer replicas would end pods of each, whoever has drained; too late"
+        )
+    );
 }
 
 #[test]

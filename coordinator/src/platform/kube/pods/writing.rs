@@ -153,9 +153,12 @@ impl Pods {
         self.write(&facts, &Change::Expose(key.cluster.clone(), exposure.clone())).await
     }
 
-    /// Marks a pod as busy, or as idle; returns whether that is done.
-    pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> bool {
-        self.write(facts, if busy { &Change::Busy } else { &Change::Idle }).await
+    /// Marks a pod as busy, or as idle; false where it has changed meanwhile.
+    ///
+    /// # Errors
+    /// What the API server says against it.
+    pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
+        self.try_write(facts, if busy { &Change::Busy } else { &Change::Idle }).await
     }
 
     /// Writes a change; returns whether that is done.

@@ -225,10 +225,10 @@ async fn a_pod_is_not_called_idle_over_what_was_written_since() {
     let (shop, pods) = shop();
     let seen = pods.find("ci", "w-0").expect("a pod");
     pods.expose(&[(key(), exposure(3))]).await;
-    assert!(!pods.mark_busy(&seen, false).await);
+    assert!(!pods.mark_busy(&seen, false).await.expect("an answer"));
     assert_eq!(label(&shop, BUSY_LABEL), json!(TRUE));
     let seen = pods.find("ci", "w-0").expect("a pod");
-    assert!(pods.mark_busy(&seen, false).await);
+    assert!(pods.mark_busy(&seen, false).await.expect("an answer"));
     assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
 }
 
