@@ -259,7 +259,8 @@ impl OperatorArgs {
         for name in named {
             if WorkerName::new(name).is_err() || name.contains('.') {
                 return refuse(format!(
-                    "{name:?} is no name of a namespace or service: see --namespace,                      --watch-namespace and --service"
+                    "{name:?} is no name of a namespace or service: see --namespace, \
+                     --watch-namespace and --service"
                 ));
             }
         }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::Event;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
 use tokio::time::timeout;
@@ -11,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::agent::{Agent, connect};
-use crate::replica::{PATIENCE, Replica, desired, options, soon};
+use crate::replica::{PATIENCE, Replica, soon};
 
 async fn admin(replica: &Replica) -> AdminServiceClient<Channel> {
     AdminServiceClient::new(connect(replica.grpc).await)

@@ -135,6 +135,7 @@ pub(crate) fn desired() -> Desired {
     Desired {
         clusters: BTreeMap::from([(crawl, Arc::new(cluster))]),
         sets: BTreeMap::from([(SetName::new("feeds").expect("a name"), Arc::new(set))]),
+        ..Desired::default()
     }
 }
 

@@ -1,6 +1,6 @@
-//! A real node: containerd, kubelet, kube-proxy and names by CoreDNS, in namespaces of their own. Their mounts, their
-//! packet filter and their processes end with the first process of those namespaces; what is left
-//! on the machine, control groups and a cable, the guard removes.
+//! A real node: containerd, kubelet, kube-proxy and names by CoreDNS, in namespaces of their own.
+//! Their mounts, their packet filter and their processes end with the first process of those
+//! namespaces; what is left on the machine, control groups and a cable, the guard removes.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

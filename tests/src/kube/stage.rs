@@ -181,8 +181,8 @@ spec:
         )
     }
 
-    /// What each of these pods' workers may do, as its agent tells it; nothing of an agent that does
-    /// not answer.
+    /// What each of these pods' workers may do, as its agent tells it; nothing of an agent that
+    /// does not answer.
     #[must_use]
     pub fn leases(&self, uids: &[String]) -> BTreeMap<String, Lease> {
         let lease = |uid: &String| {

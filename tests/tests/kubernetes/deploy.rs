@@ -251,7 +251,7 @@ spec: {maxJobs: 8, maxJobsPerWorker: 3}
                 line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
             })
         };
-        names.iter().all(|name| is_there(&name)).then_some(())
+        names.iter().all(|name| is_there(name)).then_some(())
     });
 }
 

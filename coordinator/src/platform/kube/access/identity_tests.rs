@@ -120,7 +120,7 @@ fn a_pod_that_is_no_worker_of_the_cluster_is_refused() {
     let label =
         |name: Value| json!({ "metadata": { "labels": { "leasehold.dev/cluster": name } } });
     let other = pod(label(json!("nightly")));
-    let bare = pod(label(Value::Null));
+    let bare = pod(json!({ "metadata": { "labels": null } }));
     let over = pod(json!({ "status": { "phase": "Failed" } }));
     for (found, word) in [
         (Ok(&other), "nightly"),

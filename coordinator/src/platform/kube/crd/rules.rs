@@ -150,7 +150,7 @@ fn workload_kinds() -> Value {
         rule(
             "!has(self.maxSurge) || !has(self.maxUnavailable) || \
              !(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
-            "maxSurge and maxUnavailable are both 0, so that no rollout could ever begin: raise one",
+            "maxSurge and maxUnavailable are both 0, so that no rollout could begin: raise one",
         ),
         fixed("serviceName"),
         fixed("podManagementPolicy"),

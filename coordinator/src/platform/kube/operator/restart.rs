@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn shares(of: &[(&str, u64)]) -> Shares {
-        let by_worker = of.iter().map(|(name, share)| (WorkerName::new(*name).unwrap(), *share));
+        let by_worker = of.iter().map(|(name, share)| (WorkerName::new(name).unwrap(), *share));
         Shares { is_settled: true, by_worker: by_worker.collect(), cause: 1 }
     }
 

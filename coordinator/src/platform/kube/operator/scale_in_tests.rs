@@ -1,3 +1,5 @@
+//! Scale-in, pod by pod: who is chosen, who drains, and when the replicas fall.
+
 use super::super::fixtures::{facts, ordinal_pod, pod};
 use super::*;
 

@@ -1,3 +1,5 @@
+//! What is applied of a template: labels, grace, generation.
+
 use serde_json::json;
 
 use super::super::fixtures::{cluster, facts};

@@ -1,3 +1,5 @@
+//! One turn of the operator for one cluster, from what is seen to what is done.
+
 use serde_json::json;
 
 use super::super::fixtures::{self, facts, pod};

@@ -1,3 +1,5 @@
+//! Workloads as they are seen, and what is to be written of them.
+
 use serde_json::json;
 
 use super::super::fixtures::{cluster, facts, ordinal_pod, pod};
@@ -103,7 +105,9 @@ fn what_a_deployment_says_is_read() {
     let object: Deployment = serde_json::from_value(json!({
         "metadata": {
             "name": "ci", "uid": "u", "resourceVersion": "9", "generation": 4,
-            "labels": { "leasehold.dev/cluster": "ci", "app.kubernetes.io/managed-by": "leasehold" },
+            "labels": {
+                "leasehold.dev/cluster": "ci", "app.kubernetes.io/managed-by": "leasehold",
+            },
             "annotations": { "leasehold.dev/template": "abc" },
             "ownerReferences": [{
                 "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster", "name": "ci",

@@ -169,11 +169,6 @@ impl PodFacts {
         })
     }
 
-    /// The worker that this pod is; none where its label names no cluster.
-    pub(crate) fn worker(&self) -> Option<WorkerKey> {
-        self.pod.key_in(self.cluster.as_ref()?)
-    }
-
     /// Whether its deletion was asked for.
     pub(crate) fn is_terminating(&self) -> bool {
         self.deleted_at.is_some()

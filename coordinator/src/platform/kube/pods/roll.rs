@@ -98,6 +98,11 @@ impl Roll {
             }
             self.listed.remove(&name);
         }
+        let newer = |entry: &Entry| entry.facts.version > facts.version;
+        if self.pods.get(&name).is_some_and(|entry| entry.facts.uid == facts.uid && newer(entry)) {
+            // From before what was written here: the watch shows the state after it, too.
+            return Vec::new();
+        }
         let mut former = self.revive(&name, &facts.uid);
         let mut was_over = false;
         match self.pods.remove(&name) {
@@ -307,16 +312,22 @@ impl Roll {
         }
     }
 
-    /// What was written down for a pod, before the watch shows it.
-    pub(super) fn wrote(&mut self, name: &PodName, uid: &str, written: &Writing) {
+    /// What was written down for a pod, and the version that it has by that, before the watch
+    /// shows it.
+    pub(super) fn wrote(&mut self, name: &PodName, uid: &str, version: u64, written: &Writing) {
         let Some(entry) = self.pods.get_mut(name).filter(|it| it.facts.uid == uid) else { return };
-        let exposures = &mut Arc::make_mut(&mut entry.facts).exposures;
+        if entry.facts.version >= version {
+            // The watch was faster.
+            return;
+        }
+        let facts = Arc::make_mut(&mut entry.facts);
+        facts.version = version;
         match written {
             Writing::Exposed(cluster, exposure) => {
-                exposures.insert(cluster.clone(), exposure.clone());
+                facts.exposures.insert(cluster.clone(), exposure.clone());
             }
             Writing::Concealed(cluster) => {
-                exposures.remove(cluster);
+                facts.exposures.remove(cluster);
             }
         }
     }

@@ -372,9 +372,17 @@ fn what_was_just_written_is_known_before_the_watch_shows_it() {
     let mut roll = Roll::default();
     roll.apply(pod(UID, 1, json!({})), at(0));
     let exposure = exposures[&cluster("builds")].clone();
-    roll.wrote(&this(), NEXT, &Writing::Exposed(cluster("builds"), exposure.clone()));
+    let write = Writing::Exposed(cluster("builds"), exposure);
+    roll.wrote(&this(), NEXT, 5, &write);
     assert!(roll.find(&this()).expect("a pod").exposures.is_empty(), "written to another pod");
-    roll.wrote(&this(), UID, &Writing::Exposed(cluster("builds"), exposure));
-    roll.delete(pod(UID, 2, json!({})), at(1));
+    roll.wrote(&this(), UID, 5, &write);
+    // The watch is behind: this is the pod as it was before.
+    roll.apply(pod(UID, 4, json!({})), at(1));
+    roll.retain(|_| true, &BTreeSet::new(), at(2));
     assert_eq!(ghost(&roll).exposures, exposures);
+    // And here it is ahead: somebody has written since.
+    let mut roll = Roll::default();
+    roll.apply(pod(UID, 6, json!({})), at(0));
+    roll.wrote(&this(), UID, 5, &write);
+    assert!(roll.find(&this()).expect("a pod").exposures.is_empty());
 }

@@ -66,7 +66,7 @@ impl Pods {
     /// It is not where the pod vanished and may still run.
     pub(crate) async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
         // Owned entries: futures over borrowed ones are not `Send` for every lifetime.
-        let owned = entries.to_vec().into_iter().enumerate();
+        let owned = entries.iter().cloned().enumerate();
         let writes = owned.map(|(index, (key, exposure))| async move {
             (index, self.expose_one(&key, &exposure).await)
         });
@@ -81,7 +81,7 @@ impl Pods {
     /// Strikes what is written down for these workers. What fails stays written: it is more than
     /// they hold, which is safe.
     pub(crate) async fn conceal(&self, keys: &[WorkerKey]) {
-        let writes = keys.to_vec().into_iter().map(|key| async move {
+        let writes = keys.iter().cloned().map(|key| async move {
             let Some(name) = PodName::of(&key) else { return };
             let facts = self.0.roll().find(&name).cloned();
             let Some(facts) = facts.filter(|facts| facts.exposures.contains_key(&key.cluster))
@@ -96,9 +96,9 @@ impl Pods {
                 false => json!({}),
             };
             metadata["annotations"][EXPOSURE_ANNOTATION] = json!(text);
-            if self.write(&facts, metadata).await {
-                let concealed = Writing::Concealed(key.cluster.clone());
-                self.0.roll().wrote(&facts.pod, &facts.uid, &concealed);
+            let concealed = Writing::Concealed(key.cluster.clone());
+            if let Some(version) = self.write(&facts, metadata).await {
+                self.0.roll().wrote(&facts.pod, &facts.uid, version, &concealed);
             }
         });
         stream::iter(writes).buffer_unordered(WRITTEN_AT_ONCE_MAX).collect::<()>().await;
@@ -123,20 +123,19 @@ impl Pods {
             false => json!({}),
         };
         metadata["annotations"][EXPOSURE_ANNOTATION] = json!(exposure::text(&exposures));
-        let done = self.write(&facts, metadata).await;
-        if done {
-            let exposed = Writing::Exposed(key.cluster.clone(), exposure.clone());
-            self.0.roll().wrote(&facts.pod, &facts.uid, &exposed);
-        }
-        done
+        let Some(version) = self.write(&facts, metadata).await else { return false };
+        let exposed = Writing::Exposed(key.cluster.clone(), exposure.clone());
+        self.0.roll().wrote(&facts.pod, &facts.uid, version, &exposed);
+        true
     }
 
     /// Marks a pod as busy, or as idle; returns whether that is done.
     pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> bool {
-        self.write(facts, busy_metadata(busy)).await
+        self.write(facts, busy_metadata(busy)).await.is_some()
     }
 
-    async fn write(&self, facts: &PodFacts, mut metadata: Value) -> bool {
+    /// Patches a pod's metadata; gives the version that it has by that.
+    async fn write(&self, facts: &PodFacts, mut metadata: Value) -> Option<u64> {
         // The API server refuses a patch that would change the UID: it is another pod then.
         metadata["uid"] = json!(facts.uid);
         let patch = Patch::Merge(json!({ "metadata": metadata }));
@@ -146,14 +145,14 @@ impl Pods {
         let write = api.patch_metadata(&facts.pod.name, &params, &patch);
         let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_WITHIN, write).await {
-            Ok(Ok(_)) => true,
+            Ok(Ok(pod)) => Some(version(pod.resource_version().as_deref())),
             Ok(Err(error)) => {
                 tracing::warn!(%error, namespace, pod = name, "pod not written");
-                false
+                None
             }
             Err(_) => {
                 tracing::warn!(namespace, pod = name, "pod not written: no answer");
-                false
+                None
             }
         }
     }
