@@ -158,7 +158,8 @@ impl Dial {
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
             request.metadata_mut().insert("authorization", token::bearer(path).await?);
         }
-        let mut responses = client.open_session(request).await?.into_inner();
+        let session = client.open_session(request).await.map_err(|status| self.explained(status));
+        let mut responses = session?.into_inner();
         while let Some(response) = responses.message().await? {
             let message = CoordinatorMessage::try_from(response)
                 .context("the coordinator's message means nothing")?;
@@ -181,6 +182,19 @@ impl Dial {
         match &self.tls {
             None => Ok(endpoint),
             Some(tls) => Ok(endpoint.tls_config(client_tls(tls).await?)?),
+        }
+    }
+
+    /// A status with what may be behind it: a port that wants TLS ends a plain connection without
+    /// a word.
+    fn explained(&self, status: tonic::Status) -> anyhow::Error {
+        let broke = status.source().is_some();
+        let error = anyhow::Error::from(status);
+        match self.tls {
+            None if broke => error.context(
+                "the connection ended before an answer (if the coordinator wants TLS, give --tls-ca)",
+            ),
+            None | Some(_) => error,
         }
     }
 

@@ -169,16 +169,17 @@ impl Driver {
         let wake = self.core.poll_timeout().map_or(TICK, |wakeup| wakeup.at.since(now));
         let commands = &self.platform.commands;
         // The platform first: what it says of a pod is taken before anything that a later pod of
-        // the same name says. It says little, so nobody starves behind it.
+        // the same name says. It says little, and takes little, so nobody starves behind it; behind
+        // sessions its commands would.
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => Turn::Stop,
             event = self.platform.events.recv() => Turn::Platform(event),
-            Some(envelope) = self.events.recv() => Turn::Session(envelope),
-            Some(query) = self.queries.recv() => Turn::Query(query),
             sent = self.outbox.send_one(commands), if !self.outbox.is_empty() => {
                 Turn::Commands(sent)
             }
+            Some(envelope) = self.events.recv() => Turn::Session(envelope),
+            Some(query) = self.queries.recv() => Turn::Query(query),
             Ok(()) = self.problems_seen.changed() => Turn::Problems,
             () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Turn::Time,
         }

@@ -3,6 +3,7 @@
 
 pub(crate) mod bearer;
 mod codec;
+mod doors;
 mod forward;
 mod handshake;
 mod inbound;
@@ -22,13 +23,13 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+pub(crate) use self::doors::UNPROVEN_MAX;
 use self::forward::Forward;
 pub(crate) use self::forward::Reach;
 pub(crate) use self::inbound::WAITING_MAX;
 use self::incoming::{Listener, Preface};
 use self::peer::Peer;
 use self::service::SessionServer;
-pub(crate) use self::service::UNPROVEN_MAX;
 use crate::admin::Admin;
 use crate::driver::{Handle, SessionPort};
 use crate::tls::Certificates;

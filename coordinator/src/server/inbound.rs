@@ -17,13 +17,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
+use super::doors::Door;
 use crate::driver::{Envelope, SessionEvent, SessionPort};
 use crate::platform::{Access, Denied, Wants};
 
 /// Messages of one session that may wait for the driver.
 pub(crate) const WAITING_MAX: usize = 4;
 /// How long a peer may take to say hello.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// Messages that one session may send within [`WINDOW`]; what is beyond waits for the next.
 const WINDOW_MESSAGES_MAX: u32 = 1_000;
 /// See [`WINDOW_MESSAGES_MAX`].
@@ -58,7 +59,7 @@ impl Inbound {
     pub(crate) async fn run(
         self,
         slot: Slot,
-        door: OwnedSemaphorePermit,
+        door: Door,
         mut messages: Streaming<Bytes>,
         mut gone: oneshot::Receiver<()>,
     ) {
@@ -97,7 +98,7 @@ impl Inbound {
         messages: &mut Streaming<Bytes>,
     ) -> Result<Option<(Greeting, OwnedSemaphorePermit)>, Refusal> {
         let first = timeout(HELLO_WITHIN, next(messages)).await;
-        let first = first.map_err(|_| invalid("no hello came within 10 s".into()))??;
+        let first = first.map_err(|_| invalid("no hello came within 5 s".into()))??;
         let hello = match first {
             Some(AgentMessage::Hello(hello)) => hello,
             Some(AgentMessage::Report(_)) => {

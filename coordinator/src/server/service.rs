@@ -21,12 +21,12 @@ use tracing::Instrument;
 
 use super::bearer::bearer;
 use super::codec::RawCodec;
+use super::doors::Doors;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
 use crate::driver::SessionPort;
+use crate::platform::Access;
 
-/// Sessions that have not said hello, or have not proven it.
-pub(crate) const UNPROVEN_MAX: usize = 4_096;
 /// The one method of the service.
 const OPEN_SESSION: &str = "/leasehold.coordinator.v1.SessionService/OpenSession";
 
@@ -40,7 +40,7 @@ struct Shared {
     places: Arc<Semaphore>,
     /// Room for sessions that have no place yet: who has not said hello and proven itself takes
     /// nobody's place.
-    doors: Arc<Semaphore>,
+    doors: Arc<Doors>,
     /// The number of the next connection.
     next: AtomicU64,
 }
@@ -48,7 +48,7 @@ struct Shared {
 impl SessionServer {
     pub(crate) fn new(port: SessionPort) -> Self {
         let places = Arc::new(Semaphore::new(port.sessions_max));
-        let doors = Arc::new(Semaphore::new(UNPROVEN_MAX));
+        let doors = Doors::new(matches!(port.access, Access::Asked(_)));
         Self(Arc::new(Shared { port, places, doors, next: AtomicU64::new(1) }))
     }
 
@@ -63,7 +63,7 @@ impl SessionServer {
         let door = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator shuts down"))
         } else {
-            Arc::clone(&self.0.doors).try_acquire_owned().map_err(|_| {
+            self.0.doors.open(peer.map(|peer| peer.ip())).ok_or_else(|| {
                 let message = "too many others have yet to say who they are: dial again";
                 refusal(RefusalReason::Limit, message)
             })

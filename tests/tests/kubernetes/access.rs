@@ -277,14 +277,14 @@ async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
     let cases = [
         ("tampered", "w-0", tls(&tampered), vec!["Unauthorized", "refuses the token"]),
         ("nonsense", "w-0", tls("nonsense"), vec!["Unauthorized", "refuses the token"]),
-        ("others", "w-0", tls(&others), vec!["Unauthorized", "of pod \\\"w-1\\\""]),
+        ("others", "w-0", tls(&others), vec!["Unauthorized", "cannot speak for"]),
         ("unmeant", "w-0", tls(&unmeant), vec!["Unauthorized", "audience"]),
         ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "bound to no pod"]),
         ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
         ("elsewhere", "elsewhere", tls(&elsewhere), vec!["Unauthorized", "cluster=nightly"]),
         ("gone", "gone", tls(&gone), vec!["Unauthorized", "refuses the token"]),
         ("none", "w-0", Credentials { tls: true, token: None }, vec!["Unauthorized", "no token"]),
-        ("plain", "w-0", Credentials { tls: false, token: None }, vec!["TLS"]),
+        ("plain", "w-0", Credentials { tls: false, token: None }, vec!["--tls-ca"]),
     ];
     let expired_case = expired.as_deref().map(|token| {
         ("expired", "w-0", tls(token), vec!["Unauthorized", "refuses the token", "expired"])

@@ -12,6 +12,10 @@ use super::election::{Look, Sight};
 const JUDGE_MAX: Duration = Duration::from_millis(250);
 /// The longest time between two renewals of a leader.
 const RENEW_MAX: Duration = Duration::from_secs(2);
+/// A leader that lives and has not renewed for so long, and for so many intervals, does not reach the
+/// API server, while this replica does.
+const STRANDED_AFTER: Duration = Duration::from_secs(20);
+const STRANDED_INTERVALS: u32 = 10;
 /// A leader renews at least so often in the time that its leadership lasts.
 const RENEWALS_PER_LEADERSHIP: u32 = 10;
 
@@ -93,6 +97,9 @@ pub(crate) enum Vacancy {
     Gone,
     /// There is no sign of the leader's life, neither from it nor on the Lease.
     Silent,
+    /// The leader lives and cannot renew, though the API server answers others: it can neither
+    /// take in new pods nor learn which are gone.
+    Stranded,
 }
 
 impl Vigil {
@@ -195,6 +202,11 @@ impl Vigil {
         let interval = renewal_interval(seen.sight.duration);
         let still = self.takeover_after.max(interval + interval / 2);
         let still_at = seen.moved_at.max(self.attentive_since) + still;
+        let stranded = STRANDED_AFTER.max(interval * STRANDED_INTERVALS);
+        let stranded_at = seen.moved_at.max(self.attentive_since) + stranded;
+        if now >= stranded_at && !self.blind {
+            return Verdict::Vacant(Vacancy::Stranded);
+        }
         let due = silent_at.max(still_at);
         match now >= due && !self.blind {
             true => Verdict::Vacant(Vacancy::Silent),
@@ -340,10 +352,23 @@ mod tests {
         let mut standby = standby();
         standby.lives(0, 60_000, false);
         standby.lives(60_250, 120_000, true);
+        standby.vigil.blinded();
         for ms in (120_250..=400_000).step_by(250) {
             standby.hears(ms, News::Sign(Epoch(7)));
-            assert_eq!(standby.vacancy(ms), None, "at {ms} ms: heard, and not renewed");
+            assert_eq!(standby.vacancy(ms), None, "at {ms} ms: heard, and nobody can renew");
         }
+    }
+
+    #[test]
+    fn a_leader_that_alone_does_not_reach_the_api_server_is_replaced() {
+        let mut standby = standby();
+        standby.lives(0, 10_000, true);
+        for ms in (10_250..30_000).step_by(250) {
+            standby.hears(ms, News::Sign(Epoch(7)));
+            assert_eq!(standby.vacancy(ms), None, "at {ms} ms");
+        }
+        standby.hears(30_000, News::Sign(Epoch(7)));
+        assert_eq!(standby.vacancy(30_000), Some(Vacancy::Stranded));
     }
 
     #[test]
