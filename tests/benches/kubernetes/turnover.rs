@@ -76,8 +76,9 @@ async fn turnover(stage: &Stage, flags: &[&str]) -> Duration {
         (all && open(&stage.evidence()).count() == SLOTS).then_some(())
     })
     .await;
+    // The job that was begun last runs for longer than it takes to delete its pod.
     let worker = soon("a worker with a job", || {
-        open(&stage.evidence()).next().map(|run| run.worker.clone())
+        open(&stage.evidence()).last().map(|run| run.worker.clone())
     })
     .await;
     let from_ns = now_ns();

@@ -213,14 +213,6 @@ impl Member {
             end(agent).await;
         }
     }
-
-    /// Kills what runs.
-    fn kill(&self) {
-        let processes = [self.worker.as_ref(), self.agent.as_ref().map(|(agent, _)| agent)];
-        for process in processes.into_iter().flatten() {
-            process.lock().unwrap_or_else(PoisonError::into_inner).kill();
-        }
-    }
 }
 
 /// Sends SIGTERM, and waits for the end.
@@ -249,9 +241,19 @@ impl Runner for Fleet {
 
     async fn kill(&self, pod: PlayedPod) {
         let Some(member) = self.remove(&pod.uid) else { return };
-        member.kill();
-        let file = self.journals().join("killed.jsonl");
-        let written = Writer::open(&file).and_then(|mut it| it.write(&pod.name, Event::Killed));
-        written.expect("the journal of the killed is written");
+        if let Some(worker) = &member.worker {
+            kill(worker);
+            // Before the agent's end tells anybody that the jobs' slots are free.
+            let file = self.journals().join("killed.jsonl");
+            let written = Writer::open(&file).and_then(|mut it| it.write(&pod.name, Event::Killed));
+            written.expect("the journal of the killed is written");
+        }
+        if let Some((agent, _)) = &member.agent {
+            kill(agent);
+        }
     }
+}
+
+fn kill(process: &Mutex<Process>) {
+    process.lock().unwrap_or_else(PoisonError::into_inner).kill();
 }
