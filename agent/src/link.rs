@@ -192,7 +192,8 @@ impl Dial {
         let error = anyhow::Error::from(status);
         match self.tls {
             None if broke => error.context(
-                "the connection ended before an answer (if the coordinator wants TLS, give --tls-ca)",
+                "the connection ended before an answer (if the coordinator wants TLS, give \
+                 --tls-ca)",
             ),
             None | Some(_) => error,
         }

@@ -12,8 +12,8 @@ use super::election::{Look, Sight};
 const JUDGE_MAX: Duration = Duration::from_millis(250);
 /// The longest time between two renewals of a leader.
 const RENEW_MAX: Duration = Duration::from_secs(2);
-/// A leader that lives and has not renewed for so long, and for so many intervals, does not reach the
-/// API server, while this replica does.
+/// A leader that lives and has not renewed for so long, and for so many intervals, does not reach
+/// the API server, while this replica does.
 const STRANDED_AFTER: Duration = Duration::from_secs(20);
 const STRANDED_INTERVALS: u32 = 10;
 /// A leader renews at least so often in the time that its leadership lasts.

@@ -31,6 +31,8 @@ const ASK_WITHIN: Duration = Duration::from_secs(5);
 const LEFT_ALONE: Duration = Duration::from_secs(1);
 /// Questions to the API server at once.
 const ASKED_AT_ONCE_MAX: usize = 8;
+/// How often to look whether this replica leads: what vanishes in its term is gone sooner.
+const TERM_EVERY: Duration = Duration::from_millis(500);
 /// How often the core's workers are compared with the pods.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 
@@ -54,14 +56,14 @@ impl Mourner {
         let mut changed = self.shared.changed.subscribe();
         let events = self.events.clone();
         loop {
-            let sweep = sleep(SWEEP_EVERY);
+            let tick = sleep(TERM_EVERY);
             let haunted = async {
                 while !self.shared.is_haunted() && changed.changed().await.is_ok() {}
                 sleep(self.patience()).await;
             };
             tokio::select! {
                 () = events.closed() => return,
-                () = sweep => {}
+                () = tick => {}
                 () = haunted => {}
             }
             if !self.look().await {
