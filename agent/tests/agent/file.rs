@@ -1,7 +1,7 @@
 //! The adapter `file`: k8s-swarm's file, its versions, and what happens on a full disk.
 
 use std::path::Path;
-use std::process::Command;
+use tokio::process::Command;
 
 use leasehold_types::message::AgentMessage;
 
@@ -64,7 +64,8 @@ async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
         told.display(),
         pid.display()
     );
-    let mut worker = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let mut worker = Command::new("sh");
+    let mut worker = worker.args(["-c", &script]).kill_on_drop(true).spawn().unwrap();
     until("the worker runs", || !read(&pid).is_empty()).await;
     let coordinator = Coordinator::start().await;
     let pid = pid.display().to_string();
@@ -76,8 +77,7 @@ async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
     coordinator.revoke("cars", "a");
     coordinator.hear_release(token).await;
     assert!(!read(&path).contains("- a\n"));
-    worker.kill().unwrap();
-    worker.wait().unwrap();
+    worker.kill().await.unwrap();
 }
 
 #[tokio::test]
