@@ -165,7 +165,7 @@ fn wrong_clusters() -> Vec<(Value, &'static str)> {
         (cluster(json!({ "workload": {} })), "there is no template: add one"),
         (cluster(json!({ "template": "nginx" })), "must be of type object"),
         (made(json!({ "kind": "DaemonSet" })), r#"supported values: "Deployment", "StatefulSet""#),
-        (made(json!({ "maxSurge": 0, "maxUnavailable": "0%" })), "no rollout could ever begin"),
+        (made(json!({ "maxSurge": 0, "maxUnavailable": "0%" })), "no rollout could begin"),
         (made(json!({ "maxSurge": "101%" })), "must be a number of pods, or a percentage"),
         (made(json!({ "serviceName": "w" })), "are for kind StatefulSet only: remove them"),
         (
