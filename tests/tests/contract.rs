@@ -35,6 +35,7 @@ fn changed_protos(from: &str, to: &str) -> tempfile::TempDir {
     for file in [
         "buf.yaml",
         "proto/leasehold/admin/v1/admin.proto",
+        "proto/leasehold/coordinator/v1/peer.proto",
         "proto/leasehold/coordinator/v1/session.proto",
         WORKER,
     ] {
