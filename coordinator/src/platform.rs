@@ -2,10 +2,10 @@
 //! from. Every platform starts and hands back the same channels; nothing else knows which it is.
 
 pub mod file;
+mod herald;
 pub mod kube;
 pub(crate) mod watcher;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,22 +147,4 @@ pub enum Command {
     /// The process ends: give leadership up, campaign no more, then answer. A leader must have
     /// stopped granting before it sends this.
     Resign(oneshot::Sender<()>),
-}
-
-/// Publishes what is wrong with the manifests, and says each problem once when it appears and once
-/// when it is gone.
-fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) {
-    let old: BTreeSet<Problem> = published.borrow().iter().cloned().collect();
-    let new: BTreeSet<Problem> = problems.iter().cloned().collect();
-    for problem in new.difference(&old) {
-        let Problem { file, line, column, field, message } = problem;
-        tracing::warn!(file, line, column, field, message, "manifest problem");
-    }
-    for problem in old.difference(&new) {
-        let Problem { file, line, field, message, .. } = problem;
-        tracing::info!(file, line, field, message, "manifest problem gone");
-    }
-    if old != new {
-        published.send_replace(Arc::new(problems));
-    }
 }

@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use kube::Client;
 use leasehold_coordinator_core::event::Exposure;
 use leasehold_types::{TimeBounds, WorkerKey};
@@ -86,9 +85,10 @@ pub struct Started {
 /// Where no configuration of a cluster is found. Whatever goes wrong later is logged and tried
 /// again.
 pub async fn start(settings: Settings) -> anyhow::Result<Started> {
-    let client = Client::try_default().await.context(
-        "no configuration of a cluster: neither a pod's service account nor a kubeconfig",
-    )?;
+    // The error names its causes itself.
+    let client = Client::try_default().await.map_err(|error| {
+        anyhow::anyhow!("neither a pod's service account nor a kubeconfig (KUBECONFIG): {error}")
+    })?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (attend, attended) = oneshot::channel::<Handle>();

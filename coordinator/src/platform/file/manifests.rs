@@ -8,14 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
 use super::good::Good;
-use crate::platform::report;
+use crate::platform::herald::Herald;
 use crate::platform::watcher::Watcher;
 use crate::spec::folder::Stamp;
 use crate::spec::{Catalog, Problem, Reading};
@@ -31,11 +30,7 @@ const RESCAN: Duration = Duration::from_secs(5);
 pub(crate) struct Manifests {
     state: Box<State>,
     wakes: mpsc::Receiver<()>,
-    events: mpsc::Sender<Event>,
-    problems: watch::Sender<Arc<Vec<Problem>>>,
-    /// Told when the driver has the first desired state.
-    ready: Option<oneshot::Sender<()>>,
-    last: Option<Arc<Desired>>,
+    herald: Herald,
 }
 
 /// What is read and watched on the threads for blocking work.
@@ -58,7 +53,7 @@ impl Manifests {
         let (watcher, wakes) = Watcher::new();
         let catalog = Catalog::new(&root);
         let state = Box::new(State { root, catalog, good, watcher, stamps: Vec::new() });
-        Self { state, wakes, events, problems, ready: Some(ready), last: None }
+        Self { state, wakes, herald: Herald::new(events, problems, ready) }
     }
 
     /// Runs until the driver is gone.
@@ -76,13 +71,13 @@ impl Manifests {
             .await;
             self.state = state;
             if let Some(reading) = reading
-                && self.tell(reading).await.is_err()
+                && self.herald.tell(reading).await.is_err()
             {
                 return;
             }
             self = self.with_state(State::keep).await;
             tokio::select! {
-                () = self.events.closed() => return,
+                () = self.herald.closed() => return,
                 _ = rescans.tick() => woken = false,
                 wake = self.wakes.recv() => {
                     woken = true;
@@ -113,23 +108,6 @@ impl Manifests {
                 return;
             }
         }
-    }
-
-    async fn tell(&mut self, reading: Reading) -> Result<(), ()> {
-        report(&self.problems, reading.problems);
-        let Some(desired) = reading.desired else { return Ok(()) };
-        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &desired)) {
-            return Ok(());
-        }
-        let (clusters, sets) = (desired.clusters.len(), desired.sets.len());
-        let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
-        tracing::info!(clusters, sets, streams, "manifests in force");
-        self.last = Some(desired.clone());
-        self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
-        if let Some(ready) = self.ready.take() {
-            let _ = ready.send(());
-        }
-        Ok(())
     }
 }
 

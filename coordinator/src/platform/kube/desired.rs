@@ -16,7 +16,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::DynamicObject;
-use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -24,7 +23,7 @@ use tokio::time::timeout;
 use self::feed::{Change, Feed, Source};
 pub(super) use self::objects::Objects;
 use super::resources::{StreamSet, WorkerCluster};
-use crate::platform::report;
+use crate::platform::herald::Herald;
 use crate::spec::collection::{Collection, MapName};
 use crate::spec::{ObjectId, Problem};
 
@@ -58,11 +57,8 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
         feeds: BTreeMap::new(),
         change_sender,
         changes,
-        events,
-        problems: problem_sender,
+        herald: Herald::new(events, problem_sender, ready_sender),
         objects: object_sender,
-        ready: Some(ready_sender),
-        last: None,
     };
     let scopes: Vec<Option<&str>> = match watched {
         [] => vec![None],
@@ -106,18 +102,15 @@ struct Follower {
     feeds: BTreeMap<Source, Feed>,
     change_sender: mpsc::Sender<(Source, u64, Change)>,
     changes: mpsc::Receiver<(Source, u64, Change)>,
-    events: mpsc::Sender<Event>,
-    problems: watch::Sender<Arc<Vec<Problem>>>,
+    herald: Herald,
     objects: watch::Sender<Arc<Objects>>,
-    ready: Option<oneshot::Sender<()>>,
-    last: Option<Arc<Desired>>,
 }
 
 impl Follower {
     async fn run(mut self) {
         loop {
             let first = tokio::select! {
-                () = self.events.closed() => return,
+                () = self.herald.closed() => return,
                 change = self.changes.recv() => change,
             };
             // This task has a sender of its own, so that there always is a next change.
@@ -172,12 +165,11 @@ impl Follower {
     }
 
     async fn tell(&mut self) -> Result<(), ()> {
-        if self.last.is_none() && !self.state.given.values().all(|given| given.complete) {
+        if !self.herald.has_told() && !self.state.given.values().all(|given| given.complete) {
             return Ok(());
         }
         let reading = self.state.collection.read();
         self.state.blame(&reading.problems);
-        report(&self.problems, reading.problems);
         self.objects.send_if_modified(|shown| {
             let differs = **shown != self.state.objects;
             if differs {
@@ -185,19 +177,7 @@ impl Follower {
             }
             differs
         });
-        let Some(desired) = reading.desired else { return Ok(()) };
-        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &desired)) {
-            return Ok(());
-        }
-        let (clusters, sets) = (desired.clusters.len(), desired.sets.len());
-        let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
-        tracing::info!(clusters, sets, streams, "objects in force");
-        self.last = Some(desired.clone());
-        self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
-        if let Some(ready) = self.ready.take() {
-            let _ = ready.send(());
-        }
-        Ok(())
+        self.herald.tell(reading).await
     }
 }
 
