@@ -59,10 +59,36 @@ impl<'a> Installed<'a> {
 
 impl Drop for Installed<'_> {
     fn drop(&mut self) {
-        let delete = ["delete", "-k", &self.folder, "--timeout=120s"];
-        let deleted = self.access.try_kubectl(&delete);
-        if !std::thread::panicking() {
-            deleted.expect("it is removed");
+        /// How often the removal is asked for, each time for up to half a minute.
+        const ATTEMPTS_MAX: u32 = 20;
+        let delete = ["delete", "-k", &self.folder, "--ignore-not-found", "--timeout=30s"];
+        let gone = (0..ATTEMPTS_MAX).any(|attempt| match self.access.try_kubectl(&delete) {
+            Ok(_) => true,
+            Err(why) => {
+                eprintln!("not removed yet: {why}");
+                nudge(self.access, attempt);
+                false
+            }
+        });
+        assert!(gone || std::thread::panicking(), "it is not removed");
+    }
+}
+
+/// Has the API server look again at the kinds that it is removing, and shows what it says of them:
+/// when it starved, its finalizer waits for minutes before it tries once more, or until the next
+/// change of the definition.
+fn nudge(access: &Access, attempt: u32) {
+    let conditions = "--output=jsonpath={range .items[?(@.metadata.deletionTimestamp)]}\
+        {.metadata.name}{\"\\n\"}{range .status.conditions[*]}    {.type}={.status} {.message}\
+        {\"\\n\"}{end}{end}";
+    let text = access.try_kubectl(&["get", "customresourcedefinitions", conditions]);
+    let text = text.unwrap_or_else(|why| why);
+    eprintln!("{text}");
+    let again = format!("leasehold.dev/nudge={attempt}");
+    for name in text.lines().filter(|line| line.ends_with(".leasehold.dev")) {
+        let annotate = ["annotate", "--overwrite", "customresourcedefinitions", name, &again];
+        if let Err(why) = access.try_kubectl(&annotate) {
+            eprintln!("{name}: {why}");
         }
     }
 }
