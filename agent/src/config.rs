@@ -1,5 +1,6 @@
 //! What the agent was told at its start, checked: a [`Config`] that exists makes sense.
 
+mod adapter;
 mod args;
 mod span;
 
@@ -11,14 +12,12 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use leasehold_types::{ClusterName, WorkerName};
-use rustix::process::Signal;
 
-use args::{Action, AdapterKind, Cli, FileArgs, RunArgs, SocketMode, TlsArgs};
+pub use adapter::{Adapter, FileAdapter, SignalTo, TakenUp};
+use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
 pub use args::{LogFormat, Restart};
 pub(crate) use span::show as show_span;
 
-/// How long after a change a worker has surely let go what the file lists no more.
-const FILE_SETTLE: Duration = Duration::from_secs(1);
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
 
@@ -62,44 +61,6 @@ pub struct Socket {
     pub path: PathBuf,
     /// Its permissions.
     pub mode: u32,
-}
-
-/// How the worker learns of its leases.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Adapter {
-    /// It asks.
-    Api,
-    /// It reads a file.
-    File(FileAdapter),
-}
-
-/// The adapter `file`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileAdapter {
-    /// The file.
-    pub path: PathBuf,
-    /// The signal after a change, and to whom.
-    pub signal: Option<(Signal, SignalTo)>,
-    /// How it is known that the worker has taken up a change.
-    pub taken_up: TakenUp,
-}
-
-/// Whom the signal after a change goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SignalTo {
-    /// The process whose id is in this file.
-    PidFile(PathBuf),
-    /// The child.
-    Child,
-}
-
-/// How it is known that the worker has taken up a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TakenUp {
-    /// So long after the change it surely has.
-    After(Duration),
-    /// When this command has ended with 0.
-    Command(String),
 }
 
 /// TLS to the coordinator. The files are read at every dial, so that they can be renewed.
@@ -215,58 +176,13 @@ fn check(args: RunArgs) -> Result<Config, String> {
         listen: args.listen,
         listen_anywhere: args.listen_anywhere,
         socket: args.socket.map(|path| Socket { path, mode }),
-        adapter: adapter(args.adapter, args.file, child.is_some())?,
+        adapter: args.adapter.check(child.is_some())?,
         drain_deadline: args.drain_deadline,
         linger: args.linger,
         tls: tls(args.tls),
         child,
         log_format: args.log_format,
     })
-}
-
-fn adapter(kind: AdapterKind, args: FileArgs, has_child: bool) -> Result<Adapter, String> {
-    let FileArgs { file_path, file_signal, file_pid, file_command, file_settle } = args;
-    if kind == AdapterKind::Api {
-        let given = [
-            ("--file-path", file_path.is_some()),
-            ("--file-signal", file_signal.is_some()),
-            ("--file-command", file_command.is_some()),
-            ("--file-settle", file_settle.is_some()),
-        ];
-        return match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(format!("{option} is for --adapter file only")),
-            None => Ok(Adapter::Api),
-        };
-    }
-    let path = file_path.ok_or("--adapter file needs --file-path: the file to write")?;
-    if path.file_name().is_none() {
-        return Err(format!("--file-path {} names no file", path.display()));
-    }
-    let signal = match (file_signal, file_pid) {
-        (None, _) => None,
-        (Some(signal), Some(pid)) => Some((signal_named(&signal)?, SignalTo::PidFile(pid))),
-        (Some(signal), None) if has_child => Some((signal_named(&signal)?, SignalTo::Child)),
-        (Some(_), None) => {
-            return Err("--file-signal needs --file-pid, or a COMMAND to send it to".into());
-        }
-    };
-    let taken_up = match file_command {
-        Some(command) => TakenUp::Command(command),
-        None => TakenUp::After(file_settle.unwrap_or(FILE_SETTLE)),
-    };
-    Ok(Adapter::File(FileAdapter { path, signal, taken_up }))
-}
-
-fn signal_named(name: &str) -> Result<Signal, String> {
-    match name.strip_prefix("SIG").unwrap_or(name) {
-        "HUP" => Ok(Signal::HUP),
-        "INT" => Ok(Signal::INT),
-        "USR1" => Ok(Signal::USR1),
-        "USR2" => Ok(Signal::USR2),
-        "TERM" => Ok(Signal::TERM),
-        "WINCH" => Ok(Signal::WINCH),
-        _ => Err(format!("--file-signal {name} is none of HUP, INT, USR1, USR2, TERM, WINCH")),
-    }
 }
 
 fn tls(args: TlsArgs) -> Option<Tls> {

@@ -100,7 +100,7 @@ impl Driver {
             worker: config.worker.clone(),
             incarnation: Incarnation(clock::unix_millis().max(after_last)),
             generation: config.generation,
-            stops_worker: config.adapter == crate::config::Adapter::Api,
+            stops_worker: config.adapter.stops_worker(),
             drain_deadline: config.drain_deadline,
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);

@@ -69,11 +69,14 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     tracing::info!(%address, worker = %who, "the worker API listens");
 
     let child_pid = ChildPid::default();
-    if let Adapter::File(adapter) = &config.adapter {
-        let name = who.worker.to_string();
-        let (door, adapter) = (door.clone(), adapter.clone());
-        let (reaper, child) = (reaper.clone(), child_pid.clone());
-        tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+    match &config.adapter {
+        Adapter::Api => {}
+        Adapter::File(adapter) => {
+            let name = who.worker.to_string();
+            let (door, adapter) = (door.clone(), adapter.clone());
+            let (reaper, child) = (reaper.clone(), child_pid.clone());
+            tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+        }
     }
     let code = match config.child.clone() {
         None => alone::run(&door, signals, config.linger).await,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_types::{ClusterName, WorkerName};
 
+use super::adapter::AdapterArgs;
 use super::{Address, span};
 
 const EXAMPLES: &str = "\
@@ -82,11 +83,8 @@ pub(super) struct RunArgs {
     /// Who may use the socket: this user (0600), or its group too (0660)
     #[arg(long, env = "LEASEHOLD_SOCKET_MODE", requires = "socket", value_enum)]
     pub(super) socket_mode: Option<SocketMode>,
-    /// How the worker learns of its leases
-    #[arg(long, env = "LEASEHOLD_ADAPTER", value_enum, default_value = "api")]
-    pub(super) adapter: AdapterKind,
     #[command(flatten)]
-    pub(super) file: FileArgs,
+    pub(super) adapter: AdapterArgs,
     /// How long a drain may take before the agent leaves with jobs still running; where it is not
     /// given, the cluster's drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "SPAN", value_parser = span::parse)]
@@ -116,29 +114,6 @@ pub(super) struct RunArgs {
     pub(super) command: Vec<std::ffi::OsString>,
 }
 
-/// Options of the adapter `file`.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Adapter file")]
-pub(super) struct FileArgs {
-    /// The file that lists the worker's streams, in k8s-swarm's format; the agent owns it whole
-    #[arg(long, env = "LEASEHOLD_FILE_PATH", value_name = "FILE")]
-    pub(super) file_path: Option<PathBuf>,
-    /// A signal after each change, to the process in --file-pid or to COMMAND
-    #[arg(long, env = "LEASEHOLD_FILE_SIGNAL", value_name = "SIGNAL")]
-    pub(super) file_signal: Option<String>,
-    /// The file with the process id that --file-signal goes to
-    #[arg(long, env = "LEASEHOLD_FILE_PID", value_name = "FILE", requires = "file_signal")]
-    pub(super) file_pid: Option<PathBuf>,
-    /// Run with sh -c after each change; its exit 0 says that the worker has reloaded
-    #[arg(long, env = "LEASEHOLD_FILE_COMMAND", value_name = "COMMAND")]
-    pub(super) file_command: Option<String>,
-    /// Without --file-command: how long after a change the worker has surely let go what the file
-    /// lists no more [default: 1s]
-    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "SPAN", value_parser = span::parse)]
-    #[arg(conflicts_with = "file_command")]
-    pub(super) file_settle: Option<Duration>,
-}
-
 /// Options of the connection to the coordinator.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS")]
@@ -160,14 +135,6 @@ pub(super) struct TlsArgs {
     /// never sent without TLS
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
     pub(super) token_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum AdapterKind {
-    /// The worker asks, over HTTP or gRPC
-    Api,
-    /// The worker reads a file
-    File,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

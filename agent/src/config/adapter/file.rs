@@ -1,0 +1,111 @@
+//! Options of the adapter `file`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Signal;
+
+use crate::config::span;
+
+/// How long after a change a worker has surely let go what the file lists no more.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The adapter `file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileAdapter {
+    /// The file.
+    pub path: PathBuf,
+    /// The signal after a change, and to whom.
+    pub signal: Option<(Signal, SignalTo)>,
+    /// How it is known that the worker has taken up a change.
+    pub taken_up: TakenUp,
+}
+
+/// Whom the signal after a change goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SignalTo {
+    /// The process whose id is in this file.
+    PidFile(PathBuf),
+    /// The child.
+    Child,
+}
+
+/// How it is known that the worker has taken up a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakenUp {
+    /// So long after the change it surely has.
+    After(Duration),
+    /// When this command has ended with 0.
+    Command(String),
+}
+
+/// Options of the adapter `file`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Adapter file")]
+pub(super) struct FileArgs {
+    /// The file that lists the worker's streams, in k8s-swarm's format; the agent owns it whole
+    #[arg(long, env = "LEASEHOLD_FILE_PATH", value_name = "FILE")]
+    file_path: Option<PathBuf>,
+    /// A signal after each change, to the process in --file-pid or to COMMAND
+    #[arg(long, env = "LEASEHOLD_FILE_SIGNAL", value_name = "SIGNAL")]
+    file_signal: Option<String>,
+    /// The file with the process id that --file-signal goes to
+    #[arg(long, env = "LEASEHOLD_FILE_PID", value_name = "FILE", requires = "file_signal")]
+    file_pid: Option<PathBuf>,
+    /// Run with sh -c after each change; its exit 0 says that the worker has reloaded
+    #[arg(long, env = "LEASEHOLD_FILE_COMMAND", value_name = "COMMAND")]
+    file_command: Option<String>,
+    /// Without --file-command: how long after a change the worker has surely let go what the file
+    /// lists no more [default: 1s]
+    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(conflicts_with = "file_command")]
+    file_settle: Option<Duration>,
+}
+
+impl FileArgs {
+    /// An option that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--file-path", self.file_path.is_some()),
+            ("--file-signal", self.file_signal.is_some()),
+            ("--file-command", self.file_command.is_some()),
+            ("--file-settle", self.file_settle.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// The adapter, where its options make sense together.
+    pub(super) fn check(self, has_child: bool) -> Result<FileAdapter, String> {
+        let Self { file_path, file_signal, file_pid, file_command, file_settle } = self;
+        let path = file_path.ok_or("--adapter file needs --file-path: the file to write")?;
+        if path.file_name().is_none() {
+            return Err(format!("--file-path {} names no file", path.display()));
+        }
+        let signal = match (file_signal, file_pid) {
+            (None, _) => None,
+            (Some(signal), Some(pid)) => Some((signal_named(&signal)?, SignalTo::PidFile(pid))),
+            (Some(signal), None) if has_child => Some((signal_named(&signal)?, SignalTo::Child)),
+            (Some(_), None) => {
+                return Err("--file-signal needs --file-pid, or a COMMAND to send it to".into());
+            }
+        };
+        let taken_up = match file_command {
+            Some(command) => TakenUp::Command(command),
+            None => TakenUp::After(file_settle.unwrap_or(SETTLE)),
+        };
+        Ok(FileAdapter { path, signal, taken_up })
+    }
+}
+
+fn signal_named(name: &str) -> Result<Signal, String> {
+    match name.strip_prefix("SIG").unwrap_or(name) {
+        "HUP" => Ok(Signal::HUP),
+        "INT" => Ok(Signal::INT),
+        "USR1" => Ok(Signal::USR1),
+        "USR2" => Ok(Signal::USR2),
+        "TERM" => Ok(Signal::TERM),
+        "WINCH" => Ok(Signal::WINCH),
+        _ => Err(format!("--file-signal {name} is none of HUP, INT, USR1, USR2, TERM, WINCH")),
+    }
+}
