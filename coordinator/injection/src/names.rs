@@ -1,0 +1,12 @@
+//! The labels and annotations by which pods opt in, are configured, and say what was injected.
+
+/// The pod's label that opts in, with the value `"true"`.
+pub const INJECT: &str = "leasehold.dev/inject";
+/// The pod's label that names its WorkerCluster.
+pub const CLUSTER: &str = "leasehold.dev/cluster";
+/// The prefix of the annotations that configure the sidecar of one pod.
+pub const CONFIG: &str = "config.leasehold.dev/";
+/// The annotation that says what was injected, so that it can be taken out again.
+pub const STATUS: &str = "leasehold.dev/status";
+/// The sidecar's name among the init containers.
+pub const CONTAINER: &str = "leasehold-agent";

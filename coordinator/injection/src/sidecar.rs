@@ -1,0 +1,41 @@
+//! What a sidecar is made of.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The settings of one sidecar: the installation's, refined by the WorkerCluster's. What the pod's
+/// own annotations say comes on top.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sidecar {
+    /// The agent's image.
+    pub image: String,
+    /// `HOST:PORT` of the coordinators' Service.
+    pub coordinator: String,
+    /// The name in the coordinators' certificates.
+    pub server_name: String,
+    /// The audience of the agent's token.
+    pub audience: String,
+    /// The ConfigMap with the certificate (`ca.crt`) that agents trust.
+    pub authority: String,
+    /// The WorkerCluster of a pod whose label names none.
+    pub cluster: Option<String>,
+    /// The cluster's drain deadline, where it is known: for warnings.
+    pub drain_deadline: Option<Duration>,
+    /// Flags of the agent, by their names without `--`, as in `adapter`.
+    pub flags: BTreeMap<String, String>,
+    /// What the sidecar's container asks for.
+    pub resources: Resources,
+}
+
+/// What a container asks for and may use, in Kubernetes' quantities; none where it is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// `requests.cpu`.
+    pub cpu_request: Option<String>,
+    /// `limits.cpu`.
+    pub cpu_limit: Option<String>,
+    /// `requests.memory`.
+    pub memory_request: Option<String>,
+    /// `limits.memory`.
+    pub memory_limit: Option<String>,
+}
