@@ -15,6 +15,8 @@ mod election;
 mod harness;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
+#[path = "kubernetes/life.rs"]
+mod life;
 #[path = "kubernetes/lossy_proxy.rs"]
 mod lossy_proxy;
 #[path = "kubernetes/operator.rs"]

@@ -38,6 +38,19 @@ pub struct Own {
     pub why: String,
 }
 
+/// A worker was told to end by a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The worker.
+    pub worker: String,
+    /// When.
+    pub at_ns: u64,
+    /// How many jobs it ran.
+    pub running: usize,
+    /// How many streams it owned.
+    pub owned: usize,
+}
+
 /// All that the journals tell.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
@@ -45,6 +58,8 @@ pub struct Evidence {
     pub runs: Vec<Run>,
     /// Every time of owning, by stream and then by time of its beginning.
     pub owns: Vec<Own>,
+    /// Every time that a worker was told to end by a signal.
+    pub told: Vec<Told>,
     /// Jobs that were put into the queue.
     pub created: BTreeSet<String>,
     /// Jobs that were put back after their worker was killed.
@@ -103,6 +118,9 @@ impl Evidence {
             | Event::Watching
             | Event::Seen { .. }
             | Event::Lease { .. } => {}
+            Event::ToldToEnd { running, owned } => {
+                self.told.push(Told { worker, at_ns, running, owned });
+            }
         }
     }
 

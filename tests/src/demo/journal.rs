@@ -89,6 +89,13 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// A worker was told to end by a signal.
+    ToldToEnd {
+        /// How many jobs it ran.
+        running: usize,
+        /// How many streams it owned.
+        owned: usize,
+    },
     /// The demo put a job into the queue.
     JobCreated {
         /// The job.

@@ -294,7 +294,8 @@ runtime_type = "io.containerd.runc.v2"
         format!("{}-{}", folder.expect("a name in UTF-8"), self.name)
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The socket of its containerd.
+    pub(super) fn socket(&self) -> PathBuf {
         self.folder.join("containerd.sock")
     }
 

@@ -1,12 +1,14 @@
-//! A worker with long jobs, for tests and benchmarks on Kubernetes. It takes as many as it may, for
-//! ever; told to end it begins none any more and ends when the last is done. Each job is written
-//! down when it begins and when it ends, and nowhere else: what a killed worker had in its hands is
-//! lost, and its journal shows it.
+//! A worker with long jobs, and streams where it is told to, for tests and benchmarks on Kubernetes.
+//! It takes as many jobs as it may; told to end it begins none any more and ends when the last is
+//! done. Each job is written down when it begins and when it ends, and nowhere else: what a killed
+//! worker had in its hands is lost, and its journal shows it.
+
+mod streams;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,6 +18,8 @@ use tests::http::call;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
+
+use streams::Streams;
 
 /// How long the agent may keep the question for a slot.
 const SLOT_WAIT_MS: u32 = 1_000;
@@ -31,7 +35,7 @@ struct Args {
     #[arg(long)]
     journal: PathBuf,
     /// This worker's name.
-    #[arg(long)]
+    #[arg(long, env = "LEASEHOLD_WORKER")]
     worker: String,
     /// The shortest job, in milliseconds.
     #[arg(long, default_value_t = 2_000)]
@@ -42,12 +46,32 @@ struct Args {
     /// Ask no agent, and run so many jobs at once.
     #[arg(long)]
     pool: Option<usize>,
+    /// End after so many jobs.
+    #[arg(long, default_value_t = u64::MAX)]
+    jobs: u64,
+    /// Own streams, too.
+    #[arg(long)]
+    streams: bool,
 }
 
 /// Who allows a job to begin.
 enum Gate {
     Agent(SocketAddr),
     Pool(Arc<Semaphore>),
+}
+
+/// The worker's name and journal, which all its tasks write.
+struct Shared {
+    worker: String,
+    journal: Mutex<Writer>,
+    running: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    async fn write(&self, event: Event) -> anyhow::Result<()> {
+        self.journal.lock().await.write(&self.worker, event)
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -58,33 +82,48 @@ async fn main() -> anyhow::Result<()> {
         None => Gate::Agent(agent()?),
     };
     let file = args.journal.join(format!("{}.jobs.jsonl", args.worker));
-    let journal = Arc::new(Mutex::new(Writer::open(&file)?));
-    let stopping = Arc::new(AtomicBool::new(false));
+    let shared = Arc::new(Shared {
+        worker: args.worker.clone(),
+        journal: Mutex::new(Writer::open(&file)?),
+        running: AtomicUsize::new(0),
+        stopping: AtomicBool::new(false),
+    });
+    let owned = Arc::new(AtomicUsize::new(0));
     let mut terminate = signal(SignalKind::terminate())?;
-    let told = Arc::clone(&stopping);
+    let (told, owning) = (Arc::clone(&shared), Arc::clone(&owned));
     tokio::spawn(async move {
         terminate.recv().await;
-        told.store(true, Ordering::Relaxed);
+        told.stopping.store(true, Ordering::Relaxed);
+        let running = told.running.load(Ordering::Relaxed);
+        let owned = owning.load(Ordering::Relaxed);
+        told.write(Event::ToldToEnd { running, owned }).await
     });
     if let Gate::Agent(address) = gate {
-        let body = format!(r#"{{"start_id":"{}-{}"}}"#, args.worker, std::process::id());
+        let body = format!(r#"{{"start_id":"{}-{}"}}"#, args.worker, start_id());
         while call(address, "POST", "/v1/start", &body).await.is_err() {
             tokio::time::sleep(RETRY).await;
         }
+        if args.streams {
+            tokio::spawn(Streams::new(address, Arc::clone(&shared), owned).run());
+        }
     }
     let mut jobs = JoinSet::new();
-    let mut number = 0;
-    while !stopping.load(Ordering::Relaxed) {
-        let job = format!("{}-{}-{number}", args.worker, std::process::id());
-        number += 1;
-        let Some(slot) = begin(&gate, &job, &stopping).await else { continue };
+    let mut begun = 0;
+    for number in 0_u64.. {
+        if begun == args.jobs || shared.stopping.load(Ordering::Relaxed) {
+            break;
+        }
+        let job = format!("{}-{}-{number}", args.worker, start_id());
+        let Some(slot) = begin(&gate, &job, &shared.stopping).await else { continue };
+        begun += 1;
         let lasts = Duration::from_millis(fastrand::u64(args.job_ms_min..=args.job_ms_max));
-        journal.lock().await.write(&args.worker, Event::JobStart { job: job.clone() })?;
-        let (journal, worker) = (Arc::clone(&journal), args.worker.clone());
+        shared.running.fetch_add(1, Ordering::Relaxed);
+        shared.write(Event::JobStart { job: job.clone() }).await?;
+        let shared = Arc::clone(&shared);
         jobs.spawn(async move {
             tokio::time::sleep(lasts).await;
-            let done = Event::JobEnd { job: job.clone() };
-            journal.lock().await.write(&worker, done)?;
+            shared.write(Event::JobEnd { job: job.clone() }).await?;
+            shared.running.fetch_sub(1, Ordering::Relaxed);
             end(slot, &job).await;
             anyhow::Ok(())
         });
@@ -98,6 +137,11 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Another for each process: in a container each has the same number.
+fn start_id() -> u64 {
+    static ID: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *ID.get_or_init(tests::demo::clock::now_ns)
+}
 fn agent() -> anyhow::Result<SocketAddr> {
     let address = std::env::var("LEASEHOLD_ADDR").context("LEASEHOLD_ADDR")?;
     let address = address.strip_prefix("http://").context("LEASEHOLD_ADDR is no http address")?;

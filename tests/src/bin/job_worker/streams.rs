@@ -1,0 +1,132 @@
+//! The streams that a worker owns. It owns each for as long as its lease is surely valid, by its own
+//! clock and from when it asked, and writes down both ends.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tests::demo::clock::now_ns;
+use tests::demo::journal::Event;
+use tests::http::call;
+
+use super::{RETRY, Shared};
+
+/// How long the agent may keep the question for a change.
+const CHANGE_WAIT_MS: u32 = 500;
+
+/// A stream of a set.
+type Key = (String, String);
+
+/// The streams of one worker.
+pub(super) struct Streams {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    owned: BTreeMap<Key, Owned>,
+    count: Arc<AtomicUsize>,
+}
+
+struct Owned {
+    token: String,
+    until_ns: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Lease {
+    version: u64,
+    streams: Vec<Held>,
+}
+
+#[derive(Deserialize)]
+struct Held {
+    set: String,
+    stream: String,
+    token: String,
+    state: String,
+    valid_for_ms: Option<u64>,
+}
+
+impl Streams {
+    /// None yet; how many there are is told to `count`.
+    pub(super) fn new(address: SocketAddr, shared: Arc<Shared>, count: Arc<AtomicUsize>) -> Self {
+        Self { address, shared, owned: BTreeMap::new(), count }
+    }
+
+    /// Owns what it may, for ever.
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        let mut version = 0;
+        loop {
+            let asked_ns = now_ns();
+            let path = format!("/v1/lease?after_version={version}&wait_ms={CHANGE_WAIT_MS}");
+            let left = self.owned.values().filter_map(|owned| owned.until_ns).min();
+            let left = left.map(|until_ns| Duration::from_nanos(until_ns.saturating_sub(asked_ns)));
+            let asked = call(self.address, "GET", &path, "");
+            let answer = tokio::time::timeout(left.unwrap_or(Duration::from_secs(10)), asked).await;
+            let lease = match answer {
+                Ok(Ok((200, body))) => serde_json::from_str::<Lease>(&body).ok(),
+                _ => None,
+            };
+            match lease {
+                Some(lease) => {
+                    version = lease.version;
+                    self.follow(lease.streams, asked_ns).await?;
+                }
+                None => tokio::time::sleep(RETRY.min(left.unwrap_or(RETRY))).await,
+            }
+            self.expire().await?;
+        }
+    }
+
+    async fn follow(&mut self, streams: Vec<Held>, asked_ns: u64) -> anyhow::Result<()> {
+        let until_ns = |ms: u64| asked_ns + ms * 1_000_000;
+        let (held, revoked): (Vec<_>, Vec<_>) =
+            streams.into_iter().partition(|stream| stream.state == "held");
+        let mut may: BTreeMap<Key, Owned> = BTreeMap::new();
+        for stream in held {
+            let owned = Owned { token: stream.token, until_ns: stream.valid_for_ms.map(until_ns) };
+            may.insert((stream.set, stream.stream), owned);
+        }
+        let is_over =
+            |key: &&Key| may.get(*key).is_none_or(|it| it.token != self.owned[*key].token);
+        let over: Vec<Key> = self.owned.keys().filter(is_over).cloned().collect();
+        for key in over {
+            self.stop(&key, "asked back").await?;
+        }
+        for (key, owned) in may {
+            if !self.owned.contains_key(&key) {
+                let (set, stream) = key.clone();
+                let token = owned.token.clone();
+                self.shared.write(Event::OwnStart { set, stream, token }).await?;
+            }
+            self.owned.insert(key, owned);
+        }
+        self.count.store(self.owned.len(), Ordering::Relaxed);
+        for stream in revoked {
+            let path =
+                format!("/v1/streams/{}/{}?token={}", stream.set, stream.stream, stream.token);
+            // One that was not heard is told again with the next answer.
+            let _ = call(self.address, "DELETE", &path, "").await;
+        }
+        Ok(())
+    }
+
+    async fn expire(&mut self) -> anyhow::Result<()> {
+        let now_ns = now_ns();
+        let is_over = |owned: &Owned| owned.until_ns.is_some_and(|until_ns| until_ns <= now_ns);
+        let over = self.owned.iter().filter(|(_, owned)| is_over(owned));
+        let over: Vec<Key> = over.map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.stop(&key, "expired").await?;
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self, key: &Key, why: &str) -> anyhow::Result<()> {
+        let Some(Owned { token, .. }) = self.owned.remove(key) else { return Ok(()) };
+        self.count.store(self.owned.len(), Ordering::Relaxed);
+        let ((set, stream), why) = (key.clone(), why.to_owned());
+        self.shared.write(Event::OwnEnd { set, stream, token, why }).await
+    }
+}

@@ -1,0 +1,257 @@
+//! The product on real nodes, as its users install it, and rooms in it for stories: a namespace, a
+//! folder that the workers of its pods write their journals to, and all that its pods came to.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::access::Access;
+use super::bridge::run;
+use super::image::Image;
+use super::real_cluster::RealCluster;
+use super::release::Program;
+use crate::demo::evidence::Evidence;
+use crate::demo::journal::{Event, Journals, Writer};
+use crate::process::eventually;
+use crate::toolbox;
+
+/// The image of `job_worker`, which nobody has told of the product.
+pub const WORKER_IMAGE: &str = "localhost/worker:1";
+/// The namespace of the coordinator.
+const HOME: &str = "leasehold-system";
+
+/// A real cluster with a coordinator.
+#[derive(Debug)]
+pub struct RealInstallation {
+    cluster: RealCluster,
+}
+
+impl RealInstallation {
+    /// Starts a cluster with so many nodes and installs `overlays/dev` in it; none as with
+    /// [`RealCluster::start`].
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn start(nodes: usize) -> Option<Self> {
+        let mut cluster = RealCluster::start()?;
+        for _ in 1..nodes {
+            cluster.add_node();
+        }
+        for program in Program::ALL {
+            cluster.load(&program.image(&toolbox::binary(program.binary())));
+        }
+        let worker = Image::new(WORKER_IMAGE, &["/job_worker"]);
+        cluster.load(&worker.program(&toolbox::binary("job_worker"), "/job_worker"));
+        let access = cluster.access();
+        let overlay = toolbox::root().join("deploy/overlays/dev");
+        access.kubectl(&["apply", "-k", overlay.to_str().expect("UTF-8")]);
+        let rollout = ["rollout", "status", "deployment/leasehold-coordinator", "--timeout=120s"];
+        let own = ["--namespace", HOME];
+        if let Err(why) = access.try_kubectl(&[&own[..], &rollout].concat()) {
+            let say = |arguments: &[&str]| {
+                access.try_kubectl(&[&own[..], arguments].concat()).unwrap_or_else(|error| error)
+            };
+            let logs = say(&["logs", "--tail=20", "deployment/leasehold-coordinator"]);
+            panic!("{why}\n{}\n{logs}", say(&["describe", "pods"]));
+        }
+        Some(Self { cluster })
+    }
+
+    /// The installation of this test binary, with one node, started when it is first asked for;
+    /// none as with [`Self::start`]. It ends with the process.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<RealInstallation>> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start(1)).as_ref()
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &RealCluster {
+        &self.cluster
+    }
+
+    /// A new room.
+    ///
+    /// # Panics
+    /// Where the API server refuses its namespace.
+    #[must_use]
+    pub fn room(&self, prefix: &str) -> Room<'_> {
+        let namespace = format!("{prefix}-{:06x}", fastrand::u32(..0x100_0000));
+        let access = self.cluster.access();
+        access.kubectl(&["create", "namespace", &namespace]);
+        let folder = self.cluster.plane().folder().join(&namespace);
+        let journals = folder.join("journals");
+        std::fs::create_dir_all(&journals).expect("a folder for journals");
+        // Workers are nobody.
+        std::fs::set_permissions(&journals, Permissions::from_mode(0o777)).expect("it is ours");
+        let seen = folder.join("pods.json");
+        let mut watch = access.kubectl_command(&["get", "pods", "--watch", "--output=json"]);
+        watch.args(["--namespace", &namespace]).stdin(Stdio::null());
+        let file = File::create(&seen).expect("a file for what is seen");
+        let watch = watch.stdout(file).spawn().expect("kubectl starts");
+        Room { installation: self, namespace, journals, seen, watch }
+    }
+}
+
+/// A namespace, and what becomes of its pods.
+#[derive(Debug)]
+pub struct Room<'a> {
+    installation: &'a RealInstallation,
+    namespace: String,
+    journals: PathBuf,
+    seen: PathBuf,
+    watch: Child,
+}
+
+impl Room<'_> {
+    /// Runs kubectl in the namespace: what it wrote, or what it complained of.
+    ///
+    /// # Errors
+    /// What kubectl complained of.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        self.access().try_kubectl(&[&["--namespace", &self.namespace], arguments].concat())
+    }
+
+    /// Runs kubectl in the namespace.
+    ///
+    /// # Panics
+    /// Where it fails.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        self.access().kubectl(&[&["--namespace", &self.namespace], arguments].concat())
+    }
+
+    /// Applies a manifest to the namespace.
+    ///
+    /// # Panics
+    /// Where the API server refuses it.
+    pub fn apply(&self, manifest: &str) {
+        let apply = ["--namespace", &self.namespace, "apply", "--filename", "-"];
+        if let Err(error) = self.access().try_kubectl_with(&apply, manifest) {
+            panic!("kubectl apply: {error}\n{manifest}");
+        }
+    }
+
+    /// A field of an object, by a JSON path; empty where there is none.
+    #[must_use]
+    pub fn field(&self, object: &str, path: &str) -> String {
+        let output = format!("--output=jsonpath={{{path}}}");
+        self.try_kubectl(&["get", object, &output]).unwrap_or_default()
+    }
+
+    /// Waits until a field of an object has this value.
+    ///
+    /// # Panics
+    /// Where it has not for a long time; says how the namespace stands then.
+    pub fn until(&self, object: &str, path: &str, value: &str) {
+        let come_about = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let what = format!("{object} {path} to be {value}");
+            eventually(&what, || (self.field(object, path) == value).then_some(()));
+        }));
+        if let Err(panic) = come_about {
+            eprintln!(
+                "{object} {path} is {:?}\n{}",
+                self.field(object, path),
+                self.how_it_stands()
+            );
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// What a person would look at first.
+    #[must_use]
+    pub fn how_it_stands(&self) -> String {
+        let look = |arguments: &[&str]| self.try_kubectl(arguments).unwrap_or_else(|error| error);
+        let own = ["--namespace", HOME, "logs", "--tail=40", "deployment/leasehold-coordinator"];
+        let pods = look(&["get", "pods", "--output=name"]);
+        let logs = pods.lines().map(|pod| look(&["logs", "--all-containers", "--tail=30", pod]));
+        [look(&["get", "wc,ss,pods"]), look(&["get", "events"])]
+            .into_iter()
+            .chain(logs)
+            .chain([self.access().try_kubectl(&own).unwrap_or_else(|error| error)])
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// The volume of the workers' journals, and its mount, as YAML in one line each.
+    #[must_use]
+    pub fn volume(&self) -> (String, String) {
+        let path = self.journals.display();
+        let volume = format!("{{name: journals, hostPath: {{path: {path}, type: Directory}}}}");
+        (volume, "{name: journals, mountPath: /journals}".to_owned())
+    }
+
+    /// Sends SIGKILL to a container of a pod, as the kernel does where memory is short.
+    ///
+    /// # Panics
+    /// Where there is no such container, or it has ended.
+    pub fn kill(&self, pod: &str, container: &str) {
+        let status = format!(".status.*[?(@.name==\"{container}\")].containerID");
+        let id = self.field(&format!("pod/{pod}"), &status);
+        let id = id.strip_prefix("containerd://").unwrap_or_else(|| panic!("{container}: {id:?}"));
+        let node = self.field(&format!("pod/{pod}"), ".spec.nodeName");
+        let nodes = self.installation.cluster.nodes();
+        let node = nodes.iter().find(|it| it.name() == node).expect("a node of the cluster");
+        let mut kill = Command::new("ctr");
+        kill.arg("--address").arg(node.socket()).args(["--namespace", "k8s.io"]);
+        run(kill.args(["tasks", "kill", "--signal", "SIGKILL", id])).expect("it is killed");
+    }
+
+    /// Writes down that a worker was killed, after it was.
+    ///
+    /// # Panics
+    /// Where the journal cannot be written.
+    pub fn note_killed(&self, worker: &str) {
+        let mut writer = Writer::open(&self.journals.join("test.jsonl")).expect("a journal");
+        writer.write(worker, Event::Killed).expect("written");
+    }
+
+    /// What the workers' journals say so far.
+    ///
+    /// # Panics
+    /// Where a journal cannot be read.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence {
+        Evidence::new(Journals::new(self.journals.clone()).read().expect("journals"))
+    }
+
+    /// Every pod that there was, by name, as it was seen last.
+    ///
+    /// # Panics
+    /// Where what was seen cannot be read.
+    #[must_use]
+    pub fn pods_seen(&self) -> BTreeMap<String, Value> {
+        let file = File::open(&self.seen).expect("it was created");
+        let objects = serde_json::Deserializer::from_reader(std::io::BufReader::new(file));
+        // The last may be half written.
+        let pods = objects.into_iter::<Value>().map_while(Result::ok);
+        let named =
+            pods.filter_map(|pod| Some((pod["metadata"]["name"].as_str()?.to_owned(), pod)));
+        named.collect()
+    }
+
+    /// The folder of the workers' journals.
+    #[must_use]
+    pub fn journals(&self) -> &Path {
+        &self.journals
+    }
+
+    fn access(&self) -> &Access {
+        self.installation.cluster.access()
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        let _ = self.watch.kill();
+        let _ = self.watch.wait();
+        // Whatever still runs must not disturb the next room.
+        let _ =
+            self.access().try_kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! A pod's whole life on a real node: the sidecar comes by a label, and whatever happens to the pod
+//! or to one of its containers, no job is lost and no stream has two owners.
+
+#[path = "life/ends.rs"]
+mod ends;
+#[path = "life/restarts.rs"]
+mod restarts;
+
+use serde_json::Value;
+use tests::demo::checker::{double_owned, peak};
+use tests::demo::evidence::Evidence;
+use tests::kube::{Room, WORKER_IMAGE};
+
+/// The agent's container.
+const AGENT: &str = "leasehold-agent";
+
+/// A WorkerCluster for so many jobs, two a worker, and six streams, none of which a living worker
+/// gives up within half a minute.
+fn cluster(jobs: u32, more: &str) -> String {
+    let streams: Vec<_> = (1..=6).map(|number| format!("{{name: feed-{number}}}")).collect();
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: builds}}
+spec:
+  maxJobs: {jobs}
+  maxJobsPerWorker: 2
+  lease: {{ttl: 30s}}
+  drain: {{deadline: 4m}}
+{more}---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {{name: feeds}}
+spec:
+  cluster: builds
+  streams: [{}]
+",
+        streams.join(", ")
+    )
+}
+
+/// What a pod template holds, as somebody wrote it who has never heard of the product, but for one
+/// label.
+fn template(room: &Room<'_>, arguments: &[&str]) -> String {
+    let (volume, mount) = room.volume();
+    let mut all = vec!["--journal=/journals"];
+    all.extend(arguments);
+    format!(
+        r"
+    metadata:
+      labels: {{app: builds, leasehold.dev/inject: 'true'}}
+    spec:
+      terminationGracePeriodSeconds: 300
+      containers:
+      - name: worker
+        image: {WORKER_IMAGE}
+        imagePullPolicy: Never
+        args: {all:?}
+        volumeMounts: [{mount}]
+      volumes: [{volume}]
+"
+    )
+}
+
+/// A Deployment of so many workers.
+fn deployment(room: &Room<'_>, replicas: u32, arguments: &[&str]) -> String {
+    format!(
+        r"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: builds}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: builds}}}}
+  strategy: {{rollingUpdate: {{maxSurge: 100%, maxUnavailable: 0}}}}
+  template:{}",
+        template(room, arguments)
+    )
+}
+
+/// The names of the pods that are there and not about to end.
+fn pods(room: &Room<'_>) -> Vec<String> {
+    let list: Value =
+        serde_json::from_str(&room.kubectl(&["get", "pods", "--output=json"])).expect("a list");
+    let pods = list["items"].as_array().expect("items").iter();
+    let staying = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    staying.filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// How a container stands, whichever kind it is of.
+fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
+    let kinds = ["containerStatuses", "initContainerStatuses"];
+    let all = kinds.iter().filter_map(|kind| pod["status"][kind].as_array()).flatten();
+    all.into_iter().find(|status| status["name"] == name).unwrap_or(&Value::Null)
+}
+
+/// How often a container of a living pod was restarted.
+fn restarts(room: &Room<'_>, pod: &str, name: &str) -> String {
+    let path = format!(".status.*[?(@.name==\"{name}\")].restartCount");
+    room.field(&format!("pod/{pod}"), &path)
+}
+
+/// No job was lost, never did more run than may, and no stream had two owners.
+fn nothing_broke(evidence: &Evidence, jobs_max: usize) {
+    assert_eq!(evidence.contradictions, Vec::<String>::new());
+    let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
+    assert!(lost.is_empty(), "lost: {lost:#?}");
+    assert!(peak(&evidence.runs, 0, u64::MAX) <= jobs_max, "{:#?}", evidence.runs);
+    let (_, cases) = double_owned(&evidence.owns);
+    assert_eq!(cases, Vec::<String>::new());
+}

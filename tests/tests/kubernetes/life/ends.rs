@@ -1,0 +1,109 @@
+//! The end of pods: by a rollout, a scale-in, an eviction, the drain of a node, or because the work
+//! is done.
+
+use tests::demo::checker::peak;
+use tests::kube::RealInstallation;
+use tests::process::eventually;
+
+use super::{AGENT, cluster, container, deployment, nothing_broke, pods, template};
+
+/// What a Deployment that was there before becomes with one label: ten minutes of a platform team's
+/// day, in half-minute jobs.
+#[test]
+fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
+    let Some(installation) = RealInstallation::start(2) else { return };
+    let room = installation.room("ends");
+    let long = ["--streams", "--job-ms-min=25000", "--job-ms-max=30000"];
+    let adopted = "  workloadRef: {kind: Deployment, name: builds, scale: true}\n";
+    room.apply(&cluster(8, adopted));
+    room.apply(&deployment(&room, 4, &long));
+    room.until("wc/builds", ".status.jobs.running", "8");
+    room.until("ss/feeds", ".status.streams.owned", "6");
+
+    // A busy pod is not evicted, by anybody.
+    let busy = &pods(&room)[0];
+    let eviction =
+        format!(r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"{busy}"}}}}"#);
+    let path = format!(
+        "/api/v1/namespaces/{}/pods/{busy}/eviction",
+        room.field(&format!("pod/{busy}"), ".metadata.namespace")
+    );
+    let access = installation.cluster().access();
+    let refused = access.try_kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction);
+    let refused = refused.expect_err("it is busy");
+    assert!(refused.contains("disruption budget"), "{refused}");
+
+    // A rollout; while the old pods drain, the new ones get each slot as it falls free.
+    let before = pods(&room);
+    room.kubectl(&["set", "env", "deployment/builds", "ROUND=2"]);
+    eventually("four new workers and no other", || {
+        let now = pods(&room);
+        let all = room.field("wc/builds", ".status.workers.total");
+        (now.len() == 4 && now.iter().all(|pod| !before.contains(pod)) && all == "4").then_some(())
+    });
+    room.until("wc/builds", ".status.jobs.running", "8");
+
+    // Half the budget, and a node is drained, at the same moment.
+    room.kubectl(&["patch", "wc/builds", "--type=merge", "--patch={\"spec\":{\"maxJobs\":4}}"]);
+    let drained = installation.cluster().nodes()[1].name().to_owned();
+    let drain = ["drain", &drained, "--pod-selector=app=builds", "--timeout=170s"];
+    access.kubectl(&[&drain[..], &["--delete-emptydir-data", "--force"]].concat());
+    room.until("wc/builds", ".status.workers.total", "2");
+    room.until("wc/builds", ".status.jobs.running", "4");
+    for pod in pods(&room) {
+        assert_ne!(room.field(&format!("pod/{pod}"), ".spec.nodeName"), drained);
+    }
+
+    room.kubectl(&["delete", "wc/builds", "deployment/builds"]);
+    eventually("the end of all pods", || {
+        room.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+    });
+    let evidence = room.evidence();
+    nothing_broke(&evidence, 8);
+    assert_eq!(peak(&evidence.runs, 0, u64::MAX), 8);
+    // SIGTERM reached each worker when it had nothing left, and its agent after its end; none was
+    // killed at the end of a grace period.
+    let seen = room.pods_seen();
+    assert!(seen.len() >= 8, "{:?}", seen.keys());
+    assert_eq!(evidence.told.len(), seen.len(), "{:#?}", evidence.told);
+    for told in &evidence.told {
+        assert_eq!((told.running, told.owned), (0, 0), "{told:?}");
+    }
+    for (name, pod) in &seen {
+        let worker = &container(pod, "worker")["state"]["terminated"];
+        let agent = &container(pod, AGENT)["state"]["terminated"];
+        assert_eq!((&worker["exitCode"], &agent["exitCode"]), (&0.into(), &0.into()), "{name}");
+        let at = |state: &serde_json::Value| state["finishedAt"].as_str().map(str::to_owned);
+        assert!(at(worker) <= at(agent), "{name}: {worker} {agent}");
+    }
+}
+
+/// A Job completes: its sidecar ends by itself, and with 0.
+#[test]
+fn a_job_whose_work_is_done_completes() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let room = installation.room("job");
+    room.apply(&cluster(4, ""));
+    let template = template(&room, &["--jobs=2", "--job-ms-min=100", "--job-ms-max=200"]);
+    room.apply(&format!(
+        r"
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: batch}}
+spec:
+  completions: 2
+  parallelism: 2
+  backoffLimit: 0
+  template:{template}      restartPolicy: Never
+"
+    ));
+    room.until("job/batch", ".status.succeeded", "2");
+    room.until("wc/builds", ".status.workers.total", "0");
+    let evidence = room.evidence();
+    nothing_broke(&evidence, 4);
+    assert_eq!(evidence.runs.len(), 4);
+    for (name, pod) in room.pods_seen() {
+        let agent = &container(&pod, AGENT)["state"]["terminated"];
+        assert_eq!(agent["exitCode"], 0, "{name}: {agent}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Restarts in place: one container of a pod ends and comes back, and the other must not notice.
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use tests::demo::checker::moves;
+use tests::demo::clock::now_ns;
+use tests::kube::{Image, Program, RealInstallation, Room};
+use tests::process::eventually;
+use tests::toolbox;
+
+use super::{AGENT, cluster, deployment, nothing_broke, pods, restarts, template};
+
+const SHORT: [&str; 3] = ["--streams", "--job-ms-min=2000", "--job-ms-max=4000"];
+
+/// Two workers that share four jobs and six streams.
+fn two_workers(room: &Room<'_>) -> Vec<String> {
+    room.apply(&cluster(4, ""));
+    room.apply(&deployment(room, 2, &SHORT));
+    room.until("wc/builds", ".status.jobs.running", "4");
+    room.until("ss/feeds", ".status.streams.owned", "6");
+    pods(room)
+}
+
+/// Waits until a worker that has something to do has begun so many more jobs.
+fn work_goes_on(room: &Room<'_>, worker: &str) {
+    let begun = || room.evidence().runs.iter().filter(|run| run.worker == worker).count();
+    let before = begun();
+    eventually("more jobs", || (begun() >= before + 4).then_some(()));
+}
+
+fn end(room: &Room<'_>) {
+    room.kubectl(&["delete", "deployment/builds", "--cascade=foreground"]);
+    eventually("the end of all pods", || {
+        room.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn an_agent_that_is_killed_comes_back_to_the_jobs_and_streams_of_its_worker() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let room = installation.room("agent");
+    let workers = two_workers(&room);
+    let from_ns = now_ns();
+    room.kill(&workers[0], AGENT);
+    eventually("the agent's restart", || {
+        (restarts(&room, &workers[0], AGENT) == "1").then_some(())
+    });
+    work_goes_on(&room, &workers[0]);
+    assert_eq!(restarts(&room, &workers[0], "worker"), "0");
+    let evidence = room.evidence();
+    assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
+    end(&room);
+    nothing_broke(&room.evidence(), 4);
+}
+
+#[test]
+fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let room = installation.room("image");
+    let another = Image::new("localhost/agent:another", &["/leasehold-agent"]);
+    let program = toolbox::binary(Program::Agent.binary());
+    installation.cluster().load(&another.program(&program, "/leasehold-agent"));
+    let workers = two_workers(&room);
+    let from_ns = now_ns();
+    let patch = json!([
+        {"op": "test", "path": "/spec/initContainers/0/name", "value": AGENT},
+        {"op": "replace", "path": "/spec/initContainers/0/image", "value": "localhost/agent:another"},
+    ]);
+    room.kubectl(&["patch", "pod", &workers[0], "--type=json", &format!("--patch={patch}")]);
+    eventually("the agent's restart", || {
+        (restarts(&room, &workers[0], AGENT) == "1").then_some(())
+    });
+    work_goes_on(&room, &workers[0]);
+    assert_eq!(restarts(&room, &workers[0], "worker"), "0");
+    let evidence = room.evidence();
+    assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
+    // Nobody was drained for it.
+    assert_eq!(room.field("wc/builds", ".status.workers.draining"), "0");
+    end(&room);
+    nothing_broke(&room.evidence(), 4);
+}
+
+#[test]
+fn a_worker_that_is_killed_begins_anew_beside_its_agent() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let room = installation.room("worker");
+    let workers = two_workers(&room);
+    room.kill(&workers[0], "worker");
+    room.note_killed(&workers[0]);
+    eventually("the worker's restart", || {
+        (restarts(&room, &workers[0], "worker") == "1").then_some(())
+    });
+    work_goes_on(&room, &workers[0]);
+    room.until("ss/feeds", ".status.streams.owned", "6");
+    assert_eq!(restarts(&room, &workers[0], AGENT), "0");
+    end(&room);
+    let mut evidence = room.evidence();
+    // What it had in its hands is lost with it, and only that.
+    let lost = evidence.runs.iter().filter(|run| !run.done).count();
+    assert!((1..=2).contains(&lost), "{lost}");
+    evidence.runs.retain(|run| run.done || run.worker != workers[0]);
+    nothing_broke(&evidence, 4);
+}
+
+/// What the command line injects, on a pod that cannot reach any coordinator.
+#[test]
+fn a_worker_starts_where_there_is_no_coordinator() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let room = installation.room("alone");
+    let pod = template(&room, &["--job-ms-min=100", "--job-ms-max=200"]);
+    let pod =
+        format!("apiVersion: v1\nkind: Pod\n{}", dedent(&pod).replace("app: builds", "app: alone"));
+    // Opted out, so that no webhook is asked.
+    let pod = pod.replace("leasehold.dev/inject: 'true'", "leasehold.dev/cluster: builds");
+    let pod = pod.replace("metadata:\n", "metadata:\n  name: alone\n");
+    let mut inject = Command::new(toolbox::binary("leasehold"));
+    inject.args(["inject", "-f", "-", "--coordinator", "nobody.invalid:7400"]);
+    let pipes = inject.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.spawn().expect("the command line starts");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), pod.as_bytes())
+        .expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let manifest = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(manifest.contains(AGENT), "{manifest}");
+    room.apply(&manifest);
+    room.kubectl(&["wait", "--for=condition=Ready", "pod/alone", "--timeout=170s"]);
+    assert_eq!(restarts(&room, "alone", AGENT), "0");
+    // No lease, no job.
+    assert!(room.evidence().runs.is_empty());
+    room.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
+    let seen = &room.pods_seen()["alone"];
+    let worker = &super::container(seen, "worker")["state"]["terminated"];
+    assert_eq!(worker["exitCode"], 0, "{worker}");
+}
+
+/// A template's lines, four columns to the left.
+fn dedent(text: &str) -> String {
+    let lines = text.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n") + "\n"
+}
