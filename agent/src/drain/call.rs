@@ -36,6 +36,16 @@ struct Answer {
     jobs_left: u32,
 }
 
+#[derive(Deserialize)]
+struct Denied {
+    error: Denial,
+}
+
+#[derive(Deserialize)]
+struct Denial {
+    message: String,
+}
+
 /// Asks an agent to drain; the jobs that are left.
 pub(super) async fn drain(agent: &AgentUrl, call: Call) -> Result<u32, Trouble> {
     let path = match call {
@@ -43,7 +53,10 @@ pub(super) async fn drain(agent: &AgentUrl, call: Call) -> Result<u32, Trouble> 
         Call::Wait => "/v1/drain?wait=true",
     };
     let (status, body) = post(agent, path).await?;
-    let text = || String::from_utf8_lossy(&body).trim().to_owned();
+    let text = || match serde_json::from_slice::<Denied>(&body) {
+        Ok(denied) => denied.error.message,
+        Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
+    };
     match status {
         StatusCode::OK => {
             serde_json::from_slice(&body).map(|it: Answer| it.jobs_left).map_err(|error| {

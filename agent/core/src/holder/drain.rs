@@ -68,7 +68,8 @@ impl<J: Journal> Holder<J> {
                 }
             }
             Drain::Leaving { give_up } if give_up <= now => self.leave(),
-            Drain::Leaving { .. } => {}
+            // The link has come to life since.
+            Drain::Leaving { .. } => self.say_goodbye(now),
         }
     }
 
