@@ -1,4 +1,5 @@
-//! The worker API's server: HTTP/1, HTTP/2 and gRPC on one port, and the same on a Unix socket.
+//! The worker API's server: HTTP/1, HTTP/2 and gRPC on one port, and the same on a Unix socket. On
+//! a port of its own, health and metrics, which others than this machine may ask for.
 //!
 //! Every `valid_for_ms` and `release_within_ms` that it answers counts from when the worker
 //! *asked*, for a watch from when the watch was asked for: a worker takes its clock's reading
@@ -6,6 +7,7 @@
 
 mod grpc;
 mod guard;
+mod health;
 mod http;
 
 use std::io::ErrorKind;
@@ -31,6 +33,10 @@ use crate::worker::api::WorkerApi;
 
 /// Connections of workers at once; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 1024;
+/// Connections of kubelets and scrapers at once.
+const HEALTH_CONNECTIONS_MAX: usize = 64;
+/// How long the head of a request from another machine may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of one request's head.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Requests at once on one HTTP/2 connection.
@@ -46,6 +52,7 @@ pub(crate) struct Listeners {
     tcp: TcpListener,
     address: SocketAddr,
     unix: Option<(UnixListener, PathBuf)>,
+    health: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -59,7 +66,11 @@ impl Listeners {
             None => None,
             Some(socket) => Some((bind_unix(socket).await?, socket.path.clone())),
         };
-        Ok(Self { tcp, address, unix })
+        let health = config.health_listen.map(|address| {
+            health::bind(address)
+                .with_context(|| format!("--health-listen {address}: the port cannot be used"))
+        });
+        Ok(Self { tcp, address, unix, health: health.transpose()? })
     }
 
     /// The port's address.
@@ -77,10 +88,17 @@ impl Listeners {
             false => router.clone().layer(middleware::from_fn(guard::check)),
         };
         let mut tasks = JoinSet::new();
-        let port = Port { router: on_port, limit: limit.clone(), stopped: stopped.clone() };
+        if let Some(listener) = self.health {
+            let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
+            let limit = Arc::new(Semaphore::new(HEALTH_CONNECTIONS_MAX));
+            let port = Port { router, limit, stopped, caller: Caller::Anyone };
+            tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
+        }
+        let caller = Caller::Worker;
+        let port = Port { router: on_port, limit: limit.clone(), stopped: stopped.clone(), caller };
         tasks.spawn(port.accept_all(Acceptor::Tcp(self.tcp)));
         let socket = self.unix.map(|(listener, path)| {
-            let port = Port { router, limit, stopped };
+            let port = Port { router, limit, stopped, caller };
             tasks.spawn(port.accept_all(Acceptor::Unix(listener)));
             path
         });
@@ -135,10 +153,20 @@ enum Acceptor {
     Unix(UnixListener),
 }
 
+/// Who may come to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    /// Whom this machine lets in: a worker may take its time.
+    Worker,
+    /// Whoever reaches it: HTTP/1 only, and promptly.
+    Anyone,
+}
+
 struct Port {
     router: Router,
     limit: Arc<Semaphore>,
     stopped: watch::Receiver<bool>,
+    caller: Caller,
 }
 
 impl Port {
@@ -192,14 +220,22 @@ impl Port {
     {
         let service = TowerToHyperService::new(self.router.clone());
         let mut stopped = self.stopped.clone();
+        let caller = self.caller;
         async move {
             let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().header_read_timeout(None).max_buf_size(HEADER_BYTES_MAX);
+            builder.http1().timer(TokioTimer::new()).max_buf_size(HEADER_BYTES_MAX);
+            builder.http1().header_read_timeout(match caller {
+                Caller::Worker => None,
+                Caller::Anyone => Some(HEAD_TIMEOUT),
+            });
             builder
                 .http2()
                 .timer(TokioTimer::new())
                 .max_header_list_size(HEADER_BYTES_MAX as u32)
                 .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
+            if caller == Caller::Anyone {
+                builder = builder.http1_only();
+            }
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             tokio::select! {

@@ -1,7 +1,8 @@
-//! What the agent was told at its start, checked: a [`Config`] that exists makes sense.
+//! What the program was told at its start, checked: an [`Invocation`] that exists makes sense.
 
 mod adapter;
 mod args;
+mod errand;
 mod span;
 
 use std::ffi::OsString;
@@ -16,10 +17,20 @@ use leasehold_types::{ClusterName, WorkerName};
 pub use adapter::{Adapter, FileAdapter, SignalTo, TakenUp};
 use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
 pub use args::{LogFormat, Restart};
+pub use errand::{AgentUrl, Errand};
 pub(crate) use span::show as show_span;
 
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Invocation {
+    /// Be a worker's agent.
+    Run(Box<Config>),
+    /// Have the worker's agent drain.
+    Drain(Errand),
+}
 
 /// All that one run of the agent needs to know.
 #[derive(Clone, Debug)]
@@ -44,8 +55,12 @@ pub struct Config {
     pub adapter: Adapter,
     /// How long a drain may take, where not the coordinator decides.
     pub drain_deadline: Option<Duration>,
-    /// Whether it stays after a drain that no signal began.
-    pub linger: bool,
+    /// Whether it is a sidecar, which starts before its worker and is told to end after it.
+    pub sidecar: bool,
+    /// Where health and metrics are served, and nothing else.
+    pub health_listen: Option<SocketAddr>,
+    /// Where a copy of this program is put for the worker.
+    pub share_dir: Option<PathBuf>,
     /// TLS to the coordinator.
     pub tls: Option<Tls>,
     /// The worker as a child.
@@ -128,7 +143,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-impl Config {
+impl Invocation {
     /// Reads this process's command line and environment; ends the process with exit code 2 and
     /// a reason where they make no sense.
     #[must_use]
@@ -143,8 +158,13 @@ impl Config {
     pub fn try_parse_from<T: Into<OsString> + Clone>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
-        let Action::Run(args) = Cli::try_parse_from(args)?.action;
-        check(*args).map_err(|why| Cli::command().error(ErrorKind::ArgumentConflict, why))
+        match Cli::try_parse_from(args)?.action {
+            Action::Drain(args) => Ok(Self::Drain(args.into())),
+            Action::Run(args) => match check(*args) {
+                Ok(config) => Ok(Self::Run(Box::new(config))),
+                Err(why) => Err(Cli::command().error(ErrorKind::ArgumentConflict, why)),
+            },
+        }
     }
 }
 
@@ -178,7 +198,9 @@ fn check(args: RunArgs) -> Result<Config, String> {
         socket: args.socket.map(|path| Socket { path, mode }),
         adapter: args.adapter.check(child.is_some())?,
         drain_deadline: args.drain_deadline,
-        linger: args.linger,
+        sidecar: args.sidecar,
+        health_listen: args.health_listen,
+        share_dir: args.share_dir,
         tls: tls(args.tls),
         child,
         log_format: args.log_format,
@@ -201,10 +223,14 @@ mod tests {
     fn parse(more: &str) -> Result<Config, String> {
         let fixed = "leasehold-agent run --coordinator a:7400,[::1]:7401 --cluster c --worker w";
         let words = fixed.split(' ').chain(more.split(' ').filter(|word| !word.is_empty()));
-        Config::try_parse_from(words).map_err(|error| {
-            assert_eq!(error.exit_code(), 2);
-            error.to_string()
-        })
+        match Invocation::try_parse_from(words) {
+            Ok(Invocation::Run(config)) => Ok(*config),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert_eq!(error.exit_code(), 2);
+                Err(error.to_string())
+            }
+        }
     }
 
     #[test]
@@ -232,6 +258,8 @@ mod tests {
             ("--adapter file --file-path x --file-command a --file-settle 1s", "--file-settle"),
             ("--restart always", "COMMAND"),
             ("--child-kill", "COMMAND"),
+            ("--sidecar -- sh", "--sidecar"),
+            ("--health-listen :7412", "--health-listen"),
             ("--tls-cert c --tls-key k", "--tls-ca"),
             ("--tls-ca a --tls-cert c", "--tls-key"),
             ("--token-file t", "--tls-ca"),

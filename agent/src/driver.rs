@@ -80,6 +80,10 @@ struct Drain {
     fixed: bool,
     since: Option<Moment>,
     told: Moment,
+    /// Whether it takes longer than it may, and goes on.
+    overdue: bool,
+    /// Whether the agent stays after it.
+    stays: bool,
 }
 
 impl Driver {
@@ -102,6 +106,7 @@ impl Driver {
             generation: config.generation,
             stops_worker: config.adapter.stops_worker(),
             drain_deadline: config.drain_deadline,
+            stays: config.sidecar,
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
         let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
@@ -121,6 +126,7 @@ impl Driver {
             drain: Drain {
                 limit: config.drain_deadline,
                 fixed: config.drain_deadline.is_some(),
+                stays: config.sidecar,
                 ..Drain::default()
             },
             notices: Notices::new(metrics.clone()),
@@ -257,6 +263,9 @@ impl Driver {
             }
             // Dropping it says that no end will be told.
             Some(Outcome::Superseded) => {}
+            None if self.drain.overdue => {
+                let _ = ended.send(self.holder.peek(now).pool.running);
+            }
             None => {
                 self.drain_waiters.retain(|waiter| !waiter.is_closed());
                 if self.drain_waiters.len() < DRAIN_WAITERS_MAX {
@@ -307,6 +316,13 @@ impl Driver {
             }
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
             Effect::DrainEnded { jobs_left } => self.end_drain(jobs_left, now),
+            Effect::DrainOverdue { jobs_left } => {
+                let reports = "the drain's deadline has passed: jobs still run, and none is \
+                               killed; it goes on reporting until the last has ended";
+                tracing::warn!(jobs_left, "{reports}");
+                self.drain.overdue = true;
+                self.tell_waiters(jobs_left);
+            }
             Effect::Superseded => {
                 tracing::error!("a newer agent speaks for this worker: this one stops, for good");
                 self.drain_waiters.clear();
@@ -329,10 +345,17 @@ impl Driver {
                 "the drain's deadline has passed: jobs still run, and none is killed"
             ),
         }
+        if self.drain.stays {
+            tracing::info!("it stays until it is told to end");
+        }
+        self.tell_waiters(jobs_left);
+        self.outcome.send_replace(Some(Outcome::Drained { jobs_left }));
+    }
+
+    fn tell_waiters(&mut self, jobs_left: u32) {
         for waiter in self.drain_waiters.drain(..) {
             let _ = waiter.send(jobs_left);
         }
-        self.outcome.send_replace(Some(Outcome::Drained { jobs_left }));
     }
 
     fn tell_progress(&mut self, now: Moment) {
@@ -347,7 +370,11 @@ impl Driver {
         self.drain.told = now;
         let lease = self.holder.peek(now);
         let left = self.drain.limit.map(|limit| (since + limit).since(now));
-        let left = left.map_or("no deadline known".into(), |left| show_span(left) + " left");
+        let left = match left {
+            _ if self.drain.overdue => "past the deadline".into(),
+            None => "no deadline known".into(),
+            Some(left) => show_span(left) + " left",
+        };
         let (jobs, streams) = (lease.pool.running, lease.streams.len());
         tracing::info!(jobs, streams, "draining: {jobs} jobs run, {streams} streams held, {left}");
     }

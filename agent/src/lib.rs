@@ -4,6 +4,7 @@
 //! API, the adapters and the child only pass messages to it and from it.
 
 pub mod config;
+pub mod drain;
 pub mod run;
 
 mod api;
@@ -14,5 +15,6 @@ mod init;
 mod journal;
 mod link;
 mod metrics;
+mod share;
 mod signals;
 mod worker;

@@ -2,8 +2,12 @@
 
 use std::process::ExitCode;
 
-use leasehold_agent::{config, run};
+use leasehold_agent::config::Invocation;
+use leasehold_agent::{drain, run};
 
 fn main() -> ExitCode {
-    run::main(config::Config::parse())
+    match Invocation::parse() {
+        Invocation::Run(config) => run::main(*config),
+        Invocation::Drain(errand) => drain::main(&errand),
+    }
 }

@@ -20,6 +20,7 @@ use crate::init::Reaper;
 use crate::journal::{AgentJournal, FileJournal, StateDir, boot_id};
 use crate::link;
 use crate::metrics::Metrics;
+use crate::share;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
 use crate::worker::file::FileWorker;
@@ -59,6 +60,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             link::token::bearer(path).await?;
         }
     }
+    if let Some(dir) = &config.share_dir {
+        share::share(dir).with_context(|| format!("--share-dir {}", dir.display()))?;
+    }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
     let forgot = memory.incarnation.is_none();
@@ -79,7 +83,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         }
     }
     let code = match config.child.clone() {
-        None => alone::run(&door, signals, config.linger).await,
+        None if config.sidecar => Ok(alone::stay(&door, signals).await),
+        None => Ok(alone::run(&door, signals).await),
         Some(spec) => {
             let environment = environment(&config, &who, address);
             let record = state_dir.as_ref().map(|dir| dir.file("child"));

@@ -9,6 +9,8 @@ mod child;
 mod coordinator;
 #[path = "agent/drain.rs"]
 mod drain;
+#[path = "agent/errand.rs"]
+mod errand;
 #[path = "agent/file.rs"]
 mod file;
 #[path = "agent/input.rs"]
@@ -19,5 +21,7 @@ mod journal;
 mod link;
 #[path = "agent/process.rs"]
 mod process;
+#[path = "agent/sidecar.rs"]
+mod sidecar;
 #[path = "agent/worker_api.rs"]
 mod worker_api;

@@ -30,6 +30,12 @@ pub enum Effect {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
     },
+    /// The drain's deadline has passed, and the agent stays until nothing is left: whoever waits
+    /// for the drain waits no longer.
+    DrainOverdue {
+        /// Jobs that still run.
+        jobs_left: u32,
+    },
     /// A newer agent speaks for this worker: stop, for good.
     Superseded,
     /// Tell the log.

@@ -35,6 +35,9 @@ pub struct Config {
     pub stops_worker: bool,
     /// How long a drain may take; the coordinator's word where none is given.
     pub drain_deadline: Option<Duration>,
+    /// Whether it goes on after a drain's deadline until its worker holds nothing: for an agent
+    /// that does not end before its worker.
+    pub stays: bool,
 }
 
 /// The state of one agent.
@@ -102,7 +105,7 @@ struct Count {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Working,
-    Draining { since: Moment },
+    Draining { since: Moment, overdue: bool },
     Leaving { give_up: Moment },
     Left,
 }
@@ -123,7 +126,7 @@ impl<J: Journal> Holder<J> {
             memory.streams.iter().map(|(stream, it)| (stream.clone(), held(it))).collect();
         let tokens = streams.values().map(|it| it.token).chain(memory.pool.map(|it| it.0));
         let drain = match memory.draining {
-            true => Drain::Draining { since: now },
+            true => Drain::Draining { since: now, overdue: false },
             false => Drain::Working,
         };
         let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));

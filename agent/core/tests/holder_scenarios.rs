@@ -75,6 +75,7 @@ struct Scenario {
     journal: Kept,
     link: LinkNumber,
     incarnation: Incarnation,
+    stays: bool,
     now: Moment,
 }
 
@@ -84,8 +85,10 @@ impl Scenario {
     fn new() -> Self {
         let (journal, now) = (Kept::default(), Moment(1_000_000_000_000));
         let incarnation = Incarnation(1);
-        let holder = Holder::new(config(incarnation), Memory::default(), journal.clone(), now);
-        let mut scenario = Self { holder, journal, link: LinkNumber(0), incarnation, now };
+        let config = config(incarnation, false);
+        let holder = Holder::new(config, Memory::default(), journal.clone(), now);
+        let link = LinkNumber(0);
+        let mut scenario = Self { holder, journal, link, incarnation, stays: false, now };
         // The first dial.
         scenario.show(&mut String::new());
         scenario
@@ -128,6 +131,11 @@ impl Scenario {
             "grant" => self.take(grant(plain, pairs)),
             "drain" => self.holder.drain(now),
             "full" => *self.journal.full.borrow_mut() = plain[0] == "yes",
+            "stay" => {
+                // An agent that stays, from its start on.
+                self.stays = true;
+                self.restart(&["lost"]);
+            }
             "restart" => self.restart(plain),
             "after" => {
                 self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
@@ -148,7 +156,8 @@ impl Scenario {
         }
         self.incarnation = self.incarnation.next();
         let memory = self.journal.memory.borrow().clone();
-        self.holder = Holder::new(config(self.incarnation), memory, self.journal.clone(), self.now);
+        let config = config(self.incarnation, self.stays);
+        self.holder = Holder::new(config, memory, self.journal.clone(), self.now);
     }
 
     fn show_lease(&mut self, out: &mut String) {
@@ -186,6 +195,9 @@ impl Scenario {
                 Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
                 Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
                 Effect::DrainEnded { jobs_left } => format!("drain ended, {jobs_left} jobs left"),
+                Effect::DrainOverdue { jobs_left } => {
+                    format!("drain overdue, {jobs_left} jobs left")
+                }
                 Effect::Superseded => "superseded".into(),
                 Effect::LeaseChanged | Effect::LeaseRenewed | Effect::Notice(_) => continue,
             };
@@ -230,7 +242,7 @@ fn shown_jobs(jobs: Jobs) -> String {
     }
 }
 
-fn config(incarnation: Incarnation) -> Config {
+fn config(incarnation: Incarnation, stays: bool) -> Config {
     Config {
         cluster: ClusterName::new("c").expect("a cluster"),
         worker: WorkerName::new("w").expect("a worker"),
@@ -238,6 +250,7 @@ fn config(incarnation: Incarnation) -> Config {
         generation: 0,
         stops_worker: true,
         drain_deadline: Some(Duration::from_secs(60)),
+        stays,
     }
 }
 

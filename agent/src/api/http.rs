@@ -20,6 +20,9 @@ use crate::worker::api::{Denial, WorkerApi};
 /// Bytes of one request's body.
 pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
 
+/// What the port for health knows.
+const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics";
+
 const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, PUT /v1/jobs/{id}, \
                      DELETE /v1/jobs/{id}, PUT /v1/count, \
                      DELETE /v1/streams/{set}/{stream}?token=T, POST /v1/drain, GET /livez, \
@@ -35,14 +38,26 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .route("/v1/count", put(count))
         .route("/v1/streams/{set}/{stream}", delete(release))
         .route("/v1/drain", post(drain))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/healthz", get(livez))
-        .route("/metrics", get(metrics))
+        .merge(health_routes())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(api)
+}
+
+/// The routes of the port for health: nothing that changes anything, and nothing that is the
+/// worker's.
+pub(super) fn health_router(api: WorkerApi) -> Router {
+    let unknown = async || (StatusCode::NOT_FOUND, format!("served here: {HEALTH_PATHS}\n"));
+    health_routes().fallback(unknown).layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(api)
+}
+
+fn health_routes() -> Router<WorkerApi> {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/healthz", get(livez))
+        .route("/metrics", get(metrics))
 }
 
 /// A no, as HTTP tells it.

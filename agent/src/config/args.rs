@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_types::{ClusterName, WorkerName};
 
 use super::adapter::AdapterArgs;
-use super::{Address, span};
+use super::{Address, AgentUrl, span};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +45,45 @@ pub(super) enum Action {
     /// Holds the leases of one worker until it is drained.
     #[command(after_help = EXAMPLES)]
     Run(Box<RunArgs>),
+    /// Asks the agent of this machine or pod to drain its worker.
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(DrainArgs),
+}
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  # As a container's preStop hook: returns when the last job has ended, or at the deadline
+  leasehold-agent drain --wait
+
+  # The same before a hook that was there
+  leasehold-agent drain --wait --then -- /bin/sh -c 'nginx -s quit'
+
+Exit: 0 when drained, also with jobs left at the deadline; 1 after an error; 2 for a command line
+that makes no sense. With a COMMAND, its exit code.";
+
+#[derive(Debug, Args)]
+pub(super) struct DrainArgs {
+    /// The agent's worker API
+    #[arg(
+        long,
+        env = "LEASEHOLD_ADDR",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:7411"
+    )]
+    pub(super) addr: AgentUrl,
+    /// Wait until no job runs and no stream is held, or the drain's deadline has passed. An agent
+    /// that is away is asked again, for as long as that takes
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// How long to try and to wait; the drain itself goes on
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    pub(super) timeout: Option<Duration>,
+    /// Run COMMAND afterwards in this process's place, whatever came of the drain
+    #[arg(long, requires = "command")]
+    pub(super) then: bool,
+    /// What --then runs
+    #[arg(last = true, value_name = "COMMAND", requires = "then")]
+    pub(super) command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -85,14 +124,22 @@ pub(super) struct RunArgs {
     pub(super) socket_mode: Option<SocketMode>,
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
-    /// How long a drain may take before the agent leaves with jobs still running; where it is not
-    /// given, the cluster's drain.deadline
+    /// How long a drain may take before the agent leaves with jobs still running, or as a sidecar
+    /// lets nobody wait any longer; where it is not given, the cluster's drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "SPAN", value_parser = span::parse)]
     pub(super) drain_deadline: Option<Duration>,
-    /// After a drain that no signal began, stay until told to end, empty and draining: for
-    /// sidecars, which would be started again
-    #[arg(long, env = "LEASEHOLD_LINGER", conflicts_with = "command")]
-    pub(super) linger: bool,
+    /// The agent is a sidecar, which is started before its worker and told to end after it:
+    /// SIGTERM ends it at once and drains nothing, a drain's end does not end it, and past a
+    /// drain's deadline it goes on reporting until the last job has ended
+    #[arg(long, env = "LEASEHOLD_SIDECAR", conflicts_with = "command")]
+    pub(super) sidecar: bool,
+    /// Where /livez, /readyz, /healthz and /metrics are served, and nothing else: for a kubelet
+    /// and for Prometheus
+    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "IP:PORT")]
+    pub(super) health_listen: Option<SocketAddr>,
+    /// Copy this program to DIR/leasehold-agent first, for a worker that is to run `drain`
+    #[arg(long, env = "LEASEHOLD_SHARE_DIR", value_name = "DIR")]
+    pub(super) share_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
     /// Whether COMMAND is started again when it ends

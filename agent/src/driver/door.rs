@@ -114,6 +114,15 @@ impl Door {
         Ok(ended.expect("it was waited for"))
     }
 
+    /// Waits until there is no more for this agent to do but to end: a newer one speaks for its
+    /// worker, or the driver is gone.
+    pub(crate) async fn superseded(&self) -> Result<Outcome, Gone> {
+        let mut outcome = self.outcome.clone();
+        let superseded = |outcome: &Option<Outcome>| *outcome == Some(Outcome::Superseded);
+        outcome.wait_for(superseded).await.map_err(|_| Gone)?;
+        Ok(Outcome::Superseded)
+    }
+
     /// Whether the driver still runs.
     pub(crate) fn is_open(&self) -> bool {
         !self.commands.is_closed()

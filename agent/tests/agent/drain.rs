@@ -7,7 +7,7 @@ use serde_json::json;
 use super::coordinator::Coordinator;
 use super::process::Agent;
 
-fn phase(wanted: DrainPhase) -> impl Fn(&AgentMessage) -> Option<()> {
+pub fn phase(wanted: DrainPhase) -> impl Fn(&AgentMessage) -> Option<()> {
     move |message| match message {
         AgentMessage::Beat(beat) => (beat.drain == wanted).then_some(()),
         _ => None,
@@ -67,47 +67,4 @@ async fn a_second_signal_ends_it_at_once() {
     agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(128 + 15));
-}
-
-#[tokio::test]
-async fn a_sidecar_stays_after_a_drain_until_it_is_told_to_end() {
-    let coordinator = Coordinator::start().await;
-    coordinator.pool(2);
-    let mut agent = Agent::start(&coordinator, &["--linger"]).await;
-    agent.pool(2).await;
-    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s"}"#).await.0, 200);
-    assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 0})));
-    coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
-    agent.log.line("it stays until it is told to end").await;
-    let lease = agent.ask_until("/v1/lease", |lease| lease["connected"] == false).await;
-    assert_eq!((&lease["pool"]["size"], &lease["draining"]), (&json!(0), &json!(true)));
-    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 409);
-    assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 0})));
-    assert_eq!(agent.metric("leasehold_agent_reconnects_total").await, "0");
-    agent.signal(Signal::TERM);
-    assert_eq!(agent.code().await, Some(0));
-}
-
-#[tokio::test]
-async fn a_sidecar_whose_jobs_outlived_its_drain_leaves_them_to_its_successor() {
-    let coordinator = Coordinator::start().await;
-    coordinator.pool(2);
-    let more = ["--linger", "--drain-deadline", "100ms"];
-    let mut agent = Agent::start(&coordinator, &more).await;
-    agent.pool(2).await;
-    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s"}"#).await.0, 200);
-    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
-    assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 1})));
-    assert_eq!(agent.code().await, Some(0));
-}
-
-#[tokio::test]
-async fn a_drain_that_a_signal_began_ends_a_sidecar() {
-    let coordinator = Coordinator::start().await;
-    coordinator.pool(1);
-    let mut agent = Agent::start(&coordinator, &["--linger"]).await;
-    agent.pool(1).await;
-    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s"}"#).await.0, 200);
-    agent.signal(Signal::TERM);
-    assert_eq!(agent.code().await, Some(0));
 }

@@ -30,7 +30,7 @@ pub struct Agent {
 pub struct Log(Arc<watch::Sender<Vec<String>>>);
 
 impl Log {
-    fn follow(stderr: impl AsyncRead + Unpin + Send + 'static) -> Self {
+    pub fn follow(stderr: impl AsyncRead + Unpin + Send + 'static) -> Self {
         let log = Self(Arc::new(watch::Sender::new(Vec::new())));
         let told = log.clone();
         tokio::spawn(async move {
@@ -64,9 +64,14 @@ impl Log {
 impl Agent {
     /// Starts an agent of worker `w1` in cluster `ci`, and waits until its API listens.
     pub async fn start(coordinator: &Coordinator, more: &[&str]) -> Self {
+        Self::start_at(coordinator, "127.0.0.1:0", more).await
+    }
+
+    /// The same with its API at a given address.
+    pub async fn start_at(coordinator: &Coordinator, listen: &str, more: &[&str]) -> Self {
         let coordinator = coordinator.address.to_string();
         let mut args = vec!["run", "--coordinator", &coordinator, "--cluster", "ci"];
-        args.extend(["--worker", "w1", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+        args.extend(["--worker", "w1", "--listen", listen, "--log-format", "json"]);
         args.extend(more);
         Self::run(Command::new(AGENT).args(args)).await
     }

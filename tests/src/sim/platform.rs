@@ -158,6 +158,7 @@ impl World {
         let mut node = Pod::new(key, clock, generation, worker);
         node.drain_deadline =
             self.rng.bool().then_some(self.profile.ttl * self.rng.u32(1..=6) + Duration::ZERO);
+        node.stays = self.rng.bool();
         if let Some(other) = twin_of {
             self.pods[other].replaced = true;
             node.twin = true;

@@ -70,6 +70,8 @@ pub(super) struct Pod {
     pub incarnation: Incarnation,
     /// How long its drain may take, where it was told.
     pub drain_deadline: Option<Duration>,
+    /// Its agent stays past that until nothing is left.
+    pub stays: bool,
 }
 
 impl Pod {
@@ -92,6 +94,7 @@ impl Pod {
             twin: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
+            stays: false,
         }
     }
 
@@ -161,6 +164,7 @@ impl World {
             generation: node.generation,
             stops_worker: node.worker.stoppable,
             drain_deadline: node.drain_deadline,
+            stays: node.stays,
         };
         let journal = SimJournal(Rc::clone(&node.disk));
         let holder = Holder::new(config, memory, journal, now);
@@ -282,6 +286,7 @@ impl World {
                 self.cover.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
                 self.leave(pod);
             }
+            Effect::DrainOverdue { .. } => self.cover.hit("drain overdue"),
             Effect::Superseded => {
                 self.cover.hit("agent superseded");
                 self.leave(pod);

@@ -1,5 +1,5 @@
 //! A drain: no new job, streams given back, jobs end by themselves, and the agent leaves, empty
-//! or at the deadline.
+//! or at the deadline. One that stays says at the deadline what is left, and leaves when nothing is.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl<J: Journal> Holder<J> {
             return;
         }
         let _ = self.write_or_owe(Record::Draining);
-        self.drain = Drain::Draining { since: now };
+        self.drain = Drain::Draining { since: now, overdue: false };
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();
         let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
@@ -40,8 +40,8 @@ impl<J: Journal> Holder<J> {
 
     pub(super) fn drain_wakeup(&self) -> Option<Wakeup> {
         let at = match self.drain {
-            Drain::Working | Drain::Left => return None,
-            Drain::Draining { since } => since + self.drain_deadline(),
+            Drain::Working | Drain::Left | Drain::Draining { overdue: true, .. } => return None,
+            Drain::Draining { since, overdue: false } => since + self.drain_deadline(),
             Drain::Leaving { give_up } => give_up,
         };
         Some(Wakeup { at, reason: WakeReason::DrainDeadline })
@@ -51,20 +51,25 @@ impl<J: Journal> Holder<J> {
     pub(super) fn check_drain(&mut self, now: Moment) {
         match self.drain {
             Drain::Working | Drain::Left => {}
-            Drain::Draining { since } => {
+            Drain::Draining { since, overdue } => {
                 // An agent that was never welcomed, and remembers nothing, has let nothing begin.
                 let idle = !self.jobs_known && !self.link.has_been_welcomed();
                 let told = self.jobs_known || idle;
                 let empty = told && self.running() == 0 && self.streams.is_empty();
+                let late = since + self.drain_deadline() <= now;
                 if empty && idle {
                     self.leave();
-                } else if empty || since + self.drain_deadline() <= now {
+                } else if empty || (late && !self.config.stays) {
                     self.drain = Drain::Leaving { give_up: now + LEAVE_MAX };
                     self.say_goodbye(now);
+                } else if late && !overdue {
+                    self.drain = Drain::Draining { since, overdue: true };
+                    self.effects.push_back(Effect::DrainOverdue { jobs_left: self.running() });
                 }
             }
             Drain::Leaving { give_up } if give_up <= now => self.leave(),
-            Drain::Leaving { .. } => {}
+            // The link has come to life since.
+            Drain::Leaving { .. } => self.say_goodbye(now),
         }
     }
 

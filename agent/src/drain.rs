@@ -1,0 +1,145 @@
+//! `leasehold-agent drain`: has the worker's agent drain, and waits for the end of that. It is made
+//! for a container's preStop hook, so it outlasts an agent that is started again meanwhile: a
+//! journal keeps a drain, and asking twice is asking once.
+
+mod call;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+
+use crate::config::{Errand, show_span};
+use call::{Call, Trouble};
+
+/// How long an agent may take to answer what needs no waiting.
+const ANSWER: Duration = Duration::from_secs(5);
+/// The wait before an agent that is away is asked again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often it is said how far the drain has come.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Does what was asked for and says how this process is to end.
+#[must_use]
+pub fn main(errand: &Errand) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(run(errand)),
+        Err(error) => Err(error).context("the system gives no event queue"),
+    };
+    if let Err(error) = &outcome {
+        eprintln!("error: {error:#}");
+    }
+    match errand.command.split_first() {
+        None => ExitCode::from(u8::from(outcome.is_err())),
+        Some((program, args)) => {
+            let error = Command::new(program).args(args).exec();
+            eprintln!("error: {} cannot be run: {error}", program.display());
+            ExitCode::from(1)
+        }
+    }
+}
+
+async fn run(errand: &Errand) -> anyhow::Result<()> {
+    match (errand.wait, errand.timeout) {
+        (false, None) => begin(errand).await,
+        (false, Some(limit)) => {
+            let begun = timeout(limit, begin_patiently(errand)).await;
+            begun.unwrap_or_else(|_| bail!("no answer within {}", show_span(limit)))
+        }
+        (true, None) => wait(errand).await,
+        (true, Some(limit)) => {
+            let ended = timeout(limit, wait(errand)).await;
+            ended.unwrap_or_else(|_| bail!("not drained after {}", show_span(limit)))
+        }
+    }
+}
+
+/// Begins the drain.
+async fn begin(errand: &Errand) -> anyhow::Result<()> {
+    let answer = timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await;
+    let jobs = answer.with_context(|| format!("no answer within {}", show_span(ANSWER)))?;
+    println!("the drain has begun: {}", left(jobs?));
+    Ok(())
+}
+
+async fn begin_patiently(errand: &Errand) -> anyhow::Result<()> {
+    let mut away = Away::default();
+    loop {
+        match timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await {
+            Ok(Ok(jobs)) => {
+                println!("the drain has begun: {}", left(jobs));
+                return Ok(());
+            }
+            Ok(Err(Trouble::Refused(why))) => bail!(why),
+            Ok(Err(Trouble::Away(why))) => away.pause(&why).await,
+            Err(_) => away.pause("no answer").await,
+        }
+    }
+}
+
+/// Begins the drain and waits for its end, or its deadline.
+async fn wait(errand: &Errand) -> anyhow::Result<()> {
+    let mut away = Away::default();
+    let mut progress = interval_at(Instant::now(), PROGRESS);
+    progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let ended = call::drain(&errand.agent, Call::Wait);
+        let mut ended = std::pin::pin!(ended);
+        let answer = loop {
+            tokio::select! {
+                answer = &mut ended => break answer,
+                _ = progress.tick() => {
+                    // Asking once more changes nothing, and is answered with what is left.
+                    let asked = timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await;
+                    if let Ok(Ok(jobs)) = asked {
+                        away.is_back();
+                        println!("draining: {}", left(jobs));
+                    }
+                }
+            }
+        };
+        match answer {
+            Ok(0) => {
+                println!("drained: nothing is left");
+                return Ok(());
+            }
+            Ok(jobs) => {
+                let left = left(jobs);
+                eprintln!("the drain's deadline has passed: {left}, and none is killed");
+                return Ok(());
+            }
+            Err(Trouble::Refused(why)) => bail!(why),
+            Err(Trouble::Away(why)) => away.pause(&why).await,
+        }
+    }
+}
+
+/// An agent that does not answer, said once until it is back.
+#[derive(Debug, Default)]
+struct Away {
+    said: bool,
+}
+
+impl Away {
+    async fn pause(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.said, true) {
+            eprintln!("the agent does not answer ({why}); it is asked again until it does");
+        }
+        sleep(AGAIN).await;
+    }
+
+    fn is_back(&mut self) {
+        self.said = false;
+    }
+}
+
+fn left(jobs: u32) -> String {
+    match jobs {
+        0 => "no job is left".into(),
+        1 => "1 job is left".into(),
+        jobs => format!("{jobs} jobs are left"),
+    }
+}
