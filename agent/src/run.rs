@@ -55,7 +55,13 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = remember(&config, &who)?;
     if let Some(tls) = &config.tls {
-        link::client_tls(tls).await.context("TLS")?;
+        match link::client_tls(tls).await {
+            // The kubelet brings it once a coordinator has published it.
+            Err(why) if config.sidecar && !tls.ca.exists() => {
+                tracing::warn!("not yet: {why:#}");
+            }
+            tried => drop(tried.context("TLS")?),
+        }
         if let Some(path) = &tls.token {
             link::token::bearer(path).await?;
         }

@@ -37,6 +37,8 @@ pub(crate) fn volumes(with: &Sidecar) -> [Value; 3] {
             { "configMap": {
                 "name": with.authority,
                 "items": [{ "key": "ca.crt", "path": "ca.crt" }],
+                // A pod starts without the coordinator; the kubelet brings the file later.
+                "optional": true,
             } },
         ] } }),
         json!({ "name": bin, "emptyDir": { "sizeLimit": BIN_SIZE_MAX } }),
