@@ -1,0 +1,16 @@
+//! `leasehold uninject`.
+
+use std::process::ExitCode;
+
+/// Options of `uninject`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A file with manifests, a folder of such files, or - for stdin; may be repeated
+    #[arg(short, long, value_name = "FILE", required = true)]
+    filename: Vec<String>,
+}
+
+/// Writes the manifests without the sidecar.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("{} is not read yet", args.filename.join(", "))
+}
