@@ -18,6 +18,9 @@ from .link import PAUSE_MAX_S, PAUSE_MIN_S, Link
 
 # How long the agent may keep one question for a slot.
 ASK_MS_MAX = 10_000
+# Questions for a slot that are on their way at once; more wait here. The agent takes 1024
+# connections, and ends must not wait behind those that wait for them.
+ASKS_MAX = 256
 NS = 1_000_000_000
 
 
@@ -56,6 +59,7 @@ class Jobs:
     def __init__(self, agent: Agent, state: threading.Condition) -> None:
         self._agent, self._state = agent, state
         self._asking: Set[str] = set()
+        self._turns = threading.BoundedSemaphore(ASKS_MAX)
         self._running: Dict[str, Job] = {}
         #: Ended, and not yet told: never more than ran at once when the agent went away.
         self.owed: Dict[str, None] = {}
@@ -101,7 +105,8 @@ class Jobs:
 
     def ask(self, job_id: str, wait_ms: int) -> str:
         """Asks the agent once."""
-        return self._agent.begin_job(job_id, wait_ms)
+        with self._turns:
+            return self._agent.begin_job(job_id, wait_ms)
 
 
 class _Asking:

@@ -136,7 +136,7 @@ class Link:
 
     def _down(self) -> None:
         with self._state:
-            if self.up:
+            if self.up and not self._closed.is_set():
                 LOG.warning("the link to the agent at %s is lost", self._agent.address)
             connections = (self._watch, self._control)
             self._watch = self._control = None
