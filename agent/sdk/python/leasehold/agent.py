@@ -9,11 +9,13 @@ import http.client
 import json
 import os
 import socket
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional, TypeVar
 from urllib.parse import quote, urlsplit
 
 from .errors import refusal
 from .messages import BeginJobResponse, DrainResponse, Lease
+
+T = TypeVar("T")
 
 ADDRESS_DEFAULT = "http://127.0.0.1:7411"
 # How long an answer may take beyond what the question allows it.
@@ -92,7 +94,7 @@ class Connection:
                 line = response.readline(LINE_BYTES_MAX)
                 if not line.endswith(b"\n"):
                     return
-                yield _read(Lease, json.loads(line))
+                yield _read(Lease.from_json, json.loads(line))
         except http.client.HTTPException as error:
             raise OSError(f"the watch was cut off: {error!r}") from error
         except ValueError as error:
@@ -123,7 +125,7 @@ class Agent:
         """The pool lease's token, once the job may start."""
         path = f"/v1/jobs/{quote(job_id, safe='')}?wait_ms={wait_ms}"
         answer = self._once("PUT", path, timeout=ANSWER_S + wait_ms / 1000)
-        return _read(BeginJobResponse, answer).token
+        return _read(BeginJobResponse.from_json, answer).token
 
     def end_job(self, job_id: str) -> None:
         """The job has ended."""
@@ -138,7 +140,7 @@ class Agent:
         """Begins a drain; how many jobs are left, with `wait` at its end."""
         path = "/v1/drain?wait=true" if wait else "/v1/drain"
         answer = self._once("POST", path, timeout=None if wait else ANSWER_S)
-        return _read(DrainResponse, answer).jobs_left
+        return _read(DrainResponse.from_json, answer).jobs_left
 
     def start(self, start_id: str, running: int) -> None:
         """The worker's process starts."""
@@ -178,14 +180,13 @@ def _answer(status: int, body: bytes) -> Any:
     raise refusal(reason, message)
 
 
-def _read(kind: Any, value: Any) -> Any:
+def _read(read: Callable[[Any], T], value: Any) -> T:
     try:
-        return kind.from_json(value)
+        return read(value)
     except (AttributeError, TypeError, ValueError) as error:
-        raise OSError(f"the agent's answer is no {kind.__name__}: {error}") from error
+        raise OSError(f"the agent's answer is not what was asked for: {error}") from error
 
 
 def read_lease(connection: Connection) -> Lease:
     """The lease now."""
-    lease: Lease = _read(Lease, connection.call("GET", "/v1/lease"))
-    return lease
+    return _read(Lease.from_json, connection.call("GET", "/v1/lease"))

@@ -1,4 +1,4 @@
-"""The one clock that leases are counted by: it never jumps, and goes on while the machine sleeps."""
+"""The one clock that leases are counted by: it never jumps, and a sleep does not stop it."""
 
 from __future__ import annotations
 
