@@ -78,23 +78,26 @@ class Link:
             if connection is not None:
                 connection.cut()
 
-    def forget_unnamed(self, job_id: str) -> None:
-        """A job is over: an agent that knows no ids is told that there are fewer."""
+    def end_heard(self, job_id: str, era: int) -> bool:
+        """A process has heard of a job's end; false where another has taken over meanwhile, which
+        is to be told too. One that knows no ids is told that there are fewer jobs."""
         with self._state:
+            if self.era != era:
+                return False
             if job_id not in self._unnamed:
-                return
+                return True
             self._unnamed.discard(job_id)
             control, left = self._control, len(self._unnamed)
-        if control is None:
-            return
         try:
-            # Not over a new connection: it might reach a process that knows less than this one.
-            self._say_start(control, left)
+            if control is not None:
+                # No new connection: it might reach a process that knows less than this one.
+                self._say_start(control, left)
         except (OSError, LeaseholdError):
             with self._state:
                 broken = self._control is control
             if broken:
                 self.cut()
+        return True
 
     def _follow(self) -> None:
         if not self._started and self._start_id is not None:

@@ -190,8 +190,9 @@ class Worker:
                     if self._closed:
                         return
                     self._state.wait()
+                era = self._link.era
                 jobs, streams = list(self._jobs.owed), list(self._streams.owed)
-            told = all([self._tell_end(job) for job in jobs])
+            told = all([self._tell_end(job, era) for job in jobs])
             told = all([self._tell_release(*stream) for stream in streams]) and told
             if told:
                 pause = PAUSE_MIN_S
@@ -202,14 +203,15 @@ class Worker:
                 self._state.wait(pause)
             pause = min(pause * 2, PAUSE_MAX_S)
 
-    def _tell_end(self, job_id: str) -> bool:
+    def _tell_end(self, job_id: str, era: int) -> bool:
         try:
             self._agent.end_job(job_id)
         except (OSError, LeaseholdError) as error:
             if not isinstance(error, Refused) or error.reason != "invalid":
                 LOG.debug("the end of job %s was not told: %s", job_id, error)
                 return False
-        self._link.forget_unnamed(job_id)
+        if not self._link.end_heard(job_id, era):
+            return False
         with self._state:
             self._jobs.owed.pop(job_id, None)
             self._state.notify_all()

@@ -167,11 +167,12 @@ impl State {
         self.offer(key);
     }
 
-    /// The agent has heard of a job's end, in the era in which it was told.
+    /// The agent has heard of a job's end. Where another process has taken over meanwhile, it is
+    /// told too.
     pub(crate) fn end_heard(&mut self, job: &str, era: u64) {
-        self.ended.remove(job);
-        if self.era == era && self.unnamed.remove(job) {
-            self.fewer_unnamed = true;
+        if self.era == era {
+            self.ended.remove(job);
+            self.fewer_unnamed |= self.unnamed.remove(job);
         }
     }
 
@@ -245,3 +246,6 @@ impl Listed {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,13 @@ pub(crate) struct Standing {
     lost: bool,
 }
 
+impl Standing {
+    /// Nothing may be written any more.
+    pub(crate) fn is_lost(self) -> bool {
+        self.lost
+    }
+}
+
 /// A stream as the state keeps it while it is in the worker's hands.
 #[derive(Debug)]
 pub(crate) struct Hand {
@@ -56,7 +63,7 @@ impl Hand {
 
     /// The lease is over.
     pub(crate) fn lose(&mut self, why: &str) {
-        if !self.standing.borrow().lost {
+        if !self.standing.borrow().is_lost() {
             tracing::warn!(stream = self.shown, token = %self.token, why, "a stream is lost");
             self.standing.send_modify(|standing| standing.lost = true);
         }
@@ -64,7 +71,7 @@ impl Hand {
 
     /// Ends it where its time is over; when it will be.
     pub(crate) fn keep_time(&mut self, now: Moment) -> Option<Moment> {
-        let end = self.end.filter(|_| !self.standing.borrow().lost)?;
+        let end = self.end.filter(|_| !self.standing.borrow().is_lost())?;
         if end <= now {
             self.lose("it was not renewed");
             return None;
@@ -120,17 +127,17 @@ impl Stream {
     /// Whether the stream may be written to at this moment, by the clock.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        if self.standing.borrow().lost {
+        if self.standing.borrow().is_lost() {
             return false;
         }
         self.with_hand(|hand| hand.keep_time(clock::now()));
-        !self.standing.borrow().lost
+        !self.standing.borrow().is_lost()
     }
 
     /// The time until it is lost unless it is renewed; none where its lease does not end by time.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
-        if self.standing.borrow().lost {
+        if self.standing.borrow().is_lost() {
             return Some(Duration::ZERO);
         }
         self.with_hand(|hand| hand.end).flatten().map(|end| end.since(clock::now()))
