@@ -34,6 +34,7 @@ in_each_language!(
     an_agent_that_lost_its_memory_is_told_what_runs,
     streams_stop_before_their_leases_end,
     streams_of_a_silent_agent_stop_before_another_worker_owns_them,
+    a_worker_that_was_stopped_spoils_nothing_when_it_wakes,
     a_drain_ends_the_loops,
 );
 
@@ -92,6 +93,16 @@ fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fle
     fleet.agents[0].process.signal(Signal::STOP);
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
     assert_eq!(fleet.owned_by(0), 0, "its worker has let go by its own clock");
+    fleet.agents[0].process.signal(Signal::CONT);
+    eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
+    fleet.judge();
+}
+
+fn a_worker_that_was_stopped_spoils_nothing_when_it_wakes(mut fleet: Fleet) {
+    fleet.agents[0].process.signal(Signal::STOP);
+    fleet.workers[0].signal(Signal::STOP);
+    eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
+    fleet.workers[0].signal(Signal::CONT);
     fleet.agents[0].process.signal(Signal::CONT);
     eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
     fleet.judge();

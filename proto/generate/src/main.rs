@@ -1,6 +1,6 @@
-//! Writes `proto/src/gen`, and the messages of the Python package, from the protos:
-//! `cargo run -p leasehold-generate`. A crate of its own, so that it builds even where the generated
-//! code does not.
+//! Writes `proto/src/gen`, and the messages of the SDK for Python, from the protos:
+//! `cargo run -p leasehold-generate`. A crate of its own, so that it builds even where the
+//! generated code does not.
 
 mod python;
 

@@ -90,8 +90,8 @@ def consume(stream, journal):
         why = f"fenced: {fenced}"
     if stream.lost.is_set():
         why = "lost"
-    # Of a lost stream this thread may hear late; it wrote nothing after that moment.
-    journal.write("own_end", at_ns=sink.last_ns if why == "lost" else None, why=why, **lease)
+    # Of a stream that is over this thread may hear late; it wrote nothing after that moment.
+    journal.write("own_end", at_ns=None if why == "revoked" else sink.last_ns, why=why, **lease)
 
 
 def main():

@@ -141,12 +141,12 @@ async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
             }
         }
     };
-    let why = written.await;
-    // Of a lost stream this task may hear late; it wrote nothing after that moment.
-    let (why, at_ns) = match stream.is_valid() {
-        true => (why, now_ns()),
-        false => ("lost".to_owned(), sink.last_ns),
-    };
+    let mut why = written.await;
+    if !stream.is_valid() {
+        why = "lost".into();
+    }
+    // Of a stream that is over this task may hear late; it wrote nothing after that moment.
+    let at_ns = if why == "revoked" { now_ns() } else { sink.last_ns };
     let mut end = lease;
     end["why"] = why.into();
     place.note("own_end", at_ns, end)

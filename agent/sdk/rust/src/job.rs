@@ -1,7 +1,7 @@
 //! A job: from the question whether it may run to the word that it is over.
 //!
-//! Invariant: a job runs only after a yes of the agent's present process, or one that was told of it
-//! when its era began.
+//! Invariant: a job runs only after a yes of the agent's present process, or one that was told of
+//! it when its era began.
 
 use std::sync::Arc;
 use std::time::Duration;
