@@ -52,8 +52,12 @@ impl Fleet {
             return None;
         }
         let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-        let agents: Vec<Agent> =
-            ["w-0", "w-1"].map(|worker| coordinator.agent("builds", worker, &[])).into();
+        let socket = coordinator.folder().join("agent.sock");
+        let socket = socket.to_str().expect("UTF-8");
+        let agents = vec![
+            coordinator.agent("builds", "w-0", &[]),
+            coordinator.agent("builds", "w-1", &["--socket", socket]),
+        ];
         let mut fleet = Self { workers: Vec::new(), agents, coordinator };
         for index in 0..2 {
             let worker = fleet.start_worker(language, index);
@@ -80,8 +84,14 @@ impl Fleet {
             .arg(self.coordinator.folder().join("work"))
             .env("PYTHONPATH", &sdk)
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("LEASEHOLD_WORKER", &name)
-            .env("LEASEHOLD_ADDR", format!("http://{}", self.agents[index].api));
+            .env("LEASEHOLD_WORKER", &name);
+        // One asks over TCP, the other over its agent's Unix socket.
+        match index {
+            0 => command.env("LEASEHOLD_ADDR", format!("http://{}", self.agents[index].api)),
+            _ => command
+                .env_remove("LEASEHOLD_ADDR")
+                .env("LEASEHOLD_SOCKET", self.coordinator.folder().join("agent.sock")),
+        };
         let log = self.coordinator.folder().join(format!("{name}-worker.log"));
         Process::start(&mut command, &log)
     }
