@@ -113,9 +113,8 @@ impl Teller {
 
     async fn owing(&self) -> (u64, Client) {
         let owing = self.shared.until(|state| {
-            let nothing = state.ended.is_empty() && state.released.is_empty();
             let client = state.client.clone()?;
-            (!nothing || state.fewer_unnamed).then_some((state.era, client))
+            (state.owes() || state.fewer_unnamed).then_some((state.era, client))
         });
         owing.await
     }

@@ -189,6 +189,11 @@ impl State {
         u32::try_from(self.unnamed.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether the agent has not answered yet to an end or a release.
+    pub(crate) fn owes(&self) -> bool {
+        !(self.ended.is_empty() && self.released.is_empty())
+    }
+
     /// Ends streams whose time is over; how long until the next one's is.
     pub(crate) fn keep_time(&mut self, now: Moment) -> Option<Duration> {
         let ends = self.in_hand.values_mut().filter_map(|hand| hand.keep_time(now));

@@ -19,7 +19,7 @@ use crate::stream::{Stream, Streams};
 /// Questions for a slot that are on their way at once; more wait here. The agent answers 512
 /// questions at once on one connection, and ends must not wait behind those that wait for them.
 const ASKS_MAX: usize = 256;
-/// How long [`Worker::close`] waits for what is still to be told.
+/// How long the end of a worker waits for what is still to be told.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// How a worker meets its agent.
@@ -56,9 +56,19 @@ pub(crate) struct Inner {
 }
 
 impl Drop for Inner {
+    /// What was ended or let go last is still told, where there is a runtime to do it.
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
+        let (shared, tasks) = (self.shared.clone(), self.tasks.clone());
+        let end = move || tasks.iter().for_each(AbortHandle::abort);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if shared.look().owes() => {
+                runtime.spawn(async move {
+                    let told = shared.until(|state| (!state.owes()).then_some(()));
+                    let _ = tokio::time::timeout(CLOSE, told).await;
+                    end();
+                });
+            }
+            _ => end(),
         }
     }
 }
@@ -180,8 +190,8 @@ impl Worker {
             }
         });
         let told = shared.until(|state| {
-            let owed = state.ended.len() + state.released.len() + state.in_hand.len();
-            (owed == 0).then_some(())
+            let nothing = !state.owes() && state.in_hand.is_empty();
+            nothing.then_some(())
         });
         if tokio::time::timeout(CLOSE, told).await.is_err() {
             tracing::warn!("closed with ends or releases that the agent has not heard of");

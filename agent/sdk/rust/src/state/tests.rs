@@ -113,8 +113,8 @@ fn a_lease_that_is_over_is_not_handed_out_until_it_is_renewed() {
 
 #[test]
 fn an_agent_without_memory_hears_of_fewer_jobs_as_those_of_before_end() {
-    let mut state = State::default();
-    state.running = ["a", "b"].map(str::to_owned).into();
+    let running = ["a", "b"].map(str::to_owned).into();
+    let mut state = State { running, ..State::default() };
     assert_eq!(state.begin_era(), 2);
     state.running.insert("c".into());
     state.end("c");
