@@ -28,3 +28,4 @@ pub use injection::{Injection, inject};
 pub use refusal::Refusal;
 pub use removal::{Injected, injected, uninject};
 pub use sidecar::{Resources, Sidecar};
+pub use span::parse as span;
