@@ -241,6 +241,10 @@ impl Splicer<'_> {
         let range = match (flow, following) {
             (true, Some(following)) => start..following,
             (true, None) => self.end(old[first.checked_sub(1)?], flow)?..end,
+            // The last go with the line end before them: what is put in after them comes there.
+            (false, None) if self.text.is_first(start) && !self.text.begins_line(end) => {
+                self.text.line_before(start)?..self.text.line_end(end)
+            }
             (false, _) if self.text.is_first(start) => {
                 self.text.line_start(start)..self.text.next_line(end)
             }
