@@ -1,5 +1,6 @@
 //! `leasehold inject`: what the admission webhook does to pods, done to manifests.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = cluster)]
     cluster: Option<String>,
     /// The agent's image
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = image)]
     #[arg(default_value = concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")))]
     image: String,
     /// A setting of the sidecar, by the name of its annotation without config.leasehold.dev/; a
@@ -69,7 +70,7 @@ impl Args {
             authority: "leasehold-ca".into(),
             cluster: self.cluster.clone(),
             drain_deadline: self.drain_deadline,
-            flags: Default::default(),
+            flags: BTreeMap::new(),
             resources: Resources::standard(),
         };
         sidecar.set("--", "image", &self.image)?;
@@ -114,19 +115,29 @@ fn cluster(text: &str) -> Result<String, String> {
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as in adapter=file")?;
+    checked(name, value)?;
+    Ok((name.into(), value.into()))
+}
+
+fn image(text: &str) -> Result<String, String> {
+    checked("image", text)?;
+    Ok(text.into())
+}
+
+/// Whether a sidecar can be set so.
+fn checked(name: &str, value: &str) -> Result<(), String> {
     let mut scratch = Sidecar {
-        image: "x".into(),
+        image: String::new(),
         coordinator: String::new(),
         server_name: String::new(),
         audience: String::new(),
         authority: String::new(),
         cluster: None,
         drain_deadline: None,
-        flags: Default::default(),
+        flags: BTreeMap::new(),
         resources: Resources::default(),
     };
-    scratch.set("", name, value).map_err(|why| why.to_string())?;
-    Ok((name.into(), value.into()))
+    scratch.set("", name, value).map_err(|why| why.to_string())
 }
 
 fn span(text: &str) -> Result<Duration, String> {
