@@ -18,6 +18,7 @@ mod removal;
 pub mod sidecar;
 mod span;
 mod status;
+mod travis;
 mod volumes;
 mod warnings;
 mod worker;
