@@ -2,10 +2,11 @@
 //! and processor, idle and with a thousand streams, beside a real coordinator.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tests::process::{Agent, Coordinator, eventually, get};
+use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox;
 
 const HELP: &str = "\
@@ -14,8 +15,9 @@ Measures what an agent costs, with the command that shows each figure.
 Usage: cargo bench -p tests --bench agent [-- OPTIONS]
 
 Options:
-  --seconds N  look at each agent for N seconds (default 30)
-  -h, --help   print this
+  --program FILE  the agent (default: the one that was built beside this)
+  --seconds N     look at each agent for N seconds (default 30)
+  -h, --help      print this
 
 Rows:
   program      the agent's file; the aim is 10 MB
@@ -29,15 +31,14 @@ Rows:
 const STREAMS: usize = 1_000;
 
 fn main() {
-    let seconds = match seconds(std::env::args().skip(1)) {
-        Ok(Some(seconds)) => seconds,
+    let Options { program, seconds } = match Options::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
         Ok(None) => return println!("{HELP}"),
         Err(message) => {
             eprintln!("agent: {message} (try --help)");
             std::process::exit(2);
         }
     };
-    let program = toolbox::binary("leasehold-agent");
     println!("agent, each looked at for {seconds} s\n");
     size("program", &program);
     let image = toolbox::root().join(".cache/images/leasehold-agent.tar");
@@ -47,27 +48,51 @@ fn main() {
     }
     for (name, streams) in [("idle", 0), ("1,000 streams", STREAMS)] {
         let coordinator = Coordinator::start(&[("bench.yaml", &manifest(streams))]);
-        let agent = coordinator.agent("bench", "worker-0", &["--sidecar"]);
+        let agent = start(&program, &coordinator);
         eventually("all leases", || holds(&agent, streams).then_some(()));
         measure(name, &agent, Duration::from_secs(seconds));
     }
 }
 
-fn seconds(args: impl Iterator<Item = String>) -> Result<Option<u64>, String> {
-    let mut seconds = 30;
-    let mut args = args.filter(|arg| arg != "--bench");
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "-h" | "--help" => return Ok(None),
-            "--seconds" => {
-                let text = args.next().ok_or("--seconds wants a number")?;
-                let number = text.parse().ok().filter(|number| *number > 0);
-                seconds = number.ok_or_else(|| format!("{text:?} is no number of seconds"))?;
+struct Options {
+    program: PathBuf,
+    seconds: u64,
+}
+
+impl Options {
+    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let (mut program, mut seconds) = (None, 30);
+        let mut args = args.filter(|arg| arg != "--bench");
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value"));
+            match arg.as_str() {
+                "-h" | "--help" => return Ok(None),
+                // Cargo runs this in the tests' folder.
+                "--program" => program = Some(toolbox::root().join(value()?)),
+                "--seconds" => {
+                    let text = value()?;
+                    let number = text.parse().ok().filter(|number| *number > 0);
+                    seconds = number.ok_or_else(|| format!("{text:?} is no number of seconds"))?;
+                }
+                other => return Err(format!("unknown option {other:?}")),
             }
-            other => return Err(format!("unknown option {other:?}")),
+        }
+        let program = program.unwrap_or_else(|| toolbox::binary("leasehold-agent"));
+        match program.is_file() {
+            true => Ok(Some(Self { program, seconds })),
+            false => Err(format!("{} is not there", program.display())),
         }
     }
-    Ok(Some(seconds))
+}
+
+/// An agent that is run from this file.
+fn start(program: &Path, coordinator: &Coordinator) -> Agent {
+    let api = free_address();
+    let usual = coordinator.agent_command("bench", "worker-0", api);
+    let mut command = Command::new(program);
+    command.args(usual.get_args()).arg("--sidecar");
+    let log = coordinator.folder().join("worker-0.log");
+    Agent { process: Process::start(&mut command, &log), api }
 }
 
 fn manifest(streams: usize) -> String {
@@ -86,7 +111,8 @@ fn manifest(streams: usize) -> String {
 
 /// Whether it has its pool and every stream.
 fn holds(agent: &Agent, streams: usize) -> bool {
-    let wanted = ["leasehold_agent_pool_size 4".into(), format!("leasehold_agent_streams {streams}")];
+    let wanted =
+        ["leasehold_agent_pool_size 4".into(), format!("leasehold_agent_streams {streams}")];
     let answer = get(agent.api, "/metrics").map(|(_, text)| text).unwrap_or_default();
     wanted.iter().all(|line| answer.lines().any(|it| it == line))
 }
