@@ -13,6 +13,9 @@ export CARGO_FLAGS
 KEEP ?=
 PROFILE ?= release
 SEEDS ?= 20000
+# The agent in its image is built for size (Cargo.toml says how).
+AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
+TARGET := $${CARGO_TARGET_DIR:-target}
 BUF := .cache/bin/buf
 
 say = @printf '\n==> %s\n' "$(1)"
@@ -58,12 +61,18 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's synta
 	$(call say,Python)
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
 
+# What the image's agent costs is asked for by name.
+IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
+
 .PHONY: bench
-bench: $(if $(filter planner,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=planner`, or with less to build `make bench PROFILE=dev`
+bench: $(if $(filter planner agent,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=agent`, or with less to build `make bench PROFILE=dev`
 	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
 	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
 	    -p leasehold-coordinator -p leasehold-agent)
-	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH))
+	@$(if $(IMAGE_AGENT),cargo rustc $(CARGO_FLAGS) --profile agent -p leasehold-agent \
+	    --bin leasehold-agent -- -C target-feature=+crt-static)
+	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH)) \
+	    $(if $(IMAGE_AGENT),-- --program "$(TARGET)/agent/leasehold-agent")
 
 .PHONY: generate
 generate: ## Code from the protos and deploy/crds from the types, after a change. `make generate`
@@ -86,13 +95,15 @@ binaries: ## The coordinator, the agent and the command line, not optimised. `ma
 .PHONY: images
 images: ## Container images without a builder, in .cache/images. `make images` or `make images PROFILE=dev`
 	$(call say,building static programs ($(PROFILE)))
-	@for name in coordinator agent; do \
-	    cargo rustc $(CARGO_FLAGS) --profile $(PROFILE) -p leasehold-$$name --bin leasehold-$$name \
+	@for built in coordinator:$(PROFILE) agent:$(AGENT_PROFILE); do \
+	    name=$${built%:*}; \
+	    cargo rustc $(CARGO_FLAGS) --profile $${built#*:} -p leasehold-$$name --bin leasehold-$$name \
 	        -- -C target-feature=+crt-static -C strip=symbols; \
 	done
 	$(call say,packing)
 	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin images -- --archives .cache/images \
-	    --programs "$${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
+	    $(if $(filter release,$(PROFILE)),--programs "$(TARGET)/agent") \
+	    --programs "$(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
 
 .PHONY: tools
 tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools`

@@ -241,6 +241,10 @@ mod tests {
         assert_eq!(config.listen.to_string(), "127.0.0.1:7411");
         assert_eq!(config.adapter, Adapter::Api);
         assert_eq!(config.child, None);
+        for every in [":7412", "[::]:7412"] {
+            let config = parse(&format!("--health-listen {every}")).expect("an address");
+            assert_eq!(config.health_listen.map(|it| it.to_string()), Some("[::]:7412".into()));
+        }
         let child = parse("--restart on-failure -- sh -c true").expect("a child");
         assert_eq!(child.child.expect("it is there").restart, Restart::OnFailure);
     }
@@ -266,7 +270,7 @@ mod tests {
             ("--restart always", "COMMAND"),
             ("--child-kill", "COMMAND"),
             ("--sidecar -- sh", "--sidecar"),
-            ("--health-listen :7412", "--health-listen"),
+            ("--health-listen 7412", "write :7412"),
             ("--tls-cert c --tls-key k", "--tls-ca"),
             ("--tls-ca a --tls-cert c", "--tls-key"),
             ("--token-file t", "--tls-ca"),

@@ -323,6 +323,12 @@ impl Driver {
                 self.drain.overdue = true;
                 self.tell_waiters(jobs_left);
             }
+            Effect::Resumed => {
+                let jobs_left = self.holder.peek(now).pool.running;
+                self.tell_waiters(jobs_left);
+                self.outcome.send_replace(None);
+                (self.drain.since, self.drain.overdue) = (None, false);
+            }
             Effect::Superseded => {
                 tracing::error!("a newer agent speaks for this worker: this one stops, for good");
                 self.drain_waiters.clear();

@@ -11,9 +11,10 @@ const THREADS: usize = 2;
 const MUTANT_SEEDS: u64 = 1_500;
 
 /// What a seed set that proves anything must have seen, and how often at least.
-const EXERCISED: [(&str, u64); 51] = [
+const EXERCISED: [(&str, u64); 54] = [
     ("agent began: journal", 500),
     ("agent began: no journal", 200),
+    ("agent resumed", 20),
     ("agent superseded", 20),
     ("agent's pool expired", 500),
     ("agent's stream expired", 500),
@@ -25,7 +26,9 @@ const EXERCISED: [(&str, u64); 51] = [
     ("coordinator saw an offence", 100),
     ("deposed", 500),
     ("drain ended", 500),
+    ("drain overdue", 20),
     ("drain: jobs left", 20),
+    ("drained agent resumed", 20),
     ("elected", 2_000),
     ("fault: agent died right after a write", 500),
     ("fault: agent stopped", 500),

@@ -36,6 +36,8 @@ pub enum Effect {
         /// Jobs that still run.
         jobs_left: u32,
     },
+    /// The drain is over without an end of the agent: its worker was started anew.
+    Resumed,
     /// A newer agent speaks for this worker: stop, for good.
     Superseded,
     /// Tell the log.
@@ -78,6 +80,8 @@ pub enum Notice {
     JobEnded(JobId),
     /// The drain began.
     DrainStarted,
+    /// The drain is over, because the worker was started anew.
+    DrainOver,
     /// The journal could not be written; what was to be written is not in force.
     JournalFailed(String),
     /// The coordinator broke the protocol's rules.

@@ -72,6 +72,8 @@ pub struct Holder<J> {
     unnamed: u32,
     count: Option<Count>,
     drain: Drain,
+    /// The coordinator wants the drain.
+    drain_ordered: bool,
     version: u64,
     effects: VecDeque<Effect>,
 }
@@ -150,6 +152,7 @@ impl<J: Journal> Holder<J> {
             unnamed: memory.unnamed,
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
+            drain_ordered: memory.drain_ordered,
             version: 1,
             effects: VecDeque::new(),
             config,

@@ -108,6 +108,10 @@ pub enum Record {
     },
     /// The drain began.
     Draining,
+    /// The coordinator wants it.
+    DrainOrdered,
+    /// The drain is over, because the worker was started anew; the pool lease ended with it.
+    DrainOver,
 }
 
 /// What a journal's records add up to.
@@ -139,6 +143,8 @@ pub struct Memory {
     pub start: Option<StartId>,
     /// Whether a drain was under way.
     pub draining: bool,
+    /// Whether the coordinator wanted it.
+    pub drain_ordered: bool,
 }
 
 /// A stream lease in a [`Memory`].
@@ -203,6 +209,11 @@ impl Memory {
             }
             Record::Unnamed { running } => self.unnamed = *running,
             Record::Draining => self.draining = true,
+            Record::DrainOrdered => self.drain_ordered = true,
+            Record::DrainOver => {
+                (self.draining, self.drain_ordered) = (false, false);
+                self.pool = None;
+            }
         }
     }
 
@@ -232,6 +243,7 @@ impl Memory {
         let unnamed = self.unnamed;
         all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));
         all.extend(self.draining.then_some(Record::Draining));
+        all.extend(self.drain_ordered.then_some(Record::DrainOrdered));
         all
     }
 }

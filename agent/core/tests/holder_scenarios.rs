@@ -198,6 +198,7 @@ impl Scenario {
                 Effect::DrainOverdue { jobs_left } => {
                     format!("drain overdue, {jobs_left} jobs left")
                 }
+                Effect::Resumed => "resumed".into(),
                 Effect::Superseded => "superseded".into(),
                 Effect::LeaseChanged | Effect::LeaseRenewed | Effect::Notice(_) => continue,
             };

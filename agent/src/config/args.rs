@@ -136,7 +136,7 @@ pub(super) struct RunArgs {
     pub(super) sidecar: bool,
     /// Where /livez, /readyz, /healthz and /metrics are served, and nothing else: for a kubelet
     /// and for Prometheus
-    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "IP:PORT")]
+    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT", value_parser = every)]
     pub(super) health_listen: Option<SocketAddr>,
     /// Copy this program to DIR/leasehold-agent first, for a worker that is to run `drain`
     #[arg(long, env = "LEASEHOLD_SHARE_DIR", value_name = "DIR")]
@@ -160,6 +160,12 @@ pub(super) struct RunArgs {
     /// The worker, started as this agent's child once the worker API listens
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<std::ffi::OsString>,
+}
+
+/// An address to listen on; without an IP it is every one of this machine's.
+fn every(text: &str) -> Result<SocketAddr, String> {
+    let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+    whole.parse().map_err(|_| format!("{text:?} is no address: write :7412 or 127.0.0.1:7412"))
 }
 
 /// Options of the connection to the coordinator.

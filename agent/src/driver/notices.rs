@@ -79,6 +79,10 @@ impl Notices {
                 self.draining = true;
                 tracing::info!("the drain begins: no new job starts, streams are given back");
             }
+            Notice::DrainOver => {
+                self.draining = false;
+                tracing::info!("the worker was started anew: it drains no more");
+            }
             Notice::JournalFailed(why) => {
                 if let Some(unsaid) = self.complaints.admit("journal", &why, now) {
                     tracing::error!(why, unsaid, "the journal cannot be written");

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct Coordinator {
     epoch: Epoch,
     wanted: watch::Sender<Wanted>,
     heard: watch::Sender<Vec<AgentMessage>>,
+    /// Grants so far, over all sessions.
+    granted: Arc<AtomicU64>,
     tasks: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
 }
 
@@ -76,7 +79,8 @@ impl Coordinator {
         let address = listener.local_addr().unwrap();
         let (wanted, _) = watch::channel(Wanted::default());
         let (heard, _) = watch::channel(Vec::new());
-        let this = Self { address, epoch, wanted, heard, tasks: Arc::default() };
+        let (granted, tasks) = Default::default();
+        let this = Self { address, epoch, wanted, heard, granted, tasks };
         let server = server
             .add_service(SessionServiceServer::new(this.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -110,6 +114,11 @@ impl Coordinator {
         self.wanted.send_modify(|wanted| {
             wanted.streams.get_mut(&key(set, stream)).unwrap().1 = state;
         });
+    }
+
+    /// Orders a drain.
+    pub fn drain(&self) {
+        self.wanted.send_modify(|wanted| wanted.drain = true);
     }
 
     pub fn refuse(&self, refusal: Refusal) {
@@ -156,7 +165,6 @@ fn key(set: &str, stream: &str) -> StreamKey {
 struct Session {
     coordinator: Coordinator,
     out: mpsc::Sender<Result<wire::OpenSessionResponse, Status>>,
-    number: GrantNumber,
     nonce: Nonce,
     /// The agent remembers nothing: nothing was before it.
     new: bool,
@@ -167,14 +175,18 @@ impl Session {
         let _ = self.out.send(Ok(message.into())).await;
     }
 
+    fn next_number(&self) -> GrantNumber {
+        GrantNumber(self.coordinator.granted.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
     async fn grant(&mut self, snapshot: bool) {
         let wanted = self.coordinator.wanted.borrow().clone();
-        self.number = self.number.next();
+        let number = self.next_number();
         let streams = wanted.streams.into_iter();
         let streams = streams.map(|(stream, (token, state))| StreamGrant { stream, token, state });
         let grant = Grant {
             epoch: self.coordinator.epoch,
-            number: self.number,
+            number,
             nonce: self.nonce,
             terms: TERMS,
             snapshot,
@@ -187,10 +199,10 @@ impl Session {
     }
 
     async fn renew(&mut self) {
-        self.number = self.number.next();
+        let number = self.next_number();
         let grant = Grant {
             epoch: self.coordinator.epoch,
-            number: self.number,
+            number,
             nonce: self.nonce,
             terms: TERMS,
             snapshot: false,
@@ -275,13 +287,7 @@ impl SessionService for Coordinator {
         request: Request<Streaming<wire::OpenSessionRequest>>,
     ) -> Result<Response<Self::OpenSessionStream>, Status> {
         let (out, answers) = mpsc::channel(64);
-        let session = Session {
-            coordinator: self.clone(),
-            out,
-            number: GrantNumber(0),
-            nonce: Nonce(0),
-            new: false,
-        };
+        let session = Session { coordinator: self.clone(), out, nonce: Nonce(0), new: false };
         let task = tokio::spawn(session.run(request.into_inner()));
         self.tasks.lock().unwrap().push(task.abort_handle());
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))

@@ -107,6 +107,30 @@ async fn past_a_drains_deadline_it_goes_on_reporting_until_the_last_job_has_ende
 }
 
 #[tokio::test]
+async fn a_worker_that_is_started_again_in_its_pod_works_again_unless_a_drain_was_ordered() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    let agent = Agent::start(&coordinator, &["--sidecar"]).await;
+    agent.pool(2).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"1"}"#).await.0, 200);
+    // A kubelet whose liveness probe fails runs the hook, ends the container and starts another.
+    assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 0})));
+    coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
+    coordinator.forget();
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"2"}"#).await.0, 200);
+    let told = coordinator.hear("a report", report).await;
+    assert_eq!((told.drain, told.pool), (DrainPhase::Working, None));
+    agent.pool(2).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+
+    coordinator.drain();
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"3"}"#).await.0, 200);
+    assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 0})));
+    assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 409);
+}
+
+#[tokio::test]
 async fn the_port_for_health_serves_health_and_metrics_and_no_worker_api() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);

@@ -286,6 +286,12 @@ impl World {
                 self.cover.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
                 self.leave(pod);
             }
+            Effect::Resumed => {
+                // Only its worker's container was started again.
+                let was_left = std::mem::replace(&mut self.pods[pod].left, false);
+                self.cover.hit(if was_left { "drained agent resumed" } else { "agent resumed" });
+                self.pods[pod].leaving = false;
+            }
             Effect::DrainOverdue { .. } => self.cover.hit("drain overdue"),
             Effect::Superseded => {
                 self.cover.hit("agent superseded");
@@ -299,7 +305,9 @@ impl World {
     fn leave(&mut self, pod: usize) {
         self.pods[pod].left = true;
         self.pods[pod].leaving = true;
-        self.crash_agent(pod, true, None);
+        if !self.pods[pod].stays {
+            self.crash_agent(pod, true, None);
+        }
         let grace = self.rng.u64(0..self.profile.ttl_real());
         self.after(grace, Happening::EndPod { pod });
     }
@@ -340,6 +348,7 @@ impl World {
             Notice::JobBegan(_) => "job began",
             Notice::JobEnded(_) => "job ended",
             Notice::DrainStarted => "agent began to drain",
+            Notice::DrainOver => "agent drains no more",
             Notice::JournalFailed(_) => "journal failed",
             Notice::Offence(_) => "agent saw an offence",
             Notice::IncarnationRaised(_) => "incarnation raised",

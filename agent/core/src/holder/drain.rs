@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_types::Moment;
 
 use super::{Drain, Holder};
-use crate::effect::{Effect, Notice, WakeReason, Wakeup};
-use crate::journal::{Journal, Record};
+use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
+use crate::journal::{Journal, JournalError, Record};
 
 /// The drain's deadline where neither the agent's flags nor a coordinator has given one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
@@ -36,6 +36,34 @@ impl<J: Journal> Holder<J> {
         self.changed();
         self.beat(now);
         self.check_drain(now);
+    }
+
+    /// The coordinator wants a drain.
+    pub(super) fn drain_by_order(&mut self, now: Moment) {
+        self.drain(now);
+        if !self.drain_ordered {
+            self.drain_ordered = true;
+            self.write_if_possible(&Record::DrainOrdered);
+        }
+    }
+
+    /// The worker was started anew beside an agent that stays. A drain that its hook began was for
+    /// the process before, which did not end with its pod, and so it is over; one that the
+    /// coordinator wants goes on.
+    pub(super) fn resume(&mut self, now: Moment) -> Result<(), JournalError> {
+        if !self.config.stays || !self.draining() || self.drain_ordered {
+            return Ok(());
+        }
+        self.write(&Record::DrainOver)?;
+        // It was told as not in effect, and is the coordinator's to grant anew.
+        self.pool = None;
+        self.owed.retain(|record| *record != Record::Draining);
+        self.drain = Drain::Working;
+        self.notice(Notice::DrainOver);
+        self.effects.push_back(Effect::Resumed);
+        // A coordinator takes it from a report only that a worker drains no more.
+        self.redial(Target::Next, now);
+        Ok(())
     }
 
     pub(super) fn drain_wakeup(&self) -> Option<Wakeup> {

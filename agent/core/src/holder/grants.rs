@@ -261,7 +261,7 @@ impl<J: Journal> Holder<J> {
         }
         self.terms = Some(grant.terms);
         if grant.drain {
-            self.drain(now);
+            self.drain_by_order(now);
         }
         if joined {
             self.first_beat_at(now + grant.terms.beat);

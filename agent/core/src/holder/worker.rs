@@ -10,7 +10,8 @@ use crate::lease::Refused;
 
 impl<J: Journal> Holder<J> {
     /// The worker's process says that it starts, and how many jobs already run in it. A new
-    /// start id ends the jobs of the process before, and gives its streams back. The same start id
+    /// start id ends the jobs of the process before, gives its streams back, and beside an agent that
+    /// stays ends a drain that the coordinator did not order. The same start id
     /// again, with fewer jobs, tells that jobs have ended which its agent knows no id of.
     ///
     /// # Errors
@@ -25,6 +26,7 @@ impl<J: Journal> Holder<J> {
             return self.fewer_unnamed(running, now);
         }
         at_most(running)?;
+        self.resume(now)?;
         // One record: a process that dies between two must not leave jobs that nobody counts.
         self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);

@@ -160,7 +160,7 @@ impl Core {
         let floor_wanted = cluster.spec.floor;
         let Role::Leads(term) = &mut self.role else { return None };
         let account = term.ledger.account(key)?;
-        let (size, committed) = (account.size(), account.committed());
+        let (size, committed) = (account.size_kept(), account.committed());
         let known = account.unknown.is_none() && account.exposure.jobs_max >= target;
         let most = if known { committed.saturating_add(*free) } else { size };
         let wanted = target.min(most.max(size));

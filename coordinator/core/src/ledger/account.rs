@@ -90,6 +90,16 @@ impl Account {
         self.pool.map_or(0, |pool| pool.size)
     }
 
+    /// The pool size that it may keep without a free slot: what was last granted, and where that
+    /// is not sure, no more than it may be using. What was told may have fallen since, and its
+    /// slots may be another's.
+    pub(crate) fn size_kept(&self) -> u32 {
+        match self.size_unsure {
+            true => self.size().min(self.committed()),
+            false => self.size(),
+        }
+    }
+
     pub(crate) fn running(&self) -> u32 {
         match self.jobs {
             Jobs::Unknown => 0,

@@ -1,0 +1,185 @@
+//! What an agent costs: the size of its program and image, and what a running one takes of memory
+//! and processor, idle and with a thousand streams, beside a real coordinator.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::toolbox;
+
+const HELP: &str = "\
+Measures what an agent costs, with the command that shows each figure.
+
+Usage: cargo bench -p tests --bench agent [-- OPTIONS]
+
+Options:
+  --program FILE  the agent (default: the one that was built beside this)
+  --seconds N     look at each agent for N seconds (default 30)
+  -h, --help      print this
+
+Rows:
+  program      the agent's file; the aim is 10 MB
+  image        the archive that `make images` packs; left out where it was not made
+  resident     what of it is in memory; the aim is 8 MiB
+  of its own   of that, what no file stands behind
+  processor    share of one core while nothing happens but its lease's renewal; the aim is 0.1 %
+  wake-ups     how often it was run in that time, a second";
+
+/// Streams of the agent that has many.
+const STREAMS: usize = 1_000;
+
+fn main() {
+    let Options { program, seconds } = match Options::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => return println!("{HELP}"),
+        Err(message) => {
+            eprintln!("agent: {message} (try --help)");
+            std::process::exit(2);
+        }
+    };
+    println!("agent, each looked at for {seconds} s\n");
+    size("program", &program);
+    let image = toolbox::root().join(".cache/images/leasehold-agent.tar");
+    match image.exists() {
+        true => size("image", &image),
+        false => println!("  {:<24} left out: `make images` packs it", "image"),
+    }
+    for (name, streams) in [("idle", 0), ("1,000 streams", STREAMS)] {
+        let coordinator = Coordinator::start(&[("bench.yaml", &manifest(streams))]);
+        let agent = start(&program, &coordinator);
+        eventually("all leases", || holds(&agent, streams).then_some(()));
+        measure(name, &agent, Duration::from_secs(seconds));
+    }
+}
+
+struct Options {
+    program: PathBuf,
+    seconds: u64,
+}
+
+impl Options {
+    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let (mut program, mut seconds) = (None, 30);
+        let mut args = args.filter(|arg| arg != "--bench");
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value"));
+            match arg.as_str() {
+                "-h" | "--help" => return Ok(None),
+                // Cargo runs this in the tests' folder.
+                "--program" => program = Some(toolbox::root().join(value()?)),
+                "--seconds" => {
+                    let text = value()?;
+                    let number = text.parse().ok().filter(|number| *number > 0);
+                    seconds = number.ok_or_else(|| format!("{text:?} is no number of seconds"))?;
+                }
+                other => return Err(format!("unknown option {other:?}")),
+            }
+        }
+        let program = program.unwrap_or_else(|| toolbox::binary("leasehold-agent"));
+        match program.is_file() {
+            true => Ok(Some(Self { program, seconds })),
+            false => Err(format!("{} is not there", program.display())),
+        }
+    }
+}
+
+/// An agent that is run from this file.
+fn start(program: &Path, coordinator: &Coordinator) -> Agent {
+    let api = free_address();
+    let usual = coordinator.agent_command("bench", "worker-0", api);
+    let mut command = Command::new(program);
+    command.args(usual.get_args()).arg("--sidecar");
+    let log = coordinator.folder().join("worker-0.log");
+    Agent { process: Process::start(&mut command, &log), api }
+}
+
+fn manifest(streams: usize) -> String {
+    let mut text = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
+                    metadata: {name: bench}\nspec: {maxJobs: 4, maxJobsPerWorker: 4}\n"
+        .to_owned();
+    if streams > 0 {
+        text += "---\napiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\n\
+                 metadata: {name: events}\nspec:\n  cluster: bench\n  streams:\n";
+    }
+    for stream in 0..streams {
+        let _ = writeln!(text, "  - name: events-of-customer-{stream}");
+    }
+    text
+}
+
+/// Whether it has its pool and every stream.
+fn holds(agent: &Agent, streams: usize) -> bool {
+    let wanted =
+        ["leasehold_agent_pool_size 4".into(), format!("leasehold_agent_streams {streams}")];
+    let answer = get(agent.api, "/metrics").map(|(_, text)| text).unwrap_or_default();
+    wanted.iter().all(|line| answer.lines().any(|it| it == line))
+}
+
+fn measure(name: &str, agent: &Agent, span: Duration) {
+    // A worker has read its lease: what that takes is there.
+    let lease = get(agent.api, "/v1/lease").expect("the lease");
+    assert_eq!(lease.0, 200, "{}", lease.1);
+    let proc = Path::new("/proc").join(agent.process.id().to_string());
+    let (ran, woken, begun) = (ran(&proc), woken(&proc), Instant::now());
+    std::thread::sleep(span);
+    let took = begun.elapsed().as_secs_f64();
+    let share = (self::ran(&proc) - ran) / took * 100.0;
+    let wakeups = (self::woken(&proc) - woken) / took;
+    let memory = |field: &str| status(&proc, field) / 1024.0;
+    println!("\n{name}");
+    let status = "/proc/PID/status";
+    let rows = [
+        ("resident", format!("{:.1} MiB", memory("VmRSS:")), format!("grep VmRSS {status}")),
+        ("of its own", format!("{:.1} MiB", memory("RssAnon:")), format!("grep RssAnon {status}")),
+        ("processor", format!("{share:.3} %"), "cut -d' ' -f1 /proc/PID/schedstat".into()),
+        ("wake-ups", format!("{wakeups:.1} /s"), format!("grep ctxt {status}")),
+    ];
+    for (what, figure, command) in rows {
+        row(what, &figure, &command);
+    }
+}
+
+fn size(what: &str, file: &Path) {
+    let bytes = std::fs::metadata(file).expect("the file's size").len();
+    let figure = format!("{:.1} MB", bytes as f64 / 1e6);
+    let shown = file.strip_prefix(toolbox::root()).unwrap_or(file);
+    row(what, &figure, &format!("stat -c %s {}", shown.display()));
+}
+
+fn row(what: &str, figure: &str, command: &str) {
+    println!("  {what:<12} {figure:>11}   {command}");
+}
+
+/// Seconds that its threads were run.
+fn ran(proc: &Path) -> f64 {
+    sum_of_threads(proc, |thread| {
+        let text = read(&thread.join("schedstat"));
+        let nanos = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+        nanos.expect("nanoseconds first") / 1e9
+    })
+}
+
+/// How often its threads were run.
+fn woken(proc: &Path) -> f64 {
+    sum_of_threads(proc, |thread| {
+        status(thread, "voluntary_ctxt_switches:") + status(thread, "nonvoluntary_ctxt_switches:")
+    })
+}
+
+fn sum_of_threads(proc: &Path, of: impl Fn(&Path) -> f64) -> f64 {
+    let threads = std::fs::read_dir(proc.join("task")).expect("its threads");
+    threads.map(|thread| of(&thread.expect("a thread").path())).sum()
+}
+
+/// A number of `/proc/PID/status`.
+fn status(of: &Path, field: &str) -> f64 {
+    let text = read(&of.join("status"));
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
