@@ -22,7 +22,7 @@ use crate::link;
 use crate::metrics::Metrics;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
-use crate::worker::file::FileWorker;
+use crate::worker::file::{FileWorker, Remembered};
 use supervised::Supervised;
 
 /// Runs the agent and says how this process is to end.
@@ -61,7 +61,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let forgot = memory.incarnation.is_none();
+    let obeyed = memory.count.map_or(0, |(_, obeyed)| obeyed);
+    let remembered = memory.incarnation.map(|_| Remembered { pool_size: obeyed });
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -75,7 +76,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             let name = who.worker.to_string();
             let (door, adapter) = (door.clone(), adapter.clone());
             let (reaper, child) = (reaper.clone(), child_pid.clone());
-            tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+            tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, remembered).run());
         }
     }
     let code = match config.child.clone() {

@@ -11,6 +11,8 @@ mod coordinator;
 mod drain;
 #[path = "agent/file.rs"]
 mod file;
+#[path = "agent/file_pool.rs"]
+mod file_pool;
 #[path = "agent/input.rs"]
 mod input;
 #[path = "agent/journal.rs"]
