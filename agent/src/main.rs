@@ -1,9 +1,13 @@
-//! Leasehold's agent as a program: parses its command line and runs.
+//! Leasehold's agent as a program: parses its command line and runs, unless it was started in one
+//! of the small parts that the adapter `process` gives it.
 
 use std::process::ExitCode;
 
 use leasehold_agent::{config, run};
 
 fn main() -> ExitCode {
+    if let Some(code) = run::part() {
+        return code;
+    }
     run::main(config::Config::parse())
 }

@@ -21,5 +21,7 @@ mod journal;
 mod link;
 #[path = "agent/process.rs"]
 mod process;
+#[path = "agent/programs.rs"]
+mod programs;
 #[path = "agent/worker_api.rs"]
 mod worker_api;
