@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -49,6 +50,7 @@ pub struct Coordinator {
     wanted: watch::Sender<Wanted>,
     heard: watch::Sender<Vec<AgentMessage>>,
     tasks: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
+    sessions: Arc<AtomicU64>,
 }
 
 impl Coordinator {
@@ -76,7 +78,8 @@ impl Coordinator {
         let address = listener.local_addr().unwrap();
         let (wanted, _) = watch::channel(Wanted::default());
         let (heard, _) = watch::channel(Vec::new());
-        let this = Self { address, epoch, wanted, heard, tasks: Arc::default() };
+        let this =
+            Self { address, epoch, wanted, heard, tasks: Arc::default(), sessions: Arc::default() };
         let server = server
             .add_service(SessionServiceServer::new(this.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -275,10 +278,12 @@ impl SessionService for Coordinator {
         request: Request<Streaming<wire::OpenSessionRequest>>,
     ) -> Result<Response<Self::OpenSessionStream>, Status> {
         let (out, answers) = mpsc::channel(64);
+        let sessions = self.sessions.fetch_add(1, Relaxed);
         let session = Session {
             coordinator: self.clone(),
             out,
-            number: GrantNumber(0),
+            // An agent that comes again knows the numbers of its last session.
+            number: GrantNumber(sessions << 32),
             nonce: Nonce(0),
             new: false,
         };

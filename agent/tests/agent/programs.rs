@@ -63,6 +63,14 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        let files = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        for file in files.filter(|path| path.extension().is_some_and(|it| it == "starts")) {
+            let text = read(&file);
+            let pids = text.lines().filter_map(|line| line.split(' ').next_back()?.parse().ok());
+            for pid in pids.filter_map(Pid::from_raw) {
+                let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+            }
+        }
         let doubles = read(&self.path("doubles"));
         assert!(doubles.is_empty() || std::thread::panicking(), "two at once: {doubles}");
     }
@@ -74,6 +82,12 @@ const IGNORE: &str = "trap '' TERM; while :; do sleep 0.02; done";
 fn runs(pid: Pid) -> bool {
     let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
     test_kill_process(pid).is_ok() && !stat.contains(") Z ")
+}
+
+async fn guard_of(agent: &Agent) -> Pid {
+    let line = agent.log.line("a guard has started").await;
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    Pid::from_raw(i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
 }
 
 async fn lease_is_gone(agent: &Agent) {
@@ -169,12 +183,13 @@ async fn a_killed_agents_programs_are_adopted_by_its_successor() {
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
     let token = coordinator.grant("cars", "a", false);
     let pid = stage.started("a", 1).await;
+    let guard = guard_of(&agent).await;
     agent.kill().await;
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
     agent.log.line("adopted").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
-    // The guard of the agent before would end it with the lease that it knew.
-    tokio::time::sleep(super::coordinator::TERMS.ttl).await;
+    // The guard of the agent before, which would end it with the lease that it knew, is gone.
+    until("it has ended", || !runs(guard)).await;
     assert!(runs(pid), "it was ended, though its lease was renewed\n{}", agent.log.text());
     assert_eq!(stage.starts("a").len(), 1);
     coordinator.revoke("cars", "a");
@@ -286,10 +301,7 @@ async fn a_guard_that_is_killed_is_replaced() {
     let agent = stage.agent(&coordinator, &[], IGNORE).await;
     coordinator.grant("cars", "a", false);
     let pid = stage.started("a", 1).await;
-    let line: serde_json::Value =
-        serde_json::from_str(&agent.log.line("a guard has started").await).unwrap();
-    let guard = i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap();
-    kill_process(Pid::from_raw(guard).unwrap(), Signal::KILL).unwrap();
+    kill_process(guard_of(&agent).await, Signal::KILL).unwrap();
     agent.log.line("another one is started").await;
     until("it has started", || agent.log.count("a guard has started") == 2).await;
     assert!(runs(pid));

@@ -142,6 +142,7 @@ impl Supervisor {
                 Verdict::Release => looks.extend(self.release(&held, &stream).await),
                 Verdict::Terminate(why) => {
                     self.slot(&stream).terminate(&stream, why, clock::now());
+                    looks.push(clock::now() + GROUP_LOOK);
                 }
                 Verdict::Kill(why) => {
                     if self.slot(&stream).kill(&stream, why, clock::now()) {
