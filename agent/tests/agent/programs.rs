@@ -90,10 +90,6 @@ async fn guard_of(agent: &Agent) -> Pid {
     Pid::from_raw(i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
 }
 
-async fn lease_is_gone(agent: &Agent) {
-    agent.ask_until("/v1/lease", |lease| lease["streams"].as_array().unwrap().is_empty()).await;
-}
-
 #[tokio::test]
 async fn each_stream_has_a_program_with_its_token_and_it_is_released_once_all_of_it_has_ended() {
     let stage = Stage::new();
@@ -168,11 +164,9 @@ async fn a_stopped_agents_programs_end_with_their_leases_by_the_guard() {
     until("the guard has killed it", || !runs(pid)).await;
     assert!(stage.is_free("a"));
     agent.signal(Signal::CONT);
-    // Its lease is over, and it may be granted again.
-    lease_is_gone(&agent).await;
+    // It may have been in time to renew its lease; whatever it holds next has a program.
     let token = coordinator.grant("cars", "a", false).to_string();
-    stage.started("a", 2).await;
-    assert_eq!(stage.starts("a").last().unwrap()[2], token);
+    until("a program runs again", || stage.starts("a").iter().any(|it| it[2] == token)).await;
 }
 
 #[tokio::test]

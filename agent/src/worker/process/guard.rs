@@ -89,11 +89,10 @@ fn watch(said: &Receiver<Said>, mut answers: UnixStream) {
                 guarded.group.signal(Signal::KILL);
             }
         }
-        if alone {
-            table.groups.retain(|guarded| guarded.group.exists());
-            if table.groups.is_empty() {
-                return;
-            }
+        // A group that has ended is over for good.
+        table.groups.retain(|it| !(alone || it.is_over(now)) || it.group.exists());
+        if alone && table.groups.is_empty() {
+            return;
         }
     }
 }
@@ -102,7 +101,7 @@ fn pause(table: &Table, alone: bool, now: Moment) -> Duration {
     let ends = table.groups.iter().filter_map(|guarded| guarded.end);
     let next = ends.map(|end| Moment(end).since(now)).min();
     let most = if alone { LOOK_ALONE } else { LOOK };
-    // What is over is killed again, should it not have ended; but not at every turn.
+    // What is over and has not ended is killed again; but not at every turn.
     next.map_or(most, |next| next.clamp(Duration::from_millis(20), most))
 }
 

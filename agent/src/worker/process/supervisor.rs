@@ -54,9 +54,8 @@ pub(super) struct Supervisor {
     /// The guard of the agent before, which ends what it does not know to be renewed.
     old_guard: Option<Group>,
     slots: BTreeMap<StreamKey, Slot>,
-    /// One message for each program that runs, so that there are never more than programs.
-    tell_end: mpsc::UnboundedSender<Ended>,
-    ends: mpsc::UnboundedReceiver<Ended>,
+    tell_end: mpsc::Sender<Ended>,
+    ends: mpsc::Receiver<Ended>,
     /// Nothing is started before this moment.
     retry_at: Option<Moment>,
 }
@@ -73,7 +72,7 @@ impl Supervisor {
             slot.program = Some(Program::new(group, token, true, now));
             (stream, slot)
         };
-        let (tell_end, ends) = mpsc::unbounded_channel();
+        let (tell_end, ends) = mpsc::channel(PROGRAMS_MAX);
         let rules = Rules { grace: setting.adapter.grace, kill: setting.adapter.kill };
         Self {
             record: leftovers.record,
@@ -205,7 +204,8 @@ impl Supervisor {
         }
         self.tell_figures(held, supplied.err());
         // More may wait than are started in one go.
-        self.retry_at.or((starts.len() > STARTS_MAX).then_some(now))
+        let more = starts.len() > STARTS_MAX && self.running() < PROGRAMS_MAX;
+        self.retry_at.or(more.then_some(now))
     }
 
     async fn start(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> anyhow::Result<()> {
@@ -250,7 +250,7 @@ impl Supervisor {
         let (tell, key) = (self.tell_end.clone(), stream.clone());
         tokio::spawn(async move {
             if let Ok(exit) = process.exit.await {
-                let _ = tell.send((key, pid, exit));
+                let _ = tell.send((key, pid, exit)).await;
             }
         });
         let group = Group::of(process.pid).context("a process has ended at once")?;
