@@ -128,9 +128,9 @@ fn workers_that_read_their_pool_size_keep_the_cap_while_sizes_move() {
     eventually("smaller pools", || (sizes(&pairs).iter().sum::<u64>() <= 2).then_some(()));
     eventually("the jobs above it to end", || {
         let (_, metrics) = get(coordinator.http, "/metrics")?;
-        let name = "leasehold_slots_committed{cluster=\"builds\"} ";
-        let committed = metrics.lines().find_map(|line| line.strip_prefix(name))?;
-        (committed.parse::<f64>().ok()? <= 2.0).then_some(())
+        let line = metrics.lines().find(|line| line.starts_with("leasehold_slots_committed{"))?;
+        let committed: f64 = line.rsplit_once(' ')?.1.parse().ok()?;
+        (committed <= 2.0).then_some(())
     });
     let before = journal(folder).lines().count();
     lines(30);

@@ -13,7 +13,7 @@ const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
 metadata: {name: feeds}
-spec: {maxJobs: 0, maxJobsPerWorker: 1, lease: {ttl: 4s}}
+spec: {maxJobs: 0, maxJobsPerWorker: 1, lease: {ttl: 6s}}
 ---
 apiVersion: leasehold.dev/v1alpha1
 kind: StreamSet
