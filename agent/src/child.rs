@@ -144,7 +144,7 @@ impl Nursery {
 
 /// When a process started, in the kernel's ticks since boot (field 22 of its stat); none where it
 /// does not run.
-fn start_time(pid: Pid) -> Option<String> {
+pub(crate) fn start_time(pid: Pid) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     // The second field is the program's name in brackets, which may hold anything.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use leasehold_types::{ClusterName, WorkerName};
 
-pub use adapter::{Adapter, FileAdapter, SignalTo, TakenUp};
+pub use adapter::{Adapter, FileAdapter, FilePool, ProcessAdapter, SignalTo, TakenUp};
 use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
 pub use args::{LogFormat, Restart};
 pub use errand::{AgentUrl, Errand};
@@ -177,7 +177,15 @@ fn check(args: RunArgs) -> Result<Config, String> {
              Listen on 127.0.0.1 or [::1], or add --listen-anywhere"
         ));
     }
-    let child = (!args.command.is_empty()).then(|| Child {
+    let adapter = args.adapter.check(&args.command)?;
+    let per_stream = matches!(adapter, Adapter::Process(_));
+    if per_stream && (args.restart.is_some() || args.child_grace.is_some() || args.child_kill) {
+        return Err("--restart, --child-grace and --child-kill are for a worker that is COMMAND; \
+                    with --adapter process COMMAND is the program of one stream: it is always \
+                    started again, and --process-grace and --process-kill are for its end"
+            .into());
+    }
+    let child = (!per_stream && !args.command.is_empty()).then(|| Child {
         command: args.command,
         restart: args.restart.unwrap_or(Restart::Never),
         grace: args.child_grace.unwrap_or(CHILD_GRACE),
@@ -196,7 +204,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         listen: args.listen,
         listen_anywhere: args.listen_anywhere,
         socket: args.socket.map(|path| Socket { path, mode }),
-        adapter: args.adapter.check(child.is_some())?,
+        adapter,
         drain_deadline: args.drain_deadline,
         sidecar: args.sidecar,
         health_listen: args.health_listen,
@@ -247,6 +255,9 @@ mod tests {
         }
         let child = parse("--restart on-failure -- sh -c true").expect("a child");
         assert_eq!(child.child.expect("it is there").restart, Restart::OnFailure);
+        let streams = parse("--adapter process -- feed {stream}").expect("a program");
+        assert_eq!(streams.child, None, "it is no worker, but one stream's program");
+        assert!(streams.adapter.stops_worker());
     }
 
     #[test]
@@ -267,6 +278,11 @@ mod tests {
             ("--adapter file --file-path x --file-pid p", "--file-signal"),
             ("--adapter file --file-path x --file-signal KILL --file-pid p", "KILL"),
             ("--adapter file --file-path x --file-command a --file-settle 1s", "--file-settle"),
+            ("--file-count c", "--file-pool"),
+            ("--file-pool", "--adapter file"),
+            ("--adapter process", "COMMAND"),
+            ("--process-kill -- true", "--adapter process"),
+            ("--adapter process --restart always -- true", "--process-grace"),
             ("--restart always", "COMMAND"),
             ("--child-kill", "COMMAND"),
             ("--sidecar -- sh", "--sidecar"),

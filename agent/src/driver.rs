@@ -69,6 +69,8 @@ pub(crate) struct Driver {
     drain: Drain,
     metrics: Arc<Metrics>,
     notices: Notices,
+    /// How long a lease lasts from one renewal on.
+    ttl: Option<Duration>,
     stopping: bool,
 }
 
@@ -131,6 +133,7 @@ impl Driver {
             },
             notices: Notices::new(metrics.clone()),
             metrics: metrics.clone(),
+            ttl: None,
             stopping: false,
         };
         (driver, Door::new(command_sender, changes_seen, outcome_seen, metrics))
@@ -213,6 +216,7 @@ impl Driver {
             CoordinatorMessage::Grant(grant) => grant.terms,
             CoordinatorMessage::Refusal(_) => return,
         };
+        self.ttl = Some(terms.ttl);
         if !self.drain.fixed {
             self.drain.limit = Some(terms.drain_deadline);
         }
@@ -224,7 +228,7 @@ impl Driver {
         match command {
             Command::Lease { reply } => {
                 let lease = Arc::new(self.holder.lease(now));
-                let _ = reply.send(Snapshot { lease, now });
+                let _ = reply.send(Snapshot { lease, now, ttl: self.ttl });
             }
             Command::Peek { reply } => {
                 let _ = reply.send(self.holder.peek(now));

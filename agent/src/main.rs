@@ -1,4 +1,5 @@
-//! Leasehold's agent as a program: parses its command line and runs.
+//! Leasehold's agent as a program: parses its command line and runs, unless it was started in one
+//! of the small parts that the adapter `process` gives it.
 
 use std::process::ExitCode;
 
@@ -6,6 +7,9 @@ use leasehold_agent::config::Invocation;
 use leasehold_agent::{drain, run};
 
 fn main() -> ExitCode {
+    if let Some(code) = run::part() {
+        return code;
+    }
     match Invocation::parse() {
         Invocation::Run(config) => run::main(*config),
         Invocation::Drain(errand) => drain::main(&errand),

@@ -21,6 +21,14 @@ pub(crate) struct Metrics {
     pub(crate) file_failures: AtomicU64,
     /// The version of the lease that the worker's file shows.
     pub(crate) file_shows: AtomicU64,
+    /// Streams whose program runs, and those that wait for theirs to start.
+    pub(crate) processes: AtomicU64,
+    pub(crate) processes_missing: AtomicU64,
+    /// Programs that ended by themselves, and those that had to be killed.
+    pub(crate) process_exits: AtomicU64,
+    pub(crate) process_kills: AtomicU64,
+    /// Why a stream's program cannot be started.
+    process_problem: Mutex<Option<String>>,
     /// Why the worker's file is not as it should be.
     file_problem: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
@@ -38,11 +46,19 @@ impl Metrics {
         *self.file_problem.lock().expect("nobody panics while setting it") = problem;
     }
 
+    /// Says why a stream's program cannot be started; none where all can.
+    pub(crate) fn set_process_problem(&self, problem: Option<String>) {
+        *self.process_problem.lock().expect("nobody panics while setting it") = problem;
+    }
+
     /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
     /// it once: an outage of the coordinator later must not take every worker out of service.
     pub(crate) fn unready(&self) -> Option<String> {
         if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
             return Some(format!("the worker's file could not be written: {problem}"));
+        }
+        if let Some(problem) = self.process_problem.lock().expect("see above").clone() {
+            return Some(problem);
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
@@ -69,6 +85,14 @@ impl Metrics {
         let count = self.file_failures.load(Relaxed);
         one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
         one("file_ok", "gauge", "0 while the worker's file is out of date.", u64::from(file_ok));
+        let count = self.processes.load(Relaxed);
+        one("processes", "gauge", "Streams whose program runs.", count);
+        let count = self.processes_missing.load(Relaxed);
+        one("processes_missing", "gauge", "Streams that wait for their program to start.", count);
+        let count = self.process_exits.load(Relaxed);
+        one("process_exits_total", "counter", "Programs that ended by themselves.", count);
+        let count = self.process_kills.load(Relaxed);
+        one("process_kills_total", "counter", "Programs that were ended by SIGKILL.", count);
         let _ = writeln!(
             out,
             "# HELP leasehold_agent_begin_refused_total Jobs that were not let begin.\n\

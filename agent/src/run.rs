@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use leasehold_agent_core::Memory;
-use leasehold_types::WorkerKey;
+use leasehold_types::{StreamKey, Token, WorkerKey};
 
 use crate::api::Listeners;
 use crate::child::{ChildPid, Nursery};
+use crate::clock;
 use crate::config::{Adapter, Config};
 use crate::driver::{Door, Driver, Gone, Outcome};
 use crate::init::Reaper;
@@ -23,8 +24,16 @@ use crate::metrics::Metrics;
 use crate::share;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
-use crate::worker::file::FileWorker;
+use crate::worker::file::{FileWorker, Remembered};
+use crate::worker::process::{self, Leftovers, ProcessWorker};
 use supervised::Supervised;
+
+/// Does the part that another agent has started this process for, by the name that it was called
+/// by; none where it is an agent itself.
+#[must_use]
+pub fn part() -> Option<ExitCode> {
+    process::part(std::env::args_os())
+}
 
 /// Runs the agent and says how this process is to end.
 #[must_use]
@@ -71,7 +80,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let forgot = memory.incarnation.is_none();
+    let leftovers = leftovers(&config, &memory, state_dir.as_ref()).await?;
+    let obeyed = memory.count.map_or(0, |(_, obeyed)| obeyed);
+    let remembered = memory.incarnation.map(|_| Remembered { pool_size: obeyed });
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -79,13 +90,24 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     tracing::info!(%address, worker = %who, "the worker API listens");
 
     let child_pid = ChildPid::default();
+    let mut programs = None;
     match &config.adapter {
         Adapter::Api => {}
+        Adapter::Process(adapter) => {
+            programs = Some(ProcessWorker::start(process::Setting {
+                adapter: adapter.clone(),
+                environment: environment(&config, &who, address),
+                door: door.clone(),
+                reaper: reaper.clone(),
+                leftovers,
+                forgot: remembered.is_none(),
+            }));
+        }
         Adapter::File(adapter) => {
             let name = who.worker.to_string();
             let (door, adapter) = (door.clone(), adapter.clone());
             let (reaper, child) = (reaper.clone(), child_pid.clone());
-            tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+            tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, remembered).run());
         }
     }
     let code = match config.child.clone() {
@@ -99,6 +121,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             Supervised::new(door.clone(), nursery, signals).run().await
         }
     };
+    if let Some(programs) = programs {
+        programs.stop().await?;
+    }
     door.stop().await;
     drop(door);
     let stopped = driver.await;
@@ -122,6 +147,22 @@ fn remember(
     let dir = StateDir::open(path)?;
     let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
+}
+
+/// What the adapter `process` of an agent before this one has left running, if it was that one's:
+/// only what the journal claims and this agent minds is let run.
+async fn leftovers(
+    config: &Config,
+    memory: &Memory,
+    dir: Option<&StateDir>,
+) -> anyhow::Result<Leftovers> {
+    let minds = matches!(config.adapter, Adapter::Process(_));
+    let now = clock::now();
+    let claimed = |stream: &StreamKey, token: Token| {
+        let held = memory.streams.get(stream).filter(|held| minds && held.token == token);
+        held.is_some_and(|it| it.pinned || it.lapses.unwrap_or(memory.renewed_until) > now)
+    };
+    Leftovers::find(dir, claimed).await
 }
 
 /// What the child is told.

@@ -3,6 +3,7 @@
 
 pub(crate) mod api;
 pub(crate) mod file;
+pub(crate) mod process;
 mod view;
 
 use leasehold_agent_core::Refused;

@@ -13,6 +13,8 @@ mod drain;
 mod errand;
 #[path = "agent/file.rs"]
 mod file;
+#[path = "agent/file_pool.rs"]
+mod file_pool;
 #[path = "agent/input.rs"]
 mod input;
 #[path = "agent/journal.rs"]
@@ -21,6 +23,8 @@ mod journal;
 mod link;
 #[path = "agent/process.rs"]
 mod process;
+#[path = "agent/programs.rs"]
+mod programs;
 #[path = "agent/sidecar.rs"]
 mod sidecar;
 #[path = "agent/worker_api.rs"]

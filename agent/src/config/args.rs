@@ -23,6 +23,10 @@ Examples:
   leasehold-agent run --coordinator a:7400 --cluster swarm --worker w1 --state-dir ./w1 \\
       --adapter file --file-path config.yml --file-signal HUP --file-pid worker.pid
 
+  # One process for each stream, with its name and token in the environment
+  leasehold-agent run --coordinator a:7400 --cluster feeds --worker w1 --state-dir ./w1 \\
+      --adapter process -- ./feed --topic {stream}
+
   # What the worker may do now; one job
   curl 127.0.0.1:7411/v1/lease
   curl -X PUT '127.0.0.1:7411/v1/jobs/build-1?wait_ms=5000'
@@ -157,7 +161,8 @@ pub(super) struct RunArgs {
     /// How log lines are written to stderr
     #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
-    /// The worker, started as this agent's child once the worker API listens
+    /// The worker, started as this agent's child once the worker API listens; with --adapter
+    /// process the program of one stream
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<std::ffi::OsString>,
 }

@@ -43,6 +43,8 @@ pub(crate) struct Snapshot {
     pub(crate) lease: Arc<Lease>,
     /// The moment, which is after the question was asked.
     pub(crate) now: Moment,
+    /// How long a lease lasts from one renewal on, once a coordinator has told.
+    pub(crate) ttl: Option<Duration>,
 }
 
 /// The driver is no more.

@@ -1,10 +1,11 @@
-//! The adapter `file`: writes the worker's streams into k8s-swarm's `config.yml`, for a worker
-//! that only reads and reloads.
+//! The adapter `file`: writes the worker's streams, and its pool size where it wants that, into
+//! k8s-swarm's `config.yml`, for a worker that only reads and reloads.
 //!
-//! Invariant: a stream is released only when the file on disk does not name it any more and the
-//! worker has taken that up.
+//! Invariant: a stream is released, and a smaller pool size told, only when the file on disk says
+//! so and the worker has taken that up; a larger pool size is told before the file says it.
 
 mod config_yml;
+mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,6 +23,8 @@ use crate::child::ChildPid;
 use crate::config::{FileAdapter, SignalTo, TakenUp};
 use crate::driver::{Command, Door};
 use crate::init::Reaper;
+use config_yml::Entry;
+use pool::Pool;
 
 /// The wait after a failure, doubled with each up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(250);
@@ -40,8 +43,10 @@ pub(crate) struct FileWorker {
     child: ChildPid,
     /// This agent remembers nothing of its worker.
     forgot: bool,
-    /// The streams in the file on disk, as far as this agent has written it.
-    written: Option<BTreeSet<StreamName>>,
+    /// What the file on disk says, as far as this agent has written it.
+    written: Option<Entry>,
+    /// The worker's pool, where it reads its size in the file.
+    pool: Option<Pool>,
     version: u64,
     /// The worker has yet to be told of the last change.
     untold: bool,
@@ -52,23 +57,34 @@ pub(crate) struct FileWorker {
     retry_at: Option<Instant>,
 }
 
+/// What an agent remembers of a worker that reads a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remembered {
+    /// The pool size that it last kept to.
+    pub(crate) pool_size: u32,
+}
+
 impl FileWorker {
-    /// A writer for this worker's name in the file.
+    /// A writer for this worker's name in the file; without `remembered` this agent has no memory.
     pub(crate) fn new(
         worker: String,
         adapter: FileAdapter,
         door: Door,
         reaper: Reaper,
         child: ChildPid,
-        forgot: bool,
+        remembered: Option<Remembered>,
     ) -> Self {
+        let in_file = config_yml::pool_size_in(&adapter.path);
+        let obeyed = in_file.max(remembered.map_or(0, |remembered| remembered.pool_size));
+        let pool = adapter.pool.as_ref().map(|pool| Pool::new(pool.count.clone(), obeyed));
         Self {
             worker,
             adapter,
             door,
             reaper,
             child,
-            forgot,
+            forgot: remembered.is_none(),
+            pool,
             written: None,
             version: 0,
             untold: false,
@@ -81,8 +97,8 @@ impl FileWorker {
     /// Runs until the driver ends.
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
-        if self.forgot {
-            // A worker that only reads a file runs no jobs: somebody has to say so.
+        if self.forgot && self.pool.is_none() {
+            // A worker that reads only its streams runs no jobs: somebody has to say so.
             if let Err(why) = self.door.start_anew().await {
                 tracing::warn!(why, "that no jobs run could not be noted");
             }
@@ -90,25 +106,37 @@ impl FileWorker {
         let mut changes = self.door.changes();
         changes.mark_changed();
         loop {
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = until(self.next_look()) => {}
-            }
+            let put_off = tokio::select! {
+                changed = changes.changed() => match changed {
+                    Ok(()) => false,
+                    Err(_) => return,
+                },
+                () = until(self.next_look()) => self.retry_at.is_some_and(|at| at > Instant::now()),
+            };
             let Ok(snapshot) = self.door.lease().await else { return };
-            if let Err(error) = self.step(&snapshot.lease).await {
-                self.failed(&error);
-            } else {
-                self.failures = 0;
-                self.retry_at = None;
+            if !put_off {
+                match self.step(&snapshot.lease).await {
+                    Err(error) => self.failed(&error),
+                    Ok(()) => (self.failures, self.retry_at) = (0, None),
+                }
             }
             self.release(&snapshot.lease).await;
+            if let Err(error) = self.tell_count().await {
+                self.failed(&error);
+            }
         }
     }
 
     /// Brings the file up to date and tells the worker.
     async fn step(&mut self, lease: &Lease) -> anyhow::Result<()> {
         let held = lease.streams.iter().filter(|held| !lease.draining && held.revoked.is_none());
-        let wanted: BTreeSet<StreamName> = held.map(|held| held.stream.stream.clone()).collect();
+        let streams: BTreeSet<StreamName> = held.map(|held| held.stream.stream.clone()).collect();
+        let pool_size = self.pool.as_ref().map(|_| lease.pool.size);
+        if let (Some(pool), Some(size)) = (&mut self.pool, pool_size) {
+            pool.may_grow(size);
+            self.tell_count().await?;
+        }
+        let wanted = Entry { streams, pool_size };
         if self.written.as_ref() != Some(&wanted) {
             let written = self.write(&wanted).await;
             let problem = written.as_ref().err().map(|error| format!("{error:#}"));
@@ -119,6 +147,7 @@ impl FileWorker {
             written?;
             self.written = Some(wanted);
             self.untold = true;
+            self.pool.iter_mut().for_each(Pool::untold);
         }
         self.door.metrics().file_shows.store(lease.version, Relaxed);
         self.note_gone(lease);
@@ -130,12 +159,32 @@ impl FileWorker {
         for taken_up in self.gone.values_mut() {
             taken_up.get_or_insert(now);
         }
+        self.pool.iter_mut().for_each(|pool| pool.told(now));
         Ok(())
+    }
+
+    /// Tells the holder how many jobs run and which pool size the worker keeps to.
+    async fn tell_count(&mut self) -> anyhow::Result<()> {
+        let (settle, in_file) = (self.settle(), self.pool_size_in_file());
+        let Some(pool) = &mut self.pool else { return Ok(()) };
+        let (running, obeyed) = pool.look(in_file, settle, Instant::now());
+        let told = self.door.ask(|reply| Command::Count { running, obeyed, reply }).await;
+        match told {
+            Ok(Ok(())) | Err(_) => Ok(()),
+            Ok(Err(refused)) => bail!("{running} jobs under pool size {obeyed}: {refused:?}"),
+        }
+    }
+
+    /// The pool size in the file; before this agent has written it, no worker is said to keep to
+    /// less than was known.
+    fn pool_size_in_file(&self) -> u32 {
+        self.written.as_ref().map_or(u32::MAX, |written| written.pool_size.unwrap_or(0))
     }
 
     /// Finds the streams that are to be given back and that the file does not name.
     fn note_gone(&mut self, lease: &Lease) {
-        let named = self.written.iter().flatten().collect::<BTreeSet<_>>();
+        let written = self.written.iter().flat_map(|written| &written.streams);
+        let named = written.collect::<BTreeSet<_>>();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
         let back = back.filter(|held| !named.contains(&held.stream.stream));
         let keys: BTreeSet<StreamKey> = back.map(|held| held.stream.clone()).collect();
@@ -145,7 +194,7 @@ impl FileWorker {
         }
     }
 
-    async fn write(&mut self, wanted: &BTreeSet<StreamName>) -> anyhow::Result<()> {
+    async fn write(&mut self, wanted: &Entry) -> anyhow::Result<()> {
         let path = self.adapter.path.clone();
         let old = std::fs::read_to_string(&path).unwrap_or_default();
         if old == config_yml::render(&self.worker, wanted, self.version) {
@@ -157,7 +206,8 @@ impl FileWorker {
         let written = tokio::task::spawn_blocking(move || config_yml::replace(&path, &text)).await;
         written.context("writing")?.with_context(|| shown.clone())?;
         self.version = version;
-        tracing::info!(path = shown, version, streams = wanted.len(), "the worker's file changed");
+        let (streams, pool_size) = (wanted.streams.len(), wanted.pool_size);
+        tracing::info!(path = shown, version, streams, pool_size, "the worker's file changed");
         Ok(())
     }
 
@@ -238,11 +288,16 @@ impl FileWorker {
     /// When to look again though nothing changes.
     fn next_look(&self) -> Option<Instant> {
         let settle = self.settle();
-        let settled = self.gone.values().flatten().map(|at| *at + settle).min();
-        match (self.retry_at, settled) {
+        let gone = self.gone.values().flatten().map(|at| *at + settle);
+        let in_file = self.pool_size_in_file();
+        let smaller = self.pool.as_ref().and_then(|pool| pool.settles(in_file, settle));
+        let settled = gone.chain(smaller).min();
+        let next = match (self.retry_at, settled) {
             (Some(retry), Some(settled)) => Some(retry.max(settled)),
             (retry, settled) => retry.or(settled),
-        }
+        };
+        let counted = self.pool.as_ref().is_some_and(Pool::is_counted);
+        next.into_iter().chain(counted.then(|| Instant::now() + pool::LOOK)).min()
     }
 }
 

@@ -20,6 +20,15 @@ pub struct FileAdapter {
     pub signal: Option<(Signal, SignalTo)>,
     /// How it is known that the worker has taken up a change.
     pub taken_up: TakenUp,
+    /// The pool size is in the file too.
+    pub pool: Option<FilePool>,
+}
+
+/// The pool of a worker that reads its size in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePool {
+    /// Where the worker writes how many jobs run; without it as many as may.
+    pub count: Option<PathBuf>,
 }
 
 /// Whom the signal after a change goes to.
@@ -61,6 +70,13 @@ pub(super) struct FileArgs {
     #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "SPAN", value_parser = span::parse)]
     #[arg(conflicts_with = "file_command")]
     file_settle: Option<Duration>,
+    /// Write the pool size into the file too, as poolSize
+    #[arg(long, env = "LEASEHOLD_FILE_POOL")]
+    file_pool: bool,
+    /// A file in which the worker keeps the number of jobs that run. Without it a worker that has
+    /// taken up a smaller pool size must have ended the jobs above it
+    #[arg(long, env = "LEASEHOLD_FILE_COUNT", value_name = "FILE", requires = "file_pool")]
+    file_count: Option<PathBuf>,
 }
 
 impl FileArgs {
@@ -71,13 +87,15 @@ impl FileArgs {
             ("--file-signal", self.file_signal.is_some()),
             ("--file-command", self.file_command.is_some()),
             ("--file-settle", self.file_settle.is_some()),
+            ("--file-pool", self.file_pool),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
 
     /// The adapter, where its options make sense together.
     pub(super) fn check(self, has_child: bool) -> Result<FileAdapter, String> {
-        let Self { file_path, file_signal, file_pid, file_command, file_settle } = self;
+        let Self { file_path, file_signal, file_pid, file_command, file_settle, .. } = self;
+        let pool = self.file_pool.then_some(FilePool { count: self.file_count });
         let path = file_path.ok_or("--adapter file needs --file-path: the file to write")?;
         if path.file_name().is_none() {
             return Err(format!("--file-path {} names no file", path.display()));
@@ -94,7 +112,7 @@ impl FileArgs {
             Some(command) => TakenUp::Command(command),
             None => TakenUp::After(file_settle.unwrap_or(SETTLE)),
         };
-        Ok(FileAdapter { path, signal, taken_up })
+        Ok(FileAdapter { path, signal, taken_up, pool })
     }
 }
 

@@ -12,8 +12,17 @@ use leasehold_types::StreamName;
 /// The permissions of a file that was not there before.
 const MODE: u32 = 0o644;
 
+/// What the file tells the worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) streams: BTreeSet<StreamName>,
+    /// Where the worker reads its pool size here too.
+    pub(super) pool_size: Option<u32>,
+}
+
 /// The file's text.
-pub(super) fn render(worker: &str, streams: &BTreeSet<StreamName>, version: u64) -> String {
+pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
+    let Entry { streams, pool_size } = entry;
     let mut out = format!("workloads:\n  {}:\n", scalar(worker));
     match streams.is_empty() {
         true => out.push_str("    jobs: []\n"),
@@ -21,6 +30,9 @@ pub(super) fn render(worker: &str, streams: &BTreeSet<StreamName>, version: u64)
     }
     for stream in streams {
         let _ = writeln!(out, "      - {}", scalar(stream.as_str()));
+    }
+    if let Some(size) = pool_size {
+        let _ = writeln!(out, "    poolSize: {size}");
     }
     let _ = writeln!(out, "    version: {version}\nversion: {version}");
     out
@@ -32,6 +44,14 @@ pub(super) fn version_in(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let versions = text.lines().filter_map(|line| line.strip_prefix("version:"));
     versions.filter_map(|version| version.trim().parse().ok()).next_back().unwrap_or(0)
+}
+
+/// The pool size that the file tells, 0 where it tells none: the largest, should it name several
+/// workers.
+pub(super) fn pool_size_in(path: &Path) -> u32 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let sizes = text.lines().filter_map(|line| line.trim_start().strip_prefix("poolSize:"));
+    sizes.filter_map(|size| size.trim().parse().ok()).max().unwrap_or(0)
 }
 
 /// Puts a new text in the place of the old file at one stroke, with its permissions. Where that
@@ -79,8 +99,9 @@ mod tests {
 
     use super::*;
 
-    fn names(names: &[&str]) -> BTreeSet<StreamName> {
-        names.iter().map(|name| StreamName::new(name).expect("a name")).collect()
+    fn names(names: &[&str]) -> Entry {
+        let streams = names.iter().map(|name| StreamName::new(name).expect("a name")).collect();
+        Entry { streams, pool_size: None }
     }
 
     #[test]
@@ -92,6 +113,19 @@ mod tests {
              version: 3\nversion: 3\n"
         );
         assert!(render("w", &names(&[]), 4).contains("    jobs: []\n"));
+    }
+
+    #[test]
+    fn a_pool_size_stands_beside_the_streams_and_is_read_back() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("config.yml");
+        assert_eq!(pool_size_in(&path), 0);
+        let text = render("w", &Entry { pool_size: Some(3), ..names(&["a"]) }, 7);
+        let wanted = "workloads:\n  w:\n    jobs:\n      - a\n    poolSize: 3\n    version: 7\n\
+                      version: 7\n";
+        assert_eq!(text, wanted);
+        std::fs::write(&path, text).expect("written");
+        assert_eq!((pool_size_in(&path), version_in(&path)), (3, 7));
     }
 
     #[test]

@@ -1,0 +1,84 @@
+//! Options of the adapter `process`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::config::span;
+
+/// How long a program may take to end on SIGTERM.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// The adapter `process`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessAdapter {
+    /// The program of one stream and its arguments, with `{set}` and `{stream}` in them.
+    pub command: Vec<OsString>,
+    /// How long it may take to end on SIGTERM.
+    pub grace: Duration,
+    /// It is ended with SIGKILL after that, though its lease goes on.
+    pub kill: bool,
+}
+
+/// Options of the adapter `process`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Adapter process")]
+pub(super) struct ProcessArgs {
+    /// How long a stream's program may take to end on SIGTERM before the agent says so, or ends
+    /// it. What does not end by itself before its lease does is ended then [default: 30s]
+    #[arg(long, env = "LEASEHOLD_PROCESS_GRACE", value_name = "SPAN", value_parser = span::parse)]
+    process_grace: Option<Duration>,
+    /// End a stream's program with SIGKILL after --process-grace, though its lease goes on
+    #[arg(long, env = "LEASEHOLD_PROCESS_KILL")]
+    process_kill: bool,
+}
+
+impl ProcessArgs {
+    /// An option that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--process-grace", self.process_grace.is_some()),
+            ("--process-kill", self.process_kill),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// The adapter, where there is a command.
+    pub(super) fn check(self, command: &[OsString]) -> Result<ProcessAdapter, String> {
+        if command.is_empty() {
+            return Err("--adapter process needs -- COMMAND: the program of one stream, with \
+                        {set} and {stream} in its arguments where it wants them"
+                .into());
+        }
+        let (grace, kill) = (self.process_grace.unwrap_or(GRACE), self.process_kill);
+        Ok(ProcessAdapter { command: command.to_vec(), grace, kill })
+    }
+}
+
+impl ProcessAdapter {
+    /// The command of one stream.
+    #[must_use]
+    pub fn command_of(&self, set: &str, stream: &str) -> Vec<OsString> {
+        let fill = |arg: &OsString| match arg.to_str() {
+            // Names of sets have no braces, so that none is filled twice.
+            Some(text) => text.replace("{set}", set).replace("{stream}", stream).into(),
+            None => arg.clone(),
+        };
+        self.command.iter().map(fill).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_set_and_the_stream_stand_wherever_the_command_names_them() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let command = words(&["feed-{set}", "--topic={stream}", "{set}/{stream}", "{other}"]);
+        let adapter = ProcessAdapter { command, grace: GRACE, kill: false };
+        let wanted = words(&["feed-cars", "--topic=cars:new", "cars/cars:new", "{other}"]);
+        assert_eq!(adapter.command_of("cars", "cars:new"), wanted);
+    }
+}

@@ -1,0 +1,75 @@
+//! The adapter `process`: one program for each stream, started when its lease comes and ended
+//! before it goes.
+//!
+//! Invariant: of one stream at most one program runs, none without a live lease, and no stream is
+//! given back while anything of its program runs.
+
+mod gate;
+mod group;
+mod guard;
+mod program;
+mod record;
+mod supervisor;
+mod verdict;
+mod warden;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::config::ProcessAdapter;
+use crate::driver::Door;
+use crate::init::Reaper;
+pub(crate) use record::Leftovers;
+use supervisor::Supervisor;
+
+/// This program's own executable, also where it was replaced on disk.
+const EXECUTABLE: &str = "/proc/self/exe";
+
+/// The part that this process was started for, by the name that it was called by.
+pub(crate) fn part(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option<ExitCode> {
+    let name = args.next()?;
+    match Path::new(&name).file_name()?.to_str()? {
+        gate::NAME => Some(gate::main(args)),
+        guard::NAME => Some(guard::main()),
+        _ => None,
+    }
+}
+
+/// What the adapter is started with.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) adapter: ProcessAdapter,
+    /// What every program is told.
+    pub(crate) environment: Vec<(&'static str, String)>,
+    pub(crate) door: Door,
+    pub(crate) reaper: Reaper,
+    /// What an agent before this one has left running.
+    pub(crate) leftovers: Leftovers,
+    /// This agent remembers nothing.
+    pub(crate) forgot: bool,
+}
+
+/// The task of the adapter.
+#[derive(Debug)]
+pub(crate) struct ProcessWorker {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl ProcessWorker {
+    /// Starts it.
+    pub(crate) fn start(setting: Setting) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        Self { stop, task: tokio::spawn(Supervisor::new(setting).run(stopped)) }
+    }
+
+    /// Kills every program that is left, and ends once nothing of them runs.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        let _ = self.stop.send(());
+        self.task.await.context("the adapter has failed")
+    }
+}

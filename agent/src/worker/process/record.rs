@@ -1,0 +1,132 @@
+//! The record of the programs that run, in the state folder: what an agent that comes back finds
+//! of the one before. Numbers of processes mean nothing after another boot of the host.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use leasehold_types::{StreamKey, Token};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::group::Group;
+use crate::journal::{StateDir, boot_id};
+
+/// How long a killed program may take to end.
+const KILLED: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Text {
+    boot_id: String,
+    guard: Option<Group>,
+    programs: Vec<Written>,
+}
+
+/// One stream's program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Written {
+    pub(super) stream: StreamKey,
+    pub(super) token: Token,
+    pub(super) group: Group,
+}
+
+/// Where the programs are written down; nowhere without a state folder.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    path: Option<PathBuf>,
+}
+
+/// What an agent before this one has left running.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    pub(super) record: Record,
+    pub(super) guard: Option<Group>,
+    pub(super) programs: Vec<Written>,
+}
+
+impl Leftovers {
+    /// Finds what runs, and ends all of it that `claimed` does not own: nothing else may begin
+    /// before that.
+    pub(crate) async fn find(
+        dir: Option<&StateDir>,
+        claimed: impl Fn(&StreamKey, Token) -> bool,
+    ) -> anyhow::Result<Self> {
+        let record = Record { path: dir.map(|dir| dir.file("programs.json")) };
+        let text = record.read()?;
+        let guard = text.guard.filter(Group::is_led);
+        let running = text.programs.into_iter().filter(|program| program.group.exists());
+        let (programs, over): (Vec<_>, Vec<_>) =
+            running.partition(|program| claimed(&program.stream, program.token));
+        for Written { stream, token, group } in &over {
+            tracing::warn!(%stream, %token, pid = group.id,
+                "a program of the agent before runs without a lease: it is killed");
+        }
+        end(over.iter().map(|program| &program.group)).await?;
+        Ok(Self { record, guard, programs })
+    }
+}
+
+impl Record {
+    /// Whether a successor will find what runs.
+    pub(super) fn is_kept(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Writes down all that runs, whole and at one stroke.
+    pub(super) fn write(&self, guard: &Group, programs: Vec<Written>) -> anyhow::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let boot_id = boot_id().unwrap_or_default();
+        let text = Text { boot_id, guard: Some(guard.clone()), programs };
+        let text = serde_json::to_vec(&text).expect("a record has only plain fields");
+        replace(path, &text).with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// Nothing runs any more.
+    pub(super) fn remove(&self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn read(&self) -> anyhow::Result<Text> {
+        let Some(path) = &self.path else { return Ok(Text::default()) };
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Text::default()),
+            read => read.with_context(|| format!("{} cannot be read", path.display()))?,
+        };
+        let text: Text = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} tells which programs may still run, and makes no sense: end them, and remove it",
+                path.display()
+            )
+        })?;
+        let same_boot = boot_id().is_some_and(|id| id == text.boot_id);
+        Ok(if same_boot { text } else { Text::default() })
+    }
+}
+
+/// Kills groups, and waits until nothing of them runs.
+pub(super) async fn end(groups: impl Iterator<Item = &Group>) -> anyhow::Result<()> {
+    let mut left: Vec<&Group> = groups.collect();
+    let until = tokio::time::Instant::now() + KILLED;
+    loop {
+        left.iter().for_each(|group| group.signal(Signal::KILL));
+        left.retain(|group| group.exists());
+        let Some(first) = left.first() else { return Ok(()) };
+        if tokio::time::Instant::now() >= until {
+            bail!("{} programs do not end on SIGKILL, process {} first", left.len(), first.id);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let temp = path.with_extension("json.new");
+    let mut file = std::fs::File::create(&temp)?;
+    file.write_all(text)?;
+    std::fs::rename(&temp, path)
+}

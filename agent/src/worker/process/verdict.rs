@@ -1,0 +1,232 @@
+//! What is to happen with one stream's program: a pure function of its lease, the program and the
+//! time.
+//!
+//! Invariant: a program is killed before its lease ends, and no lease is given back before its
+//! program has ended.
+
+use std::time::Duration;
+
+use leasehold_agent_core::StreamLease;
+use leasehold_types::{Moment, Token};
+
+/// How long after SIGKILL it is sent again.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
+/// How long a lease lasts, where no coordinator has told yet.
+const TTL_UNKNOWN: Duration = Duration::from_secs(5);
+/// SIGKILL comes no earlier than this before the end of the lease, and no later than
+/// [`KILL_LEAD_MIN`].
+const KILL_LEAD_MAX: Duration = Duration::from_secs(1);
+/// See [`KILL_LEAD_MAX`].
+const KILL_LEAD_MIN: Duration = Duration::from_millis(50);
+
+/// How programs are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// How long one may take to end on SIGTERM.
+    pub(super) grace: Duration,
+    /// It is killed after that.
+    pub(super) kill: bool,
+}
+
+/// How long before the end of a lease its program is told to end, and how long before it is made
+/// to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leads {
+    pub(super) term: Duration,
+    pub(super) kill: Duration,
+}
+
+impl Leads {
+    /// For leases that last so long from one renewal on. An agent that hears nothing looks for
+    /// another coordinator after three fifths of that: a fifth is left for a renewal by that one.
+    pub(super) fn new(ttl: Option<Duration>, rules: Rules) -> Self {
+        let ttl = ttl.unwrap_or(TTL_UNKNOWN);
+        let kill = (ttl / 20).clamp(KILL_LEAD_MIN, KILL_LEAD_MAX);
+        Self { term: rules.grace.min(ttl / 5).max(kill), kill }
+    }
+
+    /// When the guard kills what the agent has not.
+    pub(super) fn guarded(&self, until: Moment) -> Moment {
+        before(until, self.kill / 2)
+    }
+}
+
+/// A program that runs, as far as the verdict goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Running {
+    /// The token that it was started with.
+    pub(super) token: Token,
+    /// Its first process has ended, and others that it has started run on.
+    pub(super) headless: bool,
+    /// When it was told to end.
+    pub(super) told: Option<Moment>,
+    /// When it was last made to.
+    pub(super) killed: Option<Moment>,
+}
+
+/// What is to happen now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing, until something changes or this moment has come.
+    Wait(Option<Moment>),
+    /// Start the program.
+    Start,
+    /// Tell it to end.
+    Terminate(&'static str),
+    /// Make it end.
+    Kill(&'static str),
+    /// The program has ended: give the stream back.
+    Release,
+    /// Neither lease nor program: nothing is left to remember.
+    Forget,
+}
+
+/// Judges a stream without a program; `again` is when it may be started again.
+pub(super) fn without_program(
+    held: Option<&StreamLease>,
+    again: Option<Moment>,
+    leads: Leads,
+    now: Moment,
+) -> Verdict {
+    let Some(held) = held else { return Verdict::Forget };
+    if held.revoked.is_some() {
+        return Verdict::Release;
+    }
+    if held.until.is_some_and(|until| before(until, leads.term) <= now) {
+        // Only a renewal makes a start worth while.
+        return Verdict::Wait(None);
+    }
+    match again.filter(|again| *again > now) {
+        None => Verdict::Start,
+        again => Verdict::Wait(again),
+    }
+}
+
+/// Judges a stream whose program runs.
+pub(super) fn with_program(
+    held: Option<&StreamLease>,
+    program: Running,
+    rules: Rules,
+    leads: Leads,
+    now: Moment,
+) -> Verdict {
+    let held = held.filter(|held| held.token == program.token);
+    let kill_at = held.and_then(|held| held.until).map(|until| before(until, leads.kill));
+    if let Some(killed) = program.killed {
+        return match killed + KILL_AGAIN <= now {
+            true => Verdict::Kill("it has not ended on SIGKILL"),
+            false => Verdict::Wait(Some(killed + KILL_AGAIN)),
+        };
+    }
+    let Some(held) = held else { return Verdict::Kill("its lease is over") };
+    if kill_at.is_some_and(|at| at <= now) {
+        return Verdict::Kill("its lease ends");
+    }
+    let Some(told) = program.told else {
+        let term_at = held.until.map(|until| before(until, leads.term));
+        return match () {
+            () if held.revoked.is_some() => Verdict::Terminate("the stream is asked back"),
+            () if program.headless => Verdict::Terminate("its first process has ended"),
+            () if term_at.is_some_and(|at| at <= now) => {
+                Verdict::Terminate("its lease ends soon without renewal")
+            }
+            () => Verdict::Wait(term_at),
+        };
+    };
+    let grace_at = rules.kill.then_some(told + rules.grace);
+    match grace_at.is_some_and(|at| at <= now) {
+        true => Verdict::Kill("it has not ended on SIGTERM"),
+        false => Verdict::Wait(grace_at.into_iter().chain(kill_at).min()),
+    }
+}
+
+fn before(moment: Moment, span: Duration) -> Moment {
+    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    Moment(moment.0.saturating_sub(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::{Epoch, StreamKey};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+    const RULES: Rules = Rules { grace: Duration::from_secs(30), kill: false };
+
+    fn at(secs: u64) -> Moment {
+        Moment(secs * 1_000_000_000)
+    }
+
+    fn token(seq: u64) -> Token {
+        Token { epoch: Epoch(1), seq }
+    }
+
+    fn lease(until: Option<u64>, revoked: bool) -> StreamLease {
+        let name = "a".parse().expect("a name");
+        let stream = StreamKey { set: "set".parse().expect("a name"), stream: name };
+        let revoked = revoked.then(|| at(500));
+        StreamLease { stream, token: token(1), until: until.map(at), revoked }
+    }
+
+    fn running() -> Running {
+        Running { token: token(1), headless: false, told: None, killed: None }
+    }
+
+    fn judge(held: &StreamLease, program: Running, now: u64) -> Verdict {
+        with_program(Some(held), program, RULES, Leads::new(Some(TTL), RULES), at(now))
+    }
+
+    #[test]
+    fn without_renewal_it_is_told_to_end_and_killed_before_its_lease_ends() {
+        let held = lease(Some(110), false);
+        assert_eq!(judge(&held, running(), 100), Verdict::Wait(Some(at(108))));
+        assert!(matches!(judge(&held, running(), 108), Verdict::Terminate(_)));
+        let told = Running { told: Some(at(108)), ..running() };
+        let kill_at = Moment(at(110).0 - 500_000_000);
+        assert_eq!(judge(&held, told, 109), Verdict::Wait(Some(kill_at)));
+        let leads = Leads::new(Some(TTL), RULES);
+        assert!(matches!(with_program(Some(&held), told, RULES, leads, kill_at), Verdict::Kill(_)));
+        let guarded = leads.guarded(at(110));
+        assert!(kill_at < guarded && guarded < at(110), "{guarded:?}");
+        let killed = Running { killed: Some(at(109)), ..told };
+        assert_eq!(judge(&held, killed, 109), Verdict::Wait(Some(at(110))));
+        assert!(matches!(judge(&held, killed, 110), Verdict::Kill(_)), "once more");
+    }
+
+    #[test]
+    fn asked_back_it_is_told_to_end_and_killed_only_on_request_or_with_its_lease() {
+        let pinned = lease(None, true);
+        assert!(matches!(judge(&pinned, running(), 100), Verdict::Terminate(_)));
+        let told = Running { told: Some(at(100)), ..running() };
+        assert_eq!(judge(&pinned, told, 1_000), Verdict::Wait(None));
+        let rules = Rules { kill: true, ..RULES };
+        let leads = Leads::new(Some(TTL), rules);
+        let verdict = |now| with_program(Some(&pinned), told, rules, leads, at(now));
+        assert_eq!(verdict(129), Verdict::Wait(Some(at(130))));
+        assert!(matches!(verdict(130), Verdict::Kill(_)));
+    }
+
+    #[test]
+    fn no_lease_or_one_under_another_token_ends_it_at_once() {
+        let leads = Leads::new(None, RULES);
+        let verdict = with_program(None, running(), RULES, leads, at(1));
+        assert!(matches!(verdict, Verdict::Kill(_)));
+        let old = Running { token: token(0), ..running() };
+        assert!(matches!(judge(&lease(Some(110), false), old, 100), Verdict::Kill(_)));
+    }
+
+    #[test]
+    fn it_is_started_while_there_is_time_and_the_stream_goes_back_only_without_it() {
+        let leads = Leads::new(Some(TTL), RULES);
+        let held = lease(Some(110), false);
+        let judge = |held, again, now| without_program(held, again, leads, at(now));
+        assert_eq!(judge(Some(&held), None, 100), Verdict::Start);
+        assert_eq!(judge(Some(&held), Some(at(105)), 100), Verdict::Wait(Some(at(105))));
+        assert_eq!(judge(Some(&held), Some(at(105)), 105), Verdict::Start);
+        assert_eq!(judge(Some(&held), None, 109), Verdict::Wait(None), "its lease ends soon");
+        let revoked = lease(Some(110), true);
+        assert_eq!(judge(Some(&revoked), None, 100), Verdict::Release);
+        assert_eq!(judge(None, None, 100), Verdict::Forget);
+    }
+}

@@ -1,0 +1,108 @@
+//! The adapter `file` with a pool size: what the worker reads, and which slots it keeps meanwhile.
+
+use std::path::Path;
+
+use leasehold_types::message::{AgentMessage, Beat, DrainPhase, Jobs};
+use rustix::process::Signal;
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, read, until};
+
+async fn start(coordinator: &Coordinator, path: &Path, more: &[&str]) -> Agent {
+    let path = path.display().to_string();
+    let args = [&["--adapter", "file", "--file-path", &path, "--file-pool"][..], more].concat();
+    Agent::start(coordinator, &args).await
+}
+
+fn tells(path: &Path, size: u32) -> bool {
+    read(path).contains(&format!("\n    poolSize: {size}\n"))
+}
+
+/// The pool size in effect and the jobs that run, as a beat tells them.
+fn told(message: &AgentMessage) -> Option<(u32, u32)> {
+    match message {
+        AgentMessage::Beat(Beat { pool: Some(pool), jobs: Jobs::Running(jobs), .. }) => {
+            Some((pool.size, *jobs))
+        }
+        _ => None,
+    }
+}
+
+async fn hear(coordinator: &Coordinator, size: u32, running: u32) {
+    let what = format!("pool size {size} in effect, {running} jobs");
+    coordinator.hear(&what, |message| told(message).filter(|it| *it == (size, running))).await;
+}
+
+#[tokio::test]
+async fn a_smaller_pool_keeps_its_slots_until_the_worker_has_taken_it_up_and_its_jobs_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, count, may) =
+        (dir.path().join("config.yml"), dir.path().join("count"), dir.path().join("may"));
+    std::fs::write(&may, "").unwrap();
+    std::fs::write(&count, "0").unwrap();
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(3);
+    let command = format!("test -e {}", may.display());
+    let count_file = count.display().to_string();
+    let more = ["--file-command", &command, "--file-count", &count_file];
+    let mut agent = start(&coordinator, &path, &more).await;
+    until("the size is in the file", || tells(&path, 3)).await;
+    std::fs::write(&count, "2").unwrap();
+    hear(&coordinator, 3, 2).await;
+
+    std::fs::remove_file(&may).unwrap();
+    coordinator.pool(1);
+    until("the smaller size is in the file", || tells(&path, 1)).await;
+    agent.log.line("--file-command ended with 1").await;
+    // The worker, which has not reloaded, begins a third job under the size that it knows.
+    coordinator.forget();
+    std::fs::write(&count, "3").unwrap();
+    hear(&coordinator, 3, 3).await;
+    let freed = |message: &AgentMessage| told(message).is_some_and(|it| it.0 < 3);
+    assert_eq!(coordinator.count(freed), 0, "slots were given back before the worker had reloaded");
+
+    std::fs::write(&may, "").unwrap();
+    hear(&coordinator, 1, 3).await;
+    std::fs::write(&count, "1").unwrap();
+    hear(&coordinator, 1, 1).await;
+
+    agent.signal(Signal::TERM);
+    until("the drain is in the file", || tells(&path, 0)).await;
+    hear(&coordinator, 0, 1).await;
+    let left = |message: &AgentMessage| match message {
+        AgentMessage::Beat(beat) => beat.drain == DrainPhase::Leaving,
+        _ => false,
+    };
+    assert_eq!(coordinator.count(left), 0, "it left a running job");
+    std::fs::write(&count, "0").unwrap();
+    assert_eq!(agent.code().await, Some(0));
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_back_knows_the_size_that_its_worker_may_still_keep_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, may) = (dir.path().join("config.yml"), dir.path().join("may"));
+    let state = dir.path().join("state").display().to_string();
+    std::fs::write(&may, "").unwrap();
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(3);
+    let command = format!("test -e {}", may.display());
+    let more = ["--file-command", &command, "--state-dir", &state];
+    let mut agent = start(&coordinator, &path, &more).await;
+    // Without a count as many count as running as may.
+    hear(&coordinator, 3, 3).await;
+    std::fs::remove_file(&may).unwrap();
+    coordinator.pool(1);
+    agent.log.line("--file-command ended with 1").await;
+    assert!(tells(&path, 1), "{}", read(&path));
+    agent.kill().await;
+
+    coordinator.forget();
+    let agent = start(&coordinator, &path, &more).await;
+    agent.log.line("--file-command ended with 1").await;
+    hear(&coordinator, 3, 3).await;
+    let freed = |message: &AgentMessage| told(message).is_some_and(|it| it != (3, 3));
+    assert_eq!(coordinator.count(freed), 0, "slots were given back before the worker had reloaded");
+    std::fs::write(&may, "").unwrap();
+    hear(&coordinator, 1, 1).await;
+}

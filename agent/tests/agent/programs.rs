@@ -1,0 +1,305 @@
+//! The adapter `process`: one program a stream, never two, and none beyond its lease.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, read, until};
+
+/// A stream's program in a shell: locks the stream's file for as long as anything of it runs, and
+/// notes its starts.
+struct Stage {
+    dir: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A program that, once it has the lock, does this.
+    fn program(&self, body: &str) -> PathBuf {
+        let path = self.path("program.sh");
+        let script = format!(
+            "#!/bin/sh\ncd {}\nstream=$1\nexec 9>> $stream.lock\n\
+             flock -n 9 || echo $LEASEHOLD_TOKEN >> doubles\n\
+             echo $LEASEHOLD_SET $LEASEHOLD_STREAM $LEASEHOLD_TOKEN $$ >> $stream.starts\n{body}\n",
+            self.dir.path().display()
+        );
+        std::fs::write(&path, script).unwrap();
+        path
+    }
+
+    async fn agent(&self, coordinator: &Coordinator, more: &[&str], body: &str) -> Agent {
+        let program = self.program(body).display().to_string();
+        let command = ["--adapter", "process", "--", "sh", &program, "{stream}"];
+        Agent::start(coordinator, &[more, &command].concat()).await
+    }
+
+    /// The words of a stream's starts.
+    fn starts(&self, stream: &str) -> Vec<Vec<String>> {
+        let text = read(&self.path(&format!("{stream}.starts")));
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect();
+        text.lines().map(words).collect()
+    }
+
+    async fn started(&self, stream: &str, times: usize) -> Pid {
+        until("it has started", || self.starts(stream).len() >= times).await;
+        Pid::from_raw(self.starts(stream)[times - 1][3].parse().unwrap()).unwrap()
+    }
+
+    /// Whether nothing of a stream's program runs.
+    fn is_free(&self, stream: &str) -> bool {
+        let lock = self.path(&format!("{stream}.lock"));
+        Command::new("flock").arg("-n").arg(lock).arg("true").status().unwrap().success()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let files = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        for file in files.filter(|path| path.extension().is_some_and(|it| it == "starts")) {
+            let text = read(&file);
+            let pids = text.lines().filter_map(|line| line.split(' ').next_back()?.parse().ok());
+            for pid in pids.filter_map(Pid::from_raw) {
+                let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+            }
+        }
+        let doubles = read(&self.path("doubles"));
+        assert!(doubles.is_empty() || std::thread::panicking(), "two at once: {doubles}");
+    }
+}
+
+const RUN: &str = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
+const IGNORE: &str = "trap '' TERM; while :; do sleep 0.02; done";
+
+fn runs(pid: Pid) -> bool {
+    let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
+    test_kill_process(pid).is_ok() && !stat.contains(") Z ")
+}
+
+async fn guard_of(agent: &Agent) -> Pid {
+    let line = agent.log.line("a guard has started").await;
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    Pid::from_raw(i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn each_stream_has_a_program_with_its_token_and_it_is_released_once_all_of_it_has_ended() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    // The first process ends on SIGTERM at once; what it has started ends when it may.
+    let body = "(trap '' TERM; while ! [ -e may ]; do sleep 0.02; done) & \
+                trap 'echo told >> told; exit 0' TERM; while :; do sleep 0.02; done";
+    let agent = stage.agent(&coordinator, &[], body).await;
+    let one = coordinator.grant("cars", "cars:new", true);
+    let two = coordinator.grant("cars", "cars:sold", true);
+    stage.started("cars:new", 1).await;
+    stage.started("cars:sold", 1).await;
+    assert_eq!(stage.starts("cars:new")[0][..3], ["cars", "cars:new", &one.to_string()]);
+    assert_eq!(stage.starts("cars:sold")[0][..3], ["cars", "cars:sold", &two.to_string()]);
+    assert_eq!(agent.metric("leasehold_agent_processes").await, "2");
+
+    coordinator.revoke("cars", "cars:new");
+    until("it was told to end", || !read(&stage.path("told")).is_empty()).await;
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["streams"][0]["state"], "revoked", "released while a part of it runs");
+    std::fs::write(stage.path("may"), "").unwrap();
+    coordinator.hear_release(one).await;
+    assert!(stage.is_free("cars:new"));
+    assert_eq!(agent.metric("leasehold_agent_processes").await, "1");
+    assert_eq!(agent.metric("leasehold_agent_process_kills_total").await, "0");
+}
+
+#[tokio::test]
+async fn a_program_that_ends_is_started_again_under_the_same_token_and_one_after_another_grant() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let agent = stage.agent(&coordinator, &[], "[ -e crash ] && exit 3; sleep 1000 & wait").await;
+    std::fs::write(stage.path("crash"), "").unwrap();
+    let token = coordinator.grant("cars", "a", false).to_string();
+    stage.started("a", 3).await;
+    std::fs::remove_file(stage.path("crash")).unwrap();
+    agent.ask_until("/v1/lease", |lease| lease["streams"][0]["token"] == *token).await;
+    let exits: u64 = agent.metric("leasehold_agent_process_exits_total").await.parse().unwrap();
+    assert!(exits >= 2, "{exits}");
+    assert!(stage.starts("a").iter().all(|start| start[2] == token));
+    // Another token is another program.
+    let newer = coordinator.grant("cars", "a", false).to_string();
+    let under = |token: &str| stage.starts("a").iter().any(|start| start[2] == token);
+    until("it was started anew", || under(&newer)).await;
+}
+
+#[tokio::test]
+async fn without_renewal_a_program_that_ignores_sigterm_is_dead_before_its_lease_is() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let agent = stage.agent(&coordinator, &[], IGNORE).await;
+    coordinator.grant("cars", "expiring", false);
+    coordinator.grant("cars", "pinned", true);
+    stage.started("expiring", 1).await;
+    let pinned = stage.started("pinned", 1).await;
+    coordinator.stop();
+    let one = |lease: &serde_json::Value| lease["streams"].as_array().unwrap().len() == 1;
+    agent.ask_until("/v1/lease", one).await;
+    assert!(stage.is_free("expiring"), "it runs without a lease");
+    assert!(runs(pinned), "a pinned stream does not end by time");
+    assert_eq!(agent.metric("leasehold_agent_process_kills_total").await, "1");
+}
+
+#[tokio::test]
+async fn a_stopped_agents_programs_end_with_their_leases_by_the_guard() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let agent = stage.agent(&coordinator, &[], IGNORE).await;
+    coordinator.grant("cars", "a", false);
+    let pid = stage.started("a", 1).await;
+    agent.signal(Signal::STOP);
+    until("the guard has killed it", || !runs(pid)).await;
+    assert!(stage.is_free("a"));
+    agent.signal(Signal::CONT);
+    // It may have been in time to renew its lease; whatever it holds next has a program.
+    let token = coordinator.grant("cars", "a", false).to_string();
+    until("a program runs again", || stage.starts("a").iter().any(|it| it[2] == token)).await;
+}
+
+#[tokio::test]
+async fn a_killed_agents_programs_are_adopted_by_its_successor() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let state = stage.path("state").display().to_string();
+    let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
+    let token = coordinator.grant("cars", "a", false);
+    let pid = stage.started("a", 1).await;
+    let guard = guard_of(&agent).await;
+    agent.kill().await;
+    let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
+    agent.log.line("adopted").await;
+    agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
+    // The guard of the agent before, which would end it with the lease that it knew, is gone.
+    until("it has ended", || !runs(guard)).await;
+    assert!(runs(pid), "it was ended, though its lease was renewed\n{}", agent.log.text());
+    assert_eq!(stage.starts("a").len(), 1);
+    coordinator.revoke("cars", "a");
+    coordinator.hear_release(token).await;
+    assert!(stage.is_free("a"));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(0));
+}
+
+#[tokio::test]
+async fn without_a_successor_they_end_with_their_leases_and_without_a_state_folder_at_once() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let state = stage.path("state").display().to_string();
+    for more in [&["--state-dir", state.as_str()][..], &[]] {
+        let mut agent = stage.agent(&coordinator, more, IGNORE).await;
+        let stream = format!("with{}", more.len());
+        coordinator.grant("cars", &stream, more.is_empty());
+        let pid = stage.started(&stream, 1).await;
+        // Not by the harness, which would kill its children, too.
+        kill_process(agent.pid, Signal::KILL).unwrap();
+        agent.status().await;
+        until("the guard has killed it", || !runs(pid)).await;
+        assert!(stage.is_free(&stream));
+        coordinator.revoke("cars", &stream);
+    }
+}
+
+#[tokio::test]
+async fn what_no_journal_claims_is_killed_before_anything_else() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let state = stage.path("state").display().to_string();
+    let mut agent = stage.agent(&coordinator, &["--state-dir", &state], IGNORE).await;
+    coordinator.grant("cars", "a", true);
+    let pid = stage.started("a", 1).await;
+    agent.kill().await;
+    std::fs::remove_file(stage.path("state").join("journal.jsonl")).unwrap();
+    // Another adapter knows no programs.
+    let agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    assert!(!runs(pid), "it runs beside an agent that does not know it");
+    agent.log.line("runs without a lease").await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_told_and_tried_again() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let program = stage.path("feed").display().to_string();
+    let command = ["--adapter", "process", "--", &program, "{stream}"];
+    let agent = Agent::start(&coordinator, &command).await;
+    coordinator.grant("cars", "a", true);
+    agent.log.line("the program has ended by itself").await;
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("No such file") && why.contains(&program), "{why}");
+    assert_eq!(agent.metric("leasehold_agent_processes_missing").await, "1");
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["streams"][0]["state"], "held", "the stream is ours");
+
+    let script = std::fs::read_to_string(stage.program(RUN)).unwrap();
+    let ready = stage.path("ready");
+    std::fs::write(&ready, script).unwrap();
+    let executable: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&ready, executable).unwrap();
+    std::fs::rename(&ready, &program).unwrap();
+    stage.started("a", 1).await;
+    agent.log.line("the program has started").await;
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_drain_ends_every_program_and_kills_on_request_only() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let more = ["--process-grace", "50ms", "--process-kill"];
+    let mut agent = stage.agent(&coordinator, &more, IGNORE).await;
+    coordinator.grant("cars", "a", true);
+    coordinator.grant("cars", "b", false);
+    stage.started("a", 1).await;
+    stage.started("b", 1).await;
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(0));
+    assert!(stage.is_free("a") && stage.is_free("b"));
+
+    let mut agent = stage.agent(&coordinator, &more[..2], IGNORE).await;
+    let token = coordinator.grant("cars", "c", true);
+    let pid = stage.started("c", 1).await;
+    coordinator.revoke("cars", "c");
+    agent.log.line("the program has not ended on SIGTERM").await;
+    assert!(runs(pid), "it was killed");
+    kill_process(pid, Signal::KILL).unwrap();
+    coordinator.hear_release(token).await;
+    // Told twice to end, the agent leaves nothing behind.
+    coordinator.grant("cars", "d", true);
+    let pid = stage.started("d", 1).await;
+    agent.signal(Signal::TERM);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert!(runs(pid));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(143));
+    assert!(stage.is_free("d"));
+}
+
+#[tokio::test]
+async fn a_guard_that_is_killed_is_replaced() {
+    let stage = Stage::new();
+    let coordinator = Coordinator::start().await;
+    let agent = stage.agent(&coordinator, &[], IGNORE).await;
+    coordinator.grant("cars", "a", false);
+    let pid = stage.started("a", 1).await;
+    kill_process(guard_of(&agent).await, Signal::KILL).unwrap();
+    agent.log.line("another one is started").await;
+    until("it has started", || agent.log.count("a guard has started") == 2).await;
+    assert!(runs(pid));
+    agent.signal(Signal::STOP);
+    until("the new guard has killed it", || !runs(pid)).await;
+    agent.signal(Signal::CONT);
+}
