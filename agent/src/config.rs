@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use leasehold_types::{ClusterName, WorkerName};
 
-pub use adapter::{Adapter, FileAdapter, SignalTo, TakenUp};
+pub use adapter::{Adapter, FileAdapter, Secret, SignalTo, TakenUp, TravisAdapter, TravisAuth};
 use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
 pub use args::{LogFormat, Restart};
 pub(crate) use span::show as show_span;

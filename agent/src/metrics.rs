@@ -23,6 +23,9 @@ pub(crate) struct Metrics {
     pub(crate) file_shows: AtomicU64,
     /// Why the worker's file is not as it should be.
     file_problem: Mutex<Option<String>>,
+    pub(crate) worker_failures: AtomicU64,
+    /// Why a worker that counts for itself cannot be asked and told.
+    worker_problem: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -38,11 +41,19 @@ impl Metrics {
         *self.file_problem.lock().expect("nobody panics while setting it") = problem;
     }
 
+    /// Says why the worker cannot be asked and told; none where it can.
+    pub(crate) fn set_worker_problem(&self, problem: Option<String>) {
+        *self.worker_problem.lock().expect("nobody panics while setting it") = problem;
+    }
+
     /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
     /// it once: an outage of the coordinator later must not take every worker out of service.
     pub(crate) fn unready(&self) -> Option<String> {
         if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
             return Some(format!("the worker's file could not be written: {problem}"));
+        }
+        if let Some(problem) = self.worker_problem.lock().expect("see above").clone() {
+            return Some(format!("the worker cannot be told: {problem}"));
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
@@ -51,6 +62,7 @@ impl Metrics {
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         let file_ok = self.file_problem.lock().expect("see above").is_none();
+        let worker_ok = self.worker_problem.lock().expect("see above").is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("leasehold_agent_{name}");
@@ -69,6 +81,10 @@ impl Metrics {
         let count = self.file_failures.load(Relaxed);
         one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
         one("file_ok", "gauge", "0 while the worker's file is out of date.", u64::from(file_ok));
+        let count = self.worker_failures.load(Relaxed);
+        one("worker_failures_total", "counter", "Failed calls of the worker.", count);
+        let help = "0 while the worker cannot be asked and told.";
+        one("worker_ok", "gauge", help, u64::from(worker_ok));
         let _ = writeln!(
             out,
             "# HELP leasehold_agent_begin_refused_total Jobs that were not let begin.\n\

@@ -22,7 +22,9 @@ use crate::link;
 use crate::metrics::Metrics;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
+use crate::worker::counted::{CountedWorker, Kind};
 use crate::worker::file::FileWorker;
+use crate::worker::travis::Travis;
 use supervised::Supervised;
 
 /// Runs the agent and says how this process is to end.
@@ -62,6 +64,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
     let forgot = memory.incarnation.is_none();
+    let counted = memory.count;
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -76,6 +79,12 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             let (door, adapter) = (door.clone(), adapter.clone());
             let (reaper, child) = (reaper.clone(), child_pid.clone());
             tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+        }
+        Adapter::Travis(adapter) => {
+            let record = state_dir.as_ref().map(|dir| dir.file("travis.json"));
+            let bound = counted.map(|(_, obeyed)| obeyed);
+            let kind = Kind::Travis(Travis::new(adapter.clone(), record, bound));
+            tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run());
         }
     }
     let code = match config.child.clone() {

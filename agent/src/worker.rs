@@ -2,7 +2,9 @@
 //! their leases.
 
 pub(crate) mod api;
+pub(crate) mod counted;
 pub(crate) mod file;
+pub(crate) mod travis;
 mod view;
 
 use leasehold_agent_core::Refused;

@@ -2,11 +2,16 @@
 //! adapter than the chosen one are refused, not ignored.
 
 mod file;
+mod secret;
+mod travis;
 
 use clap::{Args, ValueEnum};
 
 use file::FileArgs;
 pub use file::{FileAdapter, SignalTo, TakenUp};
+pub use secret::Secret;
+use travis::TravisArgs;
+pub use travis::{TravisAdapter, TravisAuth};
 
 /// How the worker learns of its leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +20,8 @@ pub enum Adapter {
     Api,
     /// It reads a file.
     File(FileAdapter),
+    /// It is a Travis worker, and is told by its remote controller.
+    Travis(TravisAdapter),
 }
 
 impl Adapter {
@@ -24,7 +31,7 @@ impl Adapter {
     pub fn stops_worker(&self) -> bool {
         match self {
             Self::Api => true,
-            Self::File(_) => false,
+            Self::File(_) | Self::Travis(_) => false,
         }
     }
 }
@@ -37,6 +44,8 @@ pub(super) struct AdapterArgs {
     adapter: AdapterKind,
     #[command(flatten)]
     file: FileArgs,
+    #[command(flatten)]
+    travis: TravisArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,13 +54,18 @@ enum AdapterKind {
     Api,
     /// The worker reads a file
     File,
+    /// The worker is a Travis worker with its remote controller
+    Travis,
 }
 
 impl AdapterArgs {
     /// The adapter, where its options make sense together and no other's are given.
     pub(super) fn check(self, has_child: bool) -> Result<Adapter, String> {
-        let Self { adapter, file } = self;
-        let given = [(AdapterKind::File, "file", file.given())];
+        let Self { adapter, file, travis } = self;
+        let given = [
+            (AdapterKind::File, "file", file.given()),
+            (AdapterKind::Travis, "travis", travis.given()),
+        ];
         for (kind, name, option) in given {
             if let Some(option) = option.filter(|_| kind != adapter) {
                 return Err(format!("{option} is for --adapter {name} only"));
@@ -60,6 +74,7 @@ impl AdapterArgs {
         match adapter {
             AdapterKind::Api => Ok(Adapter::Api),
             AdapterKind::File => file.check(has_child).map(Adapter::File),
+            AdapterKind::Travis => travis.check().map(Adapter::Travis),
         }
     }
 }

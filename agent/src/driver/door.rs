@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Lease { reply: oneshot::Sender<Snapshot> },
     /// The lease for the agent's own eyes: the worker has not seen it.
     Peek { reply: oneshot::Sender<Lease> },
+    /// The pool size alone, for a worker that counts for itself and is about to be told of it.
+    Size { reply: oneshot::Sender<u32> },
     /// The worker starts.
     Start { start: StartId, running: u32, reply: Reply<()> },
     /// A job wants to begin, and waits for a slot so long.
