@@ -19,5 +19,7 @@ mod journal;
 mod link;
 #[path = "agent/process.rs"]
 mod process;
+#[path = "agent/travis.rs"]
+mod travis;
 #[path = "agent/worker_api.rs"]
 mod worker_api;
