@@ -13,7 +13,10 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use leasehold_types::{ClusterName, WorkerName};
 
-pub use adapter::{Adapter, FileAdapter, Secret, SignalTo, TakenUp, TravisAdapter, TravisAuth};
+pub use adapter::{
+    Adapter, CommandAdapter, FileAdapter, HttpAdapter, HttpRequest, JobPrograms, Secret, SignalTo,
+    Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
+};
 use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
 pub use args::{LogFormat, Restart};
 pub(crate) use span::show as show_span;
@@ -230,6 +233,18 @@ mod tests {
             ("--adapter file --file-path x --file-pid p", "--file-signal"),
             ("--adapter file --file-path x --file-signal KILL --file-pid p", "KILL"),
             ("--adapter file --file-path x --file-command a --file-settle 1s", "--file-settle"),
+            ("--travis-url http://a", "--adapter travis"),
+            ("--adapter travis --travis-url https://a", "http://"),
+            ("--adapter travis --travis-url http://a/b", "without a path"),
+            ("--adapter travis --travis-auth a:b --travis-auth-file c", "--travis-auth-file"),
+            ("--adapter travis --travis-interval 0s", "--travis-interval"),
+            ("--adapter http", "--http-count-url"),
+            ("--adapter http --http-count-url http://a --http-count-field n", "begins with /"),
+            ("--adapter http --http-count-url http://a --http-count-field /n", "--http-size-max"),
+            ("--adapter http --http-size-max 3", "--http-drain-url"),
+            ("--adapter command", "--command-count"),
+            ("--adapter command --command-count c", "--command-resize"),
+            ("--adapter command --command-stream-start c", "--command-stream-stop"),
             ("--restart always", "COMMAND"),
             ("--child-kill", "COMMAND"),
             ("--tls-cert c --tls-key k", "--tls-ca"),

@@ -22,8 +22,10 @@ use crate::link;
 use crate::metrics::Metrics;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
+use crate::worker::command;
 use crate::worker::counted::{CountedWorker, Kind};
 use crate::worker::file::FileWorker;
+use crate::worker::http::HttpWorker;
 use crate::worker::travis::Travis;
 use supervised::Supervised;
 
@@ -64,7 +66,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
     let forgot = memory.incarnation.is_none();
-    let counted = memory.count;
+    let obeyed = memory.count.map(|(_, obeyed)| obeyed);
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -82,9 +84,15 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         }
         Adapter::Travis(adapter) => {
             let record = state_dir.as_ref().map(|dir| dir.file("travis.json"));
-            let bound = counted.map(|(_, obeyed)| obeyed);
-            let kind = Kind::Travis(Travis::new(adapter.clone(), record, bound));
+            let kind = Kind::Travis(Travis::new(adapter.clone(), record, obeyed));
             tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run());
+        }
+        Adapter::Http(adapter) => {
+            let kind = Kind::Http(HttpWorker::new(adapter.clone(), obeyed));
+            tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run());
+        }
+        Adapter::Command(adapter) => {
+            command::start(adapter.clone(), &door, &reaper, forgot, obeyed).await;
         }
     }
     let code = match config.child.clone() {

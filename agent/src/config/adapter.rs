@@ -1,14 +1,20 @@
 //! Which adapter stands between the agent and its worker, and its options. Options of another
 //! adapter than the chosen one are refused, not ignored.
 
+mod command;
 mod file;
+mod http;
 mod secret;
 mod travis;
 
 use clap::{Args, ValueEnum};
 
+use command::CommandArgs;
+pub use command::{CommandAdapter, JobPrograms, StreamPrograms};
 use file::FileArgs;
 pub use file::{FileAdapter, SignalTo, TakenUp};
+use http::HttpArgs;
+pub use http::{HttpAdapter, HttpRequest, Sizing};
 pub use secret::Secret;
 use travis::TravisArgs;
 pub use travis::{TravisAdapter, TravisAuth};
@@ -22,6 +28,10 @@ pub enum Adapter {
     File(FileAdapter),
     /// It is a Travis worker, and is told by its remote controller.
     Travis(TravisAdapter),
+    /// It has an HTTP interface of its own.
+    Http(HttpAdapter),
+    /// Programs ask and tell it.
+    Command(CommandAdapter),
 }
 
 impl Adapter {
@@ -31,7 +41,7 @@ impl Adapter {
     pub fn stops_worker(&self) -> bool {
         match self {
             Self::Api => true,
-            Self::File(_) | Self::Travis(_) => false,
+            Self::File(_) | Self::Travis(_) | Self::Http(_) | Self::Command(_) => false,
         }
     }
 }
@@ -46,6 +56,10 @@ pub(super) struct AdapterArgs {
     file: FileArgs,
     #[command(flatten)]
     travis: TravisArgs,
+    #[command(flatten)]
+    http: HttpArgs,
+    #[command(flatten)]
+    command: CommandArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,15 +70,21 @@ enum AdapterKind {
     File,
     /// The worker is a Travis worker with its remote controller
     Travis,
+    /// The worker has an HTTP interface of its own
+    Http,
+    /// Programs ask and tell the worker
+    Command,
 }
 
 impl AdapterArgs {
     /// The adapter, where its options make sense together and no other's are given.
     pub(super) fn check(self, has_child: bool) -> Result<Adapter, String> {
-        let Self { adapter, file, travis } = self;
+        let Self { adapter, file, travis, http, command } = self;
         let given = [
             (AdapterKind::File, "file", file.given()),
             (AdapterKind::Travis, "travis", travis.given()),
+            (AdapterKind::Http, "http", http.given()),
+            (AdapterKind::Command, "command", command.given()),
         ];
         for (kind, name, option) in given {
             if let Some(option) = option.filter(|_| kind != adapter) {
@@ -75,6 +95,8 @@ impl AdapterArgs {
             AdapterKind::Api => Ok(Adapter::Api),
             AdapterKind::File => file.check(has_child).map(Adapter::File),
             AdapterKind::Travis => travis.check().map(Adapter::Travis),
+            AdapterKind::Http => http.check().map(Adapter::Http),
+            AdapterKind::Command => command.check().map(Adapter::Command),
         }
     }
 }

@@ -13,13 +13,17 @@ use leasehold_agent_core::Lease;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{travis::Travis, words};
+use super::{command::CommandWorker, http::HttpWorker, travis::Travis, words};
 use crate::clock;
 use crate::driver::{Command, Door, Gone};
 use crate::link::Complaints;
 
 /// While something is to change the worker is asked so much more often.
 const HASTE: u32 = 5;
+/// The wait after a program's failure, doubled with each up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(250);
+/// See [`RETRY_MIN`].
+const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long after an answered order the worker surely shows what it has done.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -28,6 +32,10 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub(crate) enum Kind {
     /// A Travis worker.
     Travis(Travis),
+    /// A worker with another HTTP interface.
+    Http(HttpWorker),
+    /// A worker that programs count and size.
+    Command(CommandWorker),
 }
 
 /// What a worker shows of itself.
@@ -40,6 +48,8 @@ pub(crate) enum Sight {
         /// The most jobs that it may come to run at once without another order.
         limit: u32,
     },
+    /// It is to be told a size before it is known how many jobs it may come to run.
+    Unsized,
     /// Its process has ended, and its jobs with it.
     Ended,
 }
@@ -76,7 +86,9 @@ pub(crate) struct CountedWorker {
     kind: Kind,
     interval: Duration,
     complaints: Complaints,
-    /// The worker has answered since it was last silent.
+    /// It has failed so often since it last answered.
+    failures: u32,
+    /// It has answered.
     well: bool,
 }
 
@@ -85,6 +97,8 @@ pub(crate) struct CountedWorker {
 enum Next {
     /// While all is as it should be.
     Idle,
+    /// After a failure.
+    Retry,
     /// While something is to change.
     Soon,
     /// After an order.
@@ -95,18 +109,24 @@ impl Kind {
     async fn look(&mut self) -> anyhow::Result<Sight> {
         match self {
             Self::Travis(travis) => travis.look().await,
+            Self::Http(http) => http.look().await,
+            Self::Command(command) => command.look().await,
         }
     }
 
     fn need(&self, target: Target) -> Need {
         match self {
             Self::Travis(travis) => travis.need(target),
+            Self::Http(http) => http.need(target),
+            Self::Command(command) => command.need(target),
         }
     }
 
-    async fn order(&mut self, size: u32) -> anyhow::Result<()> {
+    async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
         match self {
             Self::Travis(travis) => travis.order(size).await,
+            Self::Http(http) => http.order(size, target).await,
+            Self::Command(command) => command.order(size, target).await,
         }
     }
 }
@@ -114,7 +134,7 @@ impl Kind {
 impl CountedWorker {
     /// The agent's side of a worker of this kind, which is asked at this interval.
     pub(crate) fn new(kind: Kind, interval: Duration, door: Door) -> Self {
-        Self { door, kind, interval, complaints: Complaints::default(), well: false }
+        Self { door, kind, interval, complaints: Complaints::default(), failures: 0, well: false }
     }
 
     /// Runs until the driver ends.
@@ -128,11 +148,12 @@ impl CountedWorker {
                 Err(error) => {
                     self.silent(&error);
                     let Ok(target) = self.target().await else { return };
-                    (Next::Idle, target)
+                    (Next::Retry, target)
                 }
             };
             let pause = match next {
                 Next::Idle => self.interval,
+                Next::Retry => self.interval.max(self.retry()),
                 Next::Soon => self.interval / HASTE,
                 Next::Settled => SETTLE,
             };
@@ -145,11 +166,11 @@ impl CountedWorker {
     /// Looks, reports, and tells the worker what it is to keep to; with that, when to look again.
     async fn step(&mut self) -> anyhow::Result<(Next, Target)> {
         let sight = self.kind.look().await?;
-        let (running, limit) = match sight {
-            Sight::Working { running, limit } => (running, limit),
-            Sight::Ended => (0, 0),
-        };
-        self.report(running, limit).await?;
+        match sight {
+            Sight::Working { running, limit } => self.report(running, limit).await?,
+            Sight::Unsized => {}
+            Sight::Ended => self.report(0, 0).await?,
+        }
         let target = self.target().await?;
         if sight == Sight::Ended {
             self.door.metrics().set_worker_problem(Some("its process has ended".into()));
@@ -164,7 +185,7 @@ impl CountedWorker {
                     // It has changed meanwhile, or could not be written down.
                     return Ok((Next::Soon, target));
                 }
-                self.kind.order(size).await?;
+                self.kind.order(size, target).await?;
                 Next::Settled
             }
         };
@@ -202,7 +223,16 @@ impl CountedWorker {
         }
     }
 
+    /// How long to wait after failures. A worker that programs ask costs more than a packet.
+    fn retry(&self) -> Duration {
+        match self.kind {
+            Kind::Travis(_) | Kind::Http(_) => Duration::ZERO,
+            Kind::Command(_) => RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX),
+        }
+    }
+
     fn answered(&mut self) {
+        self.failures = 0;
         if !std::mem::replace(&mut self.well, true) {
             tracing::info!("the worker answers");
         }
@@ -211,6 +241,7 @@ impl CountedWorker {
 
     fn silent(&mut self, error: &anyhow::Error) {
         self.well = false;
+        self.failures = self.failures.saturating_add(1);
         let why = format!("{error:#}");
         self.door.metrics().worker_failures.fetch_add(1, Relaxed);
         if let Some(unsaid) = self.complaints.admit("worker", &why, clock::now()) {
