@@ -5,12 +5,16 @@
 
 #[path = "agent/child.rs"]
 mod child;
+#[path = "agent/command.rs"]
+mod command;
 #[path = "agent/coordinator.rs"]
 mod coordinator;
 #[path = "agent/drain.rs"]
 mod drain;
 #[path = "agent/file.rs"]
 mod file;
+#[path = "agent/http.rs"]
+mod http;
 #[path = "agent/input.rs"]
 mod input;
 #[path = "agent/journal.rs"]

@@ -163,7 +163,7 @@ class Pool:
                 if self.pauses == 1:
                     self.kept += 1
                 elif self.on("toggle"):
-                    self.journal.write("trap", trap="toggle")
+                    self.journal.write("toggled_again")
                     if self.pauses > 2:
                         return
                     self.leaving = True

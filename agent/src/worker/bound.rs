@@ -25,7 +25,7 @@ impl Bound {
     pub(crate) fn sight(&self, running: u32) -> Sight {
         match self.most {
             None => Sight::Unsized,
-            Some(most) => Sight::Working { running, limit: most.max(running) },
+            Some(most) => Sight::Working { running, limit: most },
         }
     }
 
@@ -80,7 +80,7 @@ mod tests {
         bound.sending(0);
         assert_eq!(bound.sight(3), Sight::Unsized);
         bound.kept(0);
-        assert_eq!(bound.sight(3), Sight::Working { running: 3, limit: 3 });
+        assert_eq!(bound.sight(3), Sight::Working { running: 3, limit: 0 });
         assert_eq!(bound.need(target(5)), Need::Order { size: 5, grows: true });
         bound.sending(5);
         assert_eq!(bound.sight(1), Sight::Working { running: 1, limit: 5 });

@@ -124,7 +124,7 @@ impl Kind {
 
     async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
         match self {
-            Self::Travis(travis) => travis.order(size).await,
+            Self::Travis(travis) => travis.order(size, target).await,
             Self::Http(http) => http.order(size, target).await,
             Self::Command(command) => command.order(size, target).await,
         }

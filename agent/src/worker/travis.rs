@@ -1,7 +1,7 @@
 //! The adapter `travis`: a Travis worker, unchanged, told by its remote controller.
 //!
-//! Invariant: the worker's pause is toggled at most once in the life of its process, because a
-//! second time ends it.
+//! Invariant: the worker's pause is toggled at most once in the life of its process, but for the
+//! drain: a second time ends it.
 
 mod controller;
 mod pool;
@@ -56,9 +56,7 @@ impl Travis {
         self.recognise(&info, asked);
         let before = self.pool.pause();
         let sight = self.pool.see(info.figures);
-        if self.pool.pause() != before {
-            self.note();
-        }
+        self.note_change(before);
         Ok(sight)
     }
 
@@ -68,33 +66,30 @@ impl Travis {
     }
 
     /// Tells it.
-    pub(super) async fn order(&mut self, size: u32) -> anyhow::Result<()> {
-        let (zero, before) = (self.pool.zero(), self.pool.pause());
-        self.pool.sending(size);
-        if self.pool.pause() != before {
-            self.note();
-        }
-        let told = match size {
-            0 => controller::zero(&self.adapter, zero).await,
-            _ => controller::resize(&self.adapter, size).await,
-        };
-        match told {
+    pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
+        let telling = self.pool.telling(size, target.draining);
+        let before = self.pool.clone();
+        self.pool.sending(telling);
+        self.note_change(before.pause());
+        let asked = self.pool.pause();
+        let told = controller::tell(&self.adapter, telling).await;
+        let result = match told {
             Told::Yes => {
-                tracing::info!(size, "the worker was told its number of processors");
-                self.pool.answered(size);
-                self.note();
+                tracing::info!(?telling, "the worker was told its number of processors");
+                self.pool.answered(telling);
                 Ok(())
             }
             Told::No(error) => {
-                self.pool.set_pause(before);
-                self.note();
+                self.pool.unsent(&before);
                 Err(error)
             }
             Told::Unknown(error) => {
-                self.pool.lost(size);
+                self.pool.lost(telling);
                 Err(error)
             }
-        }
+        };
+        self.note_change(asked);
+        result
     }
 
     /// Nobody listens: the worker has not begun, or its process has ended.
@@ -106,7 +101,7 @@ impl Travis {
         self.last = None;
         if self.refusals == REFUSALS {
             tracing::info!("the worker's process has ended, and its jobs with it");
-            self.pool = Pool::default();
+            self.pool = self.pool.of_next_process();
         }
         Ok(Sight::Ended)
     }
@@ -121,7 +116,7 @@ impl Travis {
         };
         if another {
             tracing::info!("the worker has started anew: the jobs of the process before are over");
-            self.pool = Pool::default();
+            self.pool = self.pool.of_next_process();
         }
         if another || self.last.is_none() {
             self.meet(info);
@@ -147,8 +142,11 @@ impl Travis {
         }
     }
 
-    /// Keeps what is known of the pause for an agent after this one.
-    fn note(&self) {
+    /// Keeps what is known of the pause, where that has changed, for an agent after this one.
+    fn note_change(&self, before: Pause) {
+        if self.pool.pause() == before {
+            return;
+        }
         let (Some(path), Some((_, Some(uptime)))) = (&self.record, self.last) else { return };
         let heard = match self.pool.pause() {
             Pause::Never => return Record::remove(path),

@@ -28,6 +28,10 @@ impl Worker {
     }
 
     async fn start_at(folder: &Path, address: SocketAddr, more: &[&str]) -> Self {
+        Self::start_of_size(folder, address, 0, more).await
+    }
+
+    async fn start_of_size(folder: &Path, address: SocketAddr, size: u32, more: &[&str]) -> Self {
         let (folder, jobs) = (folder.to_owned(), folder.join("jobs"));
         std::fs::create_dir_all(&jobs).unwrap();
         let mut command = Command::new("python3");
@@ -35,7 +39,7 @@ impl Worker {
         command.arg("--journal").arg(folder.join("journal")).arg("--job-dir").arg(jobs);
         command.env("TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR", address.to_string());
         command.env("TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH", AUTH);
-        command.env("TRAVIS_WORKER_POOL_SIZE", "0");
+        command.env("TRAVIS_WORKER_POOL_SIZE", size.to_string());
         let mut command = tokio::process::Command::from(command);
         let process = command.kill_on_drop(true).spawn().unwrap();
         let worker = Self { process, address, folder };
@@ -90,10 +94,18 @@ impl Worker {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    /// It has ended by itself, and no trap was stepped into.
+    async fn leaves(&mut self) {
+        let ended = tokio::time::timeout(super::coordinator::PATIENCE, self.process.wait()).await;
+        assert_eq!(ended.expect("it does not end").unwrap().code(), Some(0));
+        assert_eq!((self.count("exit"), self.count("trap")), (1, 0), "{:?}", self.lines());
+    }
+
     /// It lives, and no trap was stepped into.
     fn is_well(&mut self) {
         assert!(self.process.try_wait().unwrap().is_none(), "it has ended: {:?}", self.lines());
-        assert_eq!(self.count("trap"), 0, "{:?}", self.lines());
+        let traps = self.count("trap") + self.count("toggled_again");
+        assert_eq!(traps, 0, "{:?}", self.lines());
     }
 }
 
@@ -194,6 +206,11 @@ async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
         hear(&coordinator, 0, 0).await;
         worker.is_well();
     }
+    // A paused worker would ignore its container's stop signal: the drain ends it.
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(0));
+    worker.leaves().await;
+    assert_eq!(worker.count("toggled_again"), 1);
 }
 
 #[tokio::test]
@@ -220,7 +237,7 @@ async fn a_drain_ends_with_the_last_job_and_nothing_grows_after_it_began() {
             _ => None,
         })
         .await;
-    worker.is_well();
+    worker.leaves().await;
 }
 
 #[tokio::test]
@@ -235,6 +252,34 @@ async fn a_drain_of_a_worker_without_jobs_waits_until_it_takes_none() {
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(0));
     assert_eq!(worker.count("shut_down"), 1);
+    worker.leaves().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_started_again_in_its_drain_is_kept_at_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut worker = Worker::start(dir.path(), &[]).await;
+    let address = worker.address;
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    coordinator.grant("cars", "held", true);
+    let agent = start(&coordinator, &worker, &[]).await;
+    // The stream keeps the drain from its end.
+    agent.ask_until("/v1/lease", |lease| lease["streams"][0]["state"] == "held").await;
+    worker.runs(2).await;
+    hear(&coordinator, 2, 2).await;
+    agent.signal(Signal::TERM);
+    until("it was told", || worker.count("shut_down") == 1).await;
+    worker.end_job();
+    worker.end_job();
+    worker.leaves().await;
+    let next = dir.path().join("next");
+    std::fs::create_dir(&next).unwrap();
+    let mut worker = Worker::start_of_size(&next, address, 2, &[]).await;
+    until("it was told", || worker.count("shut_down") == 1).await;
+    worker.end_job();
+    worker.end_job();
+    worker.runs(0).await;
     worker.is_well();
 }
 

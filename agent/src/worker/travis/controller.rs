@@ -9,7 +9,7 @@ use hyper::Method;
 use hyper::header::HeaderValue;
 use serde::Deserialize;
 
-use super::pool::{Figures, Zero};
+use super::pool::{Figures, Telling};
 use crate::config::{TravisAdapter, TravisAuth};
 use crate::http_client::{Answer, Call, Failure};
 
@@ -65,15 +65,16 @@ pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>
     }
 }
 
-/// Sets the number of processors that take jobs, which is above 0.
-pub(super) async fn resize(adapter: &TravisAdapter, size: u32) -> Told {
-    let body = format!(r#"{{"poolSize":{size}}}"#);
-    order(adapter, Method::PATCH, body).await
-}
-
-/// Lets every processor end after its job, and keeps the process.
-pub(super) async fn zero(adapter: &TravisAdapter, how: Zero) -> Told {
-    let pause = how == Zero::TogglePause;
+/// Tells it something.
+pub(super) async fn tell(adapter: &TravisAdapter, telling: Telling) -> Told {
+    let pause = match telling {
+        Telling::Size(size) => {
+            return order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
+        }
+        Telling::Pause => true,
+        Telling::Rest => false,
+        Telling::Leave { toggle } => toggle,
+    };
     order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
 }
 

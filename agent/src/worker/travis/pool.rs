@@ -22,13 +22,22 @@ pub(super) struct Figures {
     pub(super) processing: u32,
 }
 
-/// How a worker is brought to zero without its end.
+/// What a worker is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Zero {
-    /// By toggling its pause.
-    TogglePause,
-    /// It has been paused before. That keeps its process for good, and another toggle ends it.
-    Plain,
+pub(super) enum Telling {
+    /// How many processors take jobs from now on, which is above 0.
+    Size(u32),
+    /// None takes a job any more; the process stays. This toggles its pause.
+    Pause,
+    /// The same for one whose pause was toggled. That keeps its process for good, and another
+    /// toggle ends it.
+    Rest,
+    /// None takes a job any more, and the process ends after the last one. One that was paused
+    /// would ignore its stop signal, so it needs the other toggle.
+    Leave {
+        /// Whether that toggles its pause.
+        toggle: bool,
+    },
 }
 
 /// Whether the worker's pause was toggled: once is for the life of its process.
@@ -37,10 +46,24 @@ pub(super) enum Pause {
     /// It was not.
     #[default]
     Never,
-    /// The order went out, and nothing shows yet that it was heard.
+    /// The order went out, and nothing shows yet whether it was heard.
     Asked,
     /// It was.
     Toggled,
+}
+
+/// Whether the process was told to end after its jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Leaving {
+    /// It was not.
+    #[default]
+    No,
+    /// The order went out.
+    Asked,
+    /// It was heard.
+    Yes,
+    /// The process before this one was: it is started again wherever it runs, and stays at 0.
+    Before,
 }
 
 /// The pool of one process of the worker.
@@ -52,6 +75,7 @@ pub(super) struct Pool {
     bound: u32,
     distrust: u8,
     pause: Pause,
+    leaving: Leaving,
     /// The last size that it was told.
     told: Option<u32>,
     /// It was seen with processors.
@@ -84,9 +108,12 @@ impl Pool {
             _ => limit.max(self.bound),
         };
         self.distrust = self.distrust.saturating_sub(1);
-        if figures.expected == 0 && self.pause == Pause::Asked {
-            self.pause = Pause::Toggled;
-        }
+        self.pause = match self.pause {
+            Pause::Asked if figures.expected == 0 => Pause::Toggled,
+            // It would show by now.
+            Pause::Asked if self.distrust == 0 => Pause::Never,
+            pause => pause,
+        };
         let empty = figures.size == 0 && figures.expected == 0;
         self.empty_looks = if empty { self.empty_looks.saturating_add(1) } else { 0 };
         self.ran |= !empty;
@@ -99,8 +126,13 @@ impl Pool {
         let Figures { size, expected, .. } = self.seen;
         // What drains runs beside the new size, and leaves that much less for it.
         let wanted = target.size.saturating_sub(self.seen.draining());
+        let stays = target.draining
+            && self.pause != Pause::Never
+            && matches!(self.leaving, Leaving::No | Leaving::Asked);
         match wanted.cmp(&expected) {
-            std::cmp::Ordering::Equal if size == expected && self.distrust == 0 => Need::Nothing,
+            std::cmp::Ordering::Equal if self.distrust > 0 => Need::Look,
+            std::cmp::Ordering::Equal if stays => Need::Order { size: 0, grows: false },
+            std::cmp::Ordering::Equal if size == expected => Need::Nothing,
             std::cmp::Ordering::Equal => Need::Look,
             _ if self.distrust > 0 => Need::Look,
             std::cmp::Ordering::Greater if target.draining || !self.may_grow() => Need::Look,
@@ -115,11 +147,13 @@ impl Pool {
         self.seen.expected > 0 || by_order || self.empty_looks >= EMPTY_LOOKS
     }
 
-    /// How to bring it to zero.
-    pub(super) fn zero(&self) -> Zero {
-        match self.pause {
-            Pause::Never | Pause::Asked => Zero::TogglePause,
-            Pause::Toggled => Zero::Plain,
+    /// How to tell it this size; in a drain it is 0, for good.
+    pub(super) fn telling(&self, size: u32, draining: bool) -> Telling {
+        match (self.pause, draining && self.leaving != Leaving::Before) {
+            _ if size > 0 => Telling::Size(size),
+            (pause, true) => Telling::Leave { toggle: pause != Pause::Never },
+            (Pause::Never, false) => Telling::Pause,
+            (Pause::Asked | Pause::Toggled, false) => Telling::Rest,
         }
     }
 
@@ -133,28 +167,55 @@ impl Pool {
         self.pause = pause;
     }
 
+    /// The process has ended; the pool of the one that comes in its place.
+    pub(super) fn of_next_process(&self) -> Self {
+        let leaving = match self.leaving {
+            Leaving::No => Leaving::No,
+            Leaving::Asked | Leaving::Yes | Leaving::Before => Leaving::Before,
+        };
+        Self { leaving, ..Self::default() }
+    }
+
     /// An order goes out.
-    pub(super) fn sending(&mut self, size: u32) {
-        self.bound = self.bound.max(size.saturating_add(self.seen.draining()));
-        if size == 0 && self.pause == Pause::Never {
-            self.pause = Pause::Asked;
+    pub(super) fn sending(&mut self, telling: Telling) {
+        match telling {
+            Telling::Size(size) => {
+                self.bound = self.bound.max(size.saturating_add(self.seen.draining()));
+            }
+            Telling::Pause => self.pause = Pause::Asked,
+            Telling::Rest => {}
+            Telling::Leave { .. } => self.leaving = Leaving::Asked,
         }
     }
 
+    /// It surely did not arrive: things stand as they did before.
+    pub(super) fn unsent(&mut self, before: &Self) {
+        (self.pause, self.leaving) = (before.pause, before.leaving);
+    }
+
     /// It was answered.
-    pub(super) fn answered(&mut self, size: u32) {
-        self.told = Some(size);
-        self.ran |= size > 0;
-        if size == 0 {
-            self.pause = Pause::Toggled;
+    pub(super) fn answered(&mut self, telling: Telling) {
+        self.note_told(telling);
+        match telling {
+            Telling::Size(_) | Telling::Rest => {}
+            Telling::Pause => self.pause = Pause::Toggled,
+            Telling::Leave { .. } => self.leaving = Leaving::Yes,
         }
     }
 
     /// Nobody knows whether it was heard.
-    pub(super) fn lost(&mut self, size: u32) {
+    pub(super) fn lost(&mut self, telling: Telling) {
+        self.note_told(telling);
+        self.distrust = DISTRUST;
+    }
+
+    fn note_told(&mut self, telling: Telling) {
+        let size = match telling {
+            Telling::Size(size) => size,
+            Telling::Pause | Telling::Rest | Telling::Leave { .. } => 0,
+        };
         self.told = Some(size);
         self.ran |= size > 0;
-        self.distrust = DISTRUST;
     }
 }
 
@@ -170,9 +231,9 @@ mod tests {
         Target { size, draining: false }
     }
 
-    fn told(pool: &mut Pool, size: u32) {
-        pool.sending(size);
-        pool.answered(size);
+    fn told(pool: &mut Pool, telling: Telling) {
+        pool.sending(telling);
+        pool.answered(telling);
     }
 
     #[test]
@@ -180,7 +241,7 @@ mod tests {
         let mut pool = Pool::default();
         assert_eq!(pool.see(figures(3, 3, 3)), Sight::Working { running: 3, limit: 3 });
         assert_eq!(pool.need(target(1)), Need::Order { size: 1, grows: false });
-        told(&mut pool, 1);
+        told(&mut pool, Telling::Size(1));
         assert_eq!(pool.see(figures(3, 1, 1)), Sight::Working { running: 3, limit: 3 });
         // Told 3 now, it would run 5.
         assert_eq!(pool.need(target(3)), Need::Look);
@@ -193,25 +254,47 @@ mod tests {
     fn the_pause_is_toggled_once_in_the_life_of_a_process() {
         let mut pool = Pool::default();
         pool.see(figures(2, 2, 2));
-        assert_eq!(pool.zero(), Zero::TogglePause);
-        told(&mut pool, 0);
+        assert_eq!(pool.telling(0, false), Telling::Pause);
+        told(&mut pool, Telling::Pause);
         pool.see(figures(2, 0, 0));
         assert_eq!(pool.need(target(0)), Need::Look);
         assert_eq!(pool.need(target(3)), Need::Order { size: 1, grows: true });
-        told(&mut pool, 1);
+        told(&mut pool, Telling::Size(1));
         pool.see(figures(1, 1, 1));
-        assert_eq!(
-            (pool.need(target(0)), pool.zero()),
-            (Need::Order { size: 0, grows: false }, Zero::Plain)
-        );
+        assert_eq!(pool.need(target(0)), Need::Order { size: 0, grows: false });
+        assert_eq!(pool.telling(0, false), Telling::Rest);
+    }
+
+    #[test]
+    fn in_a_drain_the_process_ends_once_and_one_that_follows_stays_at_0() {
+        let drain = Target { size: 0, draining: true };
+        let leave = |toggle| Telling::Leave { toggle };
+        let mut pool = Pool::default();
+        assert_eq!((pool.need(drain), pool.telling(0, true)), (Need::Nothing, leave(false)));
+        pool.see(figures(2, 2, 2));
+        told(&mut pool, Telling::Pause);
+        pool.see(figures(1, 0, 0));
+        assert_eq!(pool.need(drain), Need::Order { size: 0, grows: false });
+        assert_eq!(pool.telling(0, true), leave(true));
+        told(&mut pool, leave(true));
+        pool.see(figures(1, 0, 0));
+        assert_eq!(pool.need(drain), Need::Look);
+        let mut next = pool.of_next_process();
+        assert_eq!(next.need(drain), Need::Nothing);
+        next.see(figures(1, 1, 1));
+        assert_eq!(next.need(drain), Need::Order { size: 0, grows: false });
+        assert_eq!(next.telling(0, true), Telling::Pause);
+        told(&mut next, Telling::Pause);
+        next.see(figures(0, 0, 0));
+        assert_eq!(next.need(drain), Need::Nothing);
     }
 
     #[test]
     fn a_lost_answer_counts_as_heard_and_as_unheard() {
         let mut pool = Pool::default();
         pool.see(figures(1, 1, 1));
-        pool.sending(4);
-        pool.lost(4);
+        pool.sending(Telling::Size(4));
+        pool.lost(Telling::Size(4));
         for _ in 0..DISTRUST {
             assert_eq!(pool.need(target(4)), Need::Look);
             assert_eq!(pool.see(figures(1, 1, 0)), Sight::Working { running: 1, limit: 4 });
@@ -219,12 +302,16 @@ mod tests {
         assert_eq!(pool.see(figures(1, 1, 0)), Sight::Working { running: 0, limit: 1 });
         assert_eq!(pool.need(target(4)), Need::Order { size: 4, grows: true });
         // A pause whose answer was lost is toggled again only if it surely was not heard.
-        pool.sending(0);
-        pool.lost(0);
-        pool.see(figures(1, 1, 0));
-        assert_eq!(pool.need(target(0)), Need::Look);
-        pool.see(figures(1, 0, 0));
-        assert_eq!((pool.zero(), pool.need(target(0))), (Zero::Plain, Need::Look));
+        for (shown, telling) in [(0, Telling::Rest), (1, Telling::Pause)] {
+            let mut pool = pool.clone();
+            pool.sending(Telling::Pause);
+            pool.lost(Telling::Pause);
+            for _ in 0..DISTRUST {
+                assert_eq!(pool.need(target(0)), Need::Look);
+                pool.see(figures(1, shown, 0));
+            }
+            assert_eq!(pool.telling(0, false), telling);
+        }
     }
 
     #[test]
