@@ -7,6 +7,7 @@ mod supervised;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use leasehold_agent_core::Memory;
@@ -28,6 +29,9 @@ use crate::worker::file::FileWorker;
 use crate::worker::http::HttpWorker;
 use crate::worker::travis::Travis;
 use supervised::Supervised;
+
+/// How long the last word to a drained worker may take.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Runs the agent and says how this process is to end.
 #[must_use]
@@ -74,27 +78,28 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     tracing::info!(%address, worker = %who, "the worker API listens");
 
     let child_pid = ChildPid::default();
-    match &config.adapter {
-        Adapter::Api => {}
+    let counted = match &config.adapter {
+        Adapter::Api => None,
         Adapter::File(adapter) => {
             let name = who.worker.to_string();
             let (door, adapter) = (door.clone(), adapter.clone());
             let (reaper, child) = (reaper.clone(), child_pid.clone());
             tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, forgot).run());
+            None
         }
         Adapter::Travis(adapter) => {
             let record = state_dir.as_ref().map(|dir| dir.file("travis.json"));
             let kind = Kind::Travis(Travis::new(adapter.clone(), record, obeyed));
-            tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run());
+            Some(tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run()))
         }
         Adapter::Http(adapter) => {
             let kind = Kind::Http(HttpWorker::new(adapter.clone(), obeyed));
-            tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run());
+            Some(tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run()))
         }
         Adapter::Command(adapter) => {
-            command::start(adapter.clone(), &door, &reaper, forgot, obeyed).await;
+            command::start(adapter.clone(), &door, &reaper, forgot, obeyed).await
         }
-    }
+    };
     let code = match config.child.clone() {
         None => alone::run(&door, signals, config.linger).await,
         Some(spec) => {
@@ -108,6 +113,10 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     door.stop().await;
     drop(door);
     let stopped = driver.await;
+    if let Some(counted) = counted {
+        // It may have a last word for its worker.
+        let _ = tokio::time::timeout(FAREWELL, counted).await;
+    }
     server.stop().await;
     stopped.context("the driver has failed")?;
     code

@@ -72,6 +72,11 @@ impl Pod {
     /// Waits until both have ended as they should.
     fn ends(&mut self) {
         assert_eq!(self.agent.process.wait().code(), Some(0), "{}", self.agent.process.log());
+        // One that never had a processor waits for its container's stop signal; one that had some
+        // ends by itself, and if it were paused it would not hear that signal.
+        if self.worker.ended().is_none() {
+            self.worker.signal(Signal::INT);
+        }
         assert_eq!(self.worker.wait().code(), Some(0), "{}", self.worker.log());
         let lines = lines(&self.journal);
         let bad = |line: &&Value| ["trap", "lost"].iter().any(|bad| line["what"] == *bad);

@@ -116,6 +116,11 @@ impl Door {
         Ok(ended.expect("it was waited for"))
     }
 
+    /// Why the agent is to end, if it is.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        *self.outcome.borrow()
+    }
+
     /// Whether the driver still runs.
     pub(crate) fn is_open(&self) -> bool {
         !self.commands.is_closed()

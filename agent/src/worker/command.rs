@@ -10,6 +10,7 @@ mod streams;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tokio::task::JoinHandle;
 
 use super::bound::Bound;
 use super::counted::{CountedWorker, Kind, Need, Sight, Target};
@@ -27,24 +28,25 @@ pub(crate) async fn start(
     reaper: &Reaper,
     forgot: bool,
     obeyed: Option<u32>,
-) {
+) -> Option<JoinHandle<()>> {
     let CommandAdapter { jobs, streams, timeout, interval } = adapter;
+    if let Some(programs) = streams {
+        tokio::spawn(Streams::new(programs, timeout, reaper.clone(), door.clone()).run());
+    }
     match jobs {
         Some(jobs) => {
             let worker = CommandWorker::new(jobs, timeout, reaper.clone(), obeyed);
             let kind = Kind::Command(worker);
-            tokio::spawn(CountedWorker::new(kind, interval, door.clone()).run());
+            Some(tokio::spawn(CountedWorker::new(kind, interval, door.clone()).run()))
         }
         None if forgot => {
             // A worker that only consumes streams runs no jobs: somebody has to say so.
             if let Err(why) = door.start_anew().await {
                 tracing::warn!(why, "that no jobs run could not be noted");
             }
+            None
         }
-        None => {}
-    }
-    if let Some(programs) = streams {
-        tokio::spawn(Streams::new(programs, timeout, reaper.clone(), door.clone()).run());
+        None => None,
     }
 }
 

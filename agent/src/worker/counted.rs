@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{command::CommandWorker, http::HttpWorker, travis::Travis, words};
 use crate::clock;
-use crate::driver::{Command, Door, Gone};
+use crate::driver::{Command, Door, Gone, Outcome};
 use crate::link::Complaints;
 
 /// While something is to change the worker is asked so much more often.
@@ -137,30 +137,39 @@ impl CountedWorker {
         Self { door, kind, interval, complaints: Complaints::default(), failures: 0, well: false }
     }
 
-    /// Runs until the driver ends.
+    /// Runs until the driver ends, and then tells a drained worker what it is still to be told.
     pub(crate) async fn run(mut self) {
         let mut changes = self.door.changes();
-        loop {
-            changes.mark_unchanged();
-            let (next, target) = match self.step().await {
-                Ok(next) => next,
-                Err(error) if error.is::<Gone>() => return,
-                Err(error) => {
-                    self.silent(&error);
-                    let Ok(target) = self.target().await else { return };
-                    (Next::Retry, target)
-                }
-            };
-            let pause = match next {
-                Next::Idle => self.interval,
-                Next::Retry => self.interval.max(self.retry()),
-                Next::Soon => self.interval / HASTE,
-                Next::Settled => SETTLE,
-            };
-            if self.wait(&mut changes, pause, target).await.is_err() {
-                return;
-            }
+        while self.turn(&mut changes).await.is_ok() {}
+        if !matches!(self.door.outcome(), Some(Outcome::Drained { .. })) {
+            return;
         }
+        let target = Target { size: 0, draining: true };
+        if let Need::Order { size, .. } = self.kind.need(target)
+            && let Err(error) = self.kind.order(size, target).await
+        {
+            tracing::warn!("the drained worker could not be told to end: {error:#}");
+        }
+    }
+
+    /// One look at the worker, what follows from it, and the wait for the next.
+    async fn turn(&mut self, changes: &mut watch::Receiver<u64>) -> Result<(), Gone> {
+        changes.mark_unchanged();
+        let (next, target) = match self.step().await {
+            Ok(next) => next,
+            Err(error) if error.is::<Gone>() => return Err(Gone),
+            Err(error) => {
+                self.silent(&error);
+                (Next::Retry, self.target().await?)
+            }
+        };
+        let pause = match next {
+            Next::Idle => self.interval,
+            Next::Retry => self.interval.max(self.retry()),
+            Next::Soon => self.interval / HASTE,
+            Next::Settled => SETTLE,
+        };
+        self.wait(changes, pause, target).await
     }
 
     /// Looks, reports, and tells the worker what it is to keep to; with that, when to look again.
