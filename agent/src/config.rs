@@ -14,7 +14,10 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use leasehold_types::{ClusterName, WorkerName};
 
-pub use adapter::{Adapter, FileAdapter, FilePool, ProcessAdapter, SignalTo, TakenUp};
+pub use adapter::{
+    Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
+    ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
+};
 use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
 pub use args::{LogFormat, Restart};
 pub use errand::{AgentUrl, Errand};
@@ -283,6 +286,18 @@ mod tests {
             ("--adapter process", "COMMAND"),
             ("--process-kill -- true", "--adapter process"),
             ("--adapter process --restart always -- true", "--process-grace"),
+            ("--travis-url http://a", "--adapter travis"),
+            ("--adapter travis --travis-url https://a", "http://"),
+            ("--adapter travis --travis-url http://a/b", "without a path"),
+            ("--adapter travis --travis-auth a:b --travis-auth-file c", "--travis-auth-file"),
+            ("--adapter travis --travis-interval 0s", "--travis-interval"),
+            ("--adapter http", "--http-count-url"),
+            ("--adapter http --http-count-url http://a --http-count-field n", "begins with /"),
+            ("--adapter http --http-count-url http://a --http-count-field /n", "--http-size-max"),
+            ("--adapter http --http-size-max 3", "--http-drain-url"),
+            ("--adapter command", "--command-count"),
+            ("--adapter command --command-count c", "--command-resize"),
+            ("--adapter command --command-stream-start c", "--command-stream-stop"),
             ("--restart always", "COMMAND"),
             ("--child-kill", "COMMAND"),
             ("--sidecar -- sh", "--sidecar"),

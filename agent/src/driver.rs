@@ -233,6 +233,9 @@ impl Driver {
             Command::Peek { reply } => {
                 let _ = reply.send(self.holder.peek(now));
             }
+            Command::Size { reply } => {
+                let _ = reply.send(self.holder.size_for_worker(now));
+            }
             Command::Start { start, running, reply } => {
                 let _ = reply.send(self.holder.start_worker(start, running, now));
                 self.waiting.look_again();

@@ -11,6 +11,7 @@ mod api;
 mod child;
 mod clock;
 mod driver;
+mod http_client;
 mod init;
 mod journal;
 mod link;

@@ -31,6 +31,9 @@ pub(crate) struct Metrics {
     process_problem: Mutex<Option<String>>,
     /// Why the worker's file is not as it should be.
     file_problem: Mutex<Option<String>>,
+    pub(crate) worker_failures: AtomicU64,
+    /// Why a worker that counts for itself cannot be asked and told.
+    worker_problem: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -51,6 +54,11 @@ impl Metrics {
         *self.process_problem.lock().expect("nobody panics while setting it") = problem;
     }
 
+    /// Says why the worker cannot be asked and told; none where it can.
+    pub(crate) fn set_worker_problem(&self, problem: Option<String>) {
+        *self.worker_problem.lock().expect("nobody panics while setting it") = problem;
+    }
+
     /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
     /// it once: an outage of the coordinator later must not take every worker out of service.
     pub(crate) fn unready(&self) -> Option<String> {
@@ -60,6 +68,9 @@ impl Metrics {
         if let Some(problem) = self.process_problem.lock().expect("see above").clone() {
             return Some(problem);
         }
+        if let Some(problem) = self.worker_problem.lock().expect("see above").clone() {
+            return Some(format!("the worker cannot be told: {problem}"));
+        }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
 
@@ -67,6 +78,7 @@ impl Metrics {
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         let file_ok = self.file_problem.lock().expect("see above").is_none();
+        let worker_ok = self.worker_problem.lock().expect("see above").is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("leasehold_agent_{name}");
@@ -93,6 +105,10 @@ impl Metrics {
         one("process_exits_total", "counter", "Programs that ended by themselves.", count);
         let count = self.process_kills.load(Relaxed);
         one("process_kills_total", "counter", "Programs that were ended by SIGKILL.", count);
+        let count = self.worker_failures.load(Relaxed);
+        one("worker_failures_total", "counter", "Failed calls of the worker.", count);
+        let help = "0 while the worker cannot be asked and told.";
+        one("worker_ok", "gauge", help, u64::from(worker_ok));
         let _ = writeln!(
             out,
             "# HELP leasehold_agent_begin_refused_total Jobs that were not let begin.\n\

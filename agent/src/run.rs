@@ -7,6 +7,7 @@ mod supervised;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use leasehold_agent_core::Memory;
@@ -24,9 +25,16 @@ use crate::metrics::Metrics;
 use crate::share;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
+use crate::worker::command;
+use crate::worker::counted::{CountedWorker, Kind};
 use crate::worker::file::{FileWorker, Remembered};
+use crate::worker::http::HttpWorker;
 use crate::worker::process::{self, Leftovers, ProcessWorker};
+use crate::worker::travis::Travis;
 use supervised::Supervised;
+
+/// How long the last word to a drained worker may take.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Does the part that another agent has started this process for, by the name that it was called
 /// by; none where it is an agent itself.
@@ -81,8 +89,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
     let leftovers = leftovers(&config, &memory, state_dir.as_ref()).await?;
-    let obeyed = memory.count.map_or(0, |(_, obeyed)| obeyed);
-    let remembered = memory.incarnation.map(|_| Remembered { pool_size: obeyed });
+    let forgot = memory.incarnation.is_none();
+    let obeyed = memory.count.map(|(_, obeyed)| obeyed);
+    let remembered = (!forgot).then(|| Remembered { pool_size: obeyed.unwrap_or(0) });
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -91,8 +100,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
 
     let child_pid = ChildPid::default();
     let mut programs = None;
-    match &config.adapter {
-        Adapter::Api => {}
+    let counted = match &config.adapter {
+        Adapter::Api => None,
         Adapter::Process(adapter) => {
             programs = Some(ProcessWorker::start(process::Setting {
                 adapter: adapter.clone(),
@@ -100,16 +109,30 @@ async fn run(config: Config) -> anyhow::Result<u8> {
                 door: door.clone(),
                 reaper: reaper.clone(),
                 leftovers,
-                forgot: remembered.is_none(),
+                forgot,
             }));
+            None
         }
         Adapter::File(adapter) => {
             let name = who.worker.to_string();
             let (door, adapter) = (door.clone(), adapter.clone());
             let (reaper, child) = (reaper.clone(), child_pid.clone());
             tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, remembered).run());
+            None
         }
-    }
+        Adapter::Travis(adapter) => {
+            let record = state_dir.as_ref().map(|dir| dir.file("travis.json"));
+            let kind = Kind::Travis(Travis::new(adapter.clone(), record, obeyed));
+            Some(tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run()))
+        }
+        Adapter::Http(adapter) => {
+            let kind = Kind::Http(HttpWorker::new(adapter.clone(), obeyed));
+            Some(tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run()))
+        }
+        Adapter::Command(adapter) => {
+            command::start(adapter.clone(), &door, &reaper, forgot, obeyed).await
+        }
+    };
     let code = match config.child.clone() {
         None if config.sidecar => Ok(alone::stay(&door, signals).await),
         None => Ok(alone::run(&door, signals).await),
@@ -127,6 +150,10 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     door.stop().await;
     drop(door);
     let stopped = driver.await;
+    if let Some(counted) = counted {
+        // It may have a last word for its worker.
+        let _ = tokio::time::timeout(FAREWELL, counted).await;
+    }
     server.stop().await;
     stopped.context("the driver has failed")?;
     code

@@ -2,8 +2,13 @@
 //! their leases.
 
 pub(crate) mod api;
+mod bound;
+pub(crate) mod command;
+pub(crate) mod counted;
 pub(crate) mod file;
+pub(crate) mod http;
 pub(crate) mod process;
+pub(crate) mod travis;
 mod view;
 
 use leasehold_agent_core::Refused;

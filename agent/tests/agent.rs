@@ -5,6 +5,8 @@
 
 #[path = "agent/child.rs"]
 mod child;
+#[path = "agent/command.rs"]
+mod command;
 #[path = "agent/coordinator.rs"]
 mod coordinator;
 #[path = "agent/drain.rs"]
@@ -15,6 +17,8 @@ mod errand;
 mod file;
 #[path = "agent/file_pool.rs"]
 mod file_pool;
+#[path = "agent/http.rs"]
+mod http;
 #[path = "agent/input.rs"]
 mod input;
 #[path = "agent/journal.rs"]
@@ -27,5 +31,7 @@ mod process;
 mod programs;
 #[path = "agent/sidecar.rs"]
 mod sidecar;
+#[path = "agent/travis.rs"]
+mod travis;
 #[path = "agent/worker_api.rs"]
 mod worker_api;

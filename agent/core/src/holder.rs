@@ -211,6 +211,13 @@ impl<J: Journal> Holder<J> {
         }
     }
 
+    /// The pool size alone, to be called only on its way to a worker that counts for itself: a
+    /// larger one than it has told of is in effect, and written down, before it gets it.
+    pub fn size_for_worker(&mut self, now: Moment) -> u32 {
+        self.expire(now);
+        self.size_to_show(now)
+    }
+
     /// The next effect, oldest first.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()

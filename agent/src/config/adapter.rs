@@ -1,17 +1,28 @@
 //! Which adapter stands between the agent and its worker, and its options. Options of another
 //! adapter than the chosen one are refused, not ignored.
 
+mod command;
 mod file;
+mod http;
 mod process;
+mod secret;
+mod travis;
 
 use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
 
+use command::CommandArgs;
+pub use command::{CommandAdapter, JobPrograms, StreamPrograms};
 use file::FileArgs;
 pub use file::{FileAdapter, FilePool, SignalTo, TakenUp};
+use http::HttpArgs;
+pub use http::{HttpAdapter, HttpRequest, Sizing};
 pub use process::ProcessAdapter;
 use process::ProcessArgs;
+pub use secret::Secret;
+use travis::TravisArgs;
+pub use travis::{TravisAdapter, TravisAuth};
 
 /// How the worker learns of its leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +33,12 @@ pub enum Adapter {
     File(FileAdapter),
     /// It is one process for each stream, a child of the agent.
     Process(ProcessAdapter),
+    /// It is a Travis worker, and is told by its remote controller.
+    Travis(TravisAdapter),
+    /// It has an HTTP interface of its own.
+    Http(HttpAdapter),
+    /// Programs ask and tell it.
+    Command(CommandAdapter),
 }
 
 impl Adapter {
@@ -31,7 +48,7 @@ impl Adapter {
     pub fn stops_worker(&self) -> bool {
         match self {
             Self::Api | Self::Process(_) => true,
-            Self::File(_) => false,
+            Self::File(_) | Self::Travis(_) | Self::Http(_) | Self::Command(_) => false,
         }
     }
 }
@@ -46,6 +63,12 @@ pub(super) struct AdapterArgs {
     file: FileArgs,
     #[command(flatten)]
     process: ProcessArgs,
+    #[command(flatten)]
+    travis: TravisArgs,
+    #[command(flatten)]
+    http: HttpArgs,
+    #[command(flatten)]
+    command: CommandArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,15 +79,24 @@ enum AdapterKind {
     File,
     /// COMMAND is started once for each stream, and ended with its lease
     Process,
+    /// The worker is a Travis worker with its remote controller
+    Travis,
+    /// The worker has an HTTP interface of its own
+    Http,
+    /// Programs ask and tell the worker
+    Command,
 }
 
 impl AdapterArgs {
     /// The adapter, where its options make sense together and no other's are given.
-    pub(super) fn check(self, command: &[OsString]) -> Result<Adapter, String> {
-        let Self { adapter, file, process } = self;
+    pub(super) fn check(self, worker: &[OsString]) -> Result<Adapter, String> {
+        let Self { adapter, file, process, travis, http, command } = self;
         let given = [
             (AdapterKind::File, "file", file.given()),
             (AdapterKind::Process, "process", process.given()),
+            (AdapterKind::Travis, "travis", travis.given()),
+            (AdapterKind::Http, "http", http.given()),
+            (AdapterKind::Command, "command", command.given()),
         ];
         for (kind, name, option) in given {
             if let Some(option) = option.filter(|_| kind != adapter) {
@@ -73,8 +105,11 @@ impl AdapterArgs {
         }
         match adapter {
             AdapterKind::Api => Ok(Adapter::Api),
-            AdapterKind::File => file.check(!command.is_empty()).map(Adapter::File),
-            AdapterKind::Process => process.check(command).map(Adapter::Process),
+            AdapterKind::File => file.check(!worker.is_empty()).map(Adapter::File),
+            AdapterKind::Process => process.check(worker).map(Adapter::Process),
+            AdapterKind::Travis => travis.check().map(Adapter::Travis),
+            AdapterKind::Http => http.check().map(Adapter::Http),
+            AdapterKind::Command => command.check().map(Adapter::Command),
         }
     }
 }

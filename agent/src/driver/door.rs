@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Lease { reply: oneshot::Sender<Snapshot> },
     /// The lease for the agent's own eyes: the worker has not seen it.
     Peek { reply: oneshot::Sender<Lease> },
+    /// The pool size alone, for a worker that counts for itself and is about to be told of it.
+    Size { reply: oneshot::Sender<u32> },
     /// The worker starts.
     Start { start: StartId, running: u32, reply: Reply<()> },
     /// A job wants to begin, and waits for a slot so long.
@@ -123,6 +125,11 @@ impl Door {
         let superseded = |outcome: &Option<Outcome>| *outcome == Some(Outcome::Superseded);
         outcome.wait_for(superseded).await.map_err(|_| Gone)?;
         Ok(Outcome::Superseded)
+    }
+
+    /// Why the agent is to end, if it is.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        *self.outcome.borrow()
     }
 
     /// Whether the driver still runs.

@@ -83,7 +83,9 @@ impl<J: Journal> Holder<J> {
                 // An agent that was never welcomed, and remembers nothing, has let nothing begin.
                 let idle = !self.jobs_known && !self.link.has_been_welcomed();
                 let told = self.jobs_known || idle;
-                let empty = told && self.running() == 0 && self.streams.is_empty();
+                // One that counts for itself may start jobs until it says that it keeps to 0.
+                let obeyed = self.count.map_or(0, |count| count.obeyed);
+                let empty = told && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
                 if empty && idle {
                     self.leave();

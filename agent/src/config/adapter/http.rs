@@ -1,0 +1,176 @@
+//! Options of the adapter `http`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use hyper::Method;
+
+use super::travis::interval;
+use crate::config::span;
+use crate::http_client::Url;
+
+/// What stands for the size in a URL or a body.
+const SIZE: &str = "{size}";
+
+/// The adapter `http`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAdapter {
+    /// Answers with JSON that holds the number of running jobs.
+    pub count: Url,
+    /// Where in the answer that number is, as a JSON pointer.
+    pub count_field: String,
+    /// Where in the answer the size is that the worker keeps to.
+    pub size_field: Option<String>,
+    /// How the worker is kept to a size.
+    pub sizing: Sizing,
+    /// Begins the worker's drain.
+    pub drain: Option<HttpRequest>,
+    /// The file with the value of the `Authorization` header.
+    pub auth: Option<PathBuf>,
+    /// How often the worker is asked.
+    pub interval: Duration,
+}
+
+/// How a worker is kept to a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizing {
+    /// By this request.
+    Request(HttpRequest),
+    /// Not at all: it may run so many jobs until it drains.
+    Fixed(u32),
+}
+
+/// A request with the size in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpRequest {
+    method: Method,
+    url: String,
+    body: Option<String>,
+}
+
+impl HttpRequest {
+    fn new(
+        option: &str,
+        method: Option<Method>,
+        default: Method,
+        url: String,
+        body: Option<String>,
+    ) -> Result<Self, String> {
+        let request = Self { method: method.unwrap_or(default), url, body };
+        let url = request.url.replace(SIZE, "0");
+        url.parse::<Url>().map_err(|why| format!("{option}: {why}"))?;
+        Ok(request)
+    }
+
+    /// Method, URL and body for this size.
+    pub(crate) fn at(&self, size: u32) -> (Method, Url, Option<String>) {
+        let fill = |text: &str| text.replace(SIZE, &size.to_string());
+        let url = fill(&self.url).parse().expect("it was parsed with another number");
+        (self.method.clone(), url, self.body.as_deref().map(fill))
+    }
+}
+
+/// Options of the adapter `http`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Adapter http")]
+pub(super) struct HttpArgs {
+    /// Answers GET with JSON that holds the number of jobs that run
+    #[arg(long, env = "LEASEHOLD_HTTP_COUNT_URL", value_name = "URL")]
+    http_count_url: Option<Url>,
+    /// Where in the answer that number is: a JSON pointer, as /jobs/running
+    #[arg(long, env = "LEASEHOLD_HTTP_COUNT_FIELD", value_name = "POINTER")]
+    http_count_field: Option<String>,
+    /// Where in the answer the size is that the worker keeps to; without it, a 2xx to
+    /// --http-size-url says that the worker does
+    #[arg(long, env = "LEASEHOLD_HTTP_SIZE_FIELD", value_name = "POINTER")]
+    http_size_field: Option<String>,
+    /// Sets the worker's pool size; {size} stands for it
+    #[arg(long, env = "LEASEHOLD_HTTP_SIZE_URL", value_name = "URL")]
+    http_size_url: Option<String>,
+    /// The method of that request [default: PUT]
+    #[arg(long, env = "LEASEHOLD_HTTP_SIZE_METHOD", value_name = "METHOD")]
+    #[arg(requires = "http_size_url")]
+    http_size_method: Option<Method>,
+    /// Its body, JSON in which {size} stands for the size [default: {"size":{size}}]
+    #[arg(long, env = "LEASEHOLD_HTTP_SIZE_BODY", value_name = "JSON", requires = "http_size_url")]
+    http_size_body: Option<String>,
+    /// In the place of --http-size-url: the worker's size is fixed, and this many jobs count as
+    /// running from its start until it drains
+    #[arg(long, env = "LEASEHOLD_HTTP_SIZE_MAX", value_name = "N")]
+    #[arg(conflicts_with = "http_size_url", requires = "http_drain_url")]
+    http_size_max: Option<u32>,
+    /// Begins the worker's drain: after a 2xx no job starts; without it, the size 0 is set
+    #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_URL", value_name = "URL")]
+    http_drain_url: Option<String>,
+    /// The method of that request [default: POST]
+    #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_METHOD", value_name = "METHOD")]
+    #[arg(requires = "http_drain_url")]
+    http_drain_method: Option<Method>,
+    /// Its body, which is JSON
+    #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_BODY", value_name = "JSON")]
+    #[arg(requires = "http_drain_url")]
+    http_drain_body: Option<String>,
+    /// A file with the value of the Authorization header, read anew for every request
+    #[arg(long, env = "LEASEHOLD_HTTP_AUTH_FILE", value_name = "FILE")]
+    http_auth_file: Option<PathBuf>,
+    /// How often the worker is asked; five times as often while something is to change
+    /// [default: 1s]
+    #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "SPAN", value_parser = span::parse)]
+    http_interval: Option<Duration>,
+}
+
+impl HttpArgs {
+    /// An option that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--http-count-url", self.http_count_url.is_some()),
+            ("--http-count-field", self.http_count_field.is_some()),
+            ("--http-size-field", self.http_size_field.is_some()),
+            ("--http-size-url", self.http_size_url.is_some()),
+            ("--http-size-max", self.http_size_max.is_some()),
+            ("--http-drain-url", self.http_drain_url.is_some()),
+            ("--http-auth-file", self.http_auth_file.is_some()),
+            ("--http-interval", self.http_interval.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// The adapter, where its options make sense together.
+    pub(super) fn check(self) -> Result<HttpAdapter, String> {
+        let count = self.http_count_url.ok_or("--adapter http needs --http-count-url")?;
+        let count_field = self.http_count_field.ok_or("--adapter http needs --http-count-field")?;
+        for (option, field) in [
+            ("--http-count-field", Some(&count_field)),
+            ("--http-size-field", self.http_size_field.as_ref()),
+        ] {
+            if let Some(field) = field.filter(|field| !field.starts_with('/')) {
+                return Err(format!("{option} {field}: a JSON pointer begins with /"));
+            }
+        }
+        let body = self.http_size_body.or_else(|| Some(format!(r#"{{"size":{SIZE}}}"#)));
+        let sizing = match (self.http_size_url, self.http_size_max) {
+            (Some(url), _) => {
+                if !(url.contains(SIZE) || body.as_ref().is_some_and(|it| it.contains(SIZE))) {
+                    return Err("--http-size-body and --http-size-url name no {size}".into());
+                }
+                let (option, method) = ("--http-size-url", self.http_size_method);
+                Sizing::Request(HttpRequest::new(option, method, Method::PUT, url, body)?)
+            }
+            (None, Some(max)) => Sizing::Fixed(max),
+            (None, None) => {
+                return Err("--adapter http needs --http-size-url, or --http-size-max where the \
+                            worker's size is fixed"
+                    .into());
+            }
+        };
+        let (method, body) = (self.http_drain_method, self.http_drain_body);
+        let drain = self
+            .http_drain_url
+            .map(|url| HttpRequest::new("--http-drain-url", method, Method::POST, url, body));
+        let interval = interval("--http-interval", self.http_interval)?;
+        let (size_field, auth) = (self.http_size_field, self.http_auth_file);
+        let drain = drain.transpose()?;
+        Ok(HttpAdapter { count, count_field, size_field, sizing, drain, auth, interval })
+    }
+}

@@ -1,0 +1,242 @@
+//! The streams of a worker that programs start and stop.
+//!
+//! Invariant: a stream is released only when the program that stops it has ended with 0, and no two
+//! programs run for one stream at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use leasehold_agent_core::{Lease, Refused};
+use leasehold_types::{StreamKey, Token};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::program::Program;
+use crate::clock;
+use crate::config::StreamPrograms;
+use crate::driver::{Command, Door, Gone};
+use crate::init::Reaper;
+use crate::link::Complaints;
+
+/// Programs that run at once.
+const PROGRAMS_MAX: usize = 8;
+/// The wait after a failure, doubled with each up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(250);
+/// See [`RETRY_MIN`].
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Has programs start and stop streams.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    programs: StreamPrograms,
+    timeout: Duration,
+    reaper: Reaper,
+    door: Door,
+    streams: BTreeMap<StreamKey, Stream>,
+    running: JoinSet<Ended>,
+    complaints: Complaints,
+}
+
+#[derive(Debug)]
+struct Stream {
+    token: Token,
+    /// The worker is to consume it.
+    wanted: bool,
+    state: State,
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not started, as far as is known.
+    Stopped,
+    Started,
+    /// A program runs for it.
+    Changing,
+}
+
+/// A program has ended.
+#[derive(Debug)]
+struct Ended {
+    stream: StreamKey,
+    starts: bool,
+    result: anyhow::Result<String>,
+}
+
+impl Streams {
+    /// Starts and stops the streams that this door shows.
+    pub(crate) fn new(
+        programs: StreamPrograms,
+        timeout: Duration,
+        reaper: Reaper,
+        door: Door,
+    ) -> Self {
+        let (streams, running) = (BTreeMap::new(), JoinSet::new());
+        Self {
+            programs,
+            timeout,
+            reaper,
+            door,
+            streams,
+            running,
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Runs until the driver ends.
+    pub(crate) async fn run(mut self) {
+        let mut changes = self.door.changes();
+        changes.mark_changed();
+        while self.turn(&mut changes).await.is_ok() {}
+    }
+
+    async fn turn(&mut self, changes: &mut tokio::sync::watch::Receiver<u64>) -> Result<(), Gone> {
+        let retry = self.streams.values().filter_map(|stream| stream.retry_at).min();
+        // Where no more programs may run, the end of one is waited for.
+        let retry = retry.filter(|_| self.running.len() < PROGRAMS_MAX);
+        tokio::select! {
+            changed = changes.changed() => changed.map_err(|_| Gone)?,
+            Some(ended) = self.running.join_next() => {
+                self.ended(ended.expect("no program's task panics")).await?;
+            }
+            () = until(retry) => {}
+        }
+        let lease = self.lease().await?;
+        self.take(&lease);
+        self.start_programs();
+        Ok(())
+    }
+
+    /// The lease; the worker has been shown it only where a stream in it is new to this agent.
+    async fn lease(&self) -> Result<Lease, Gone> {
+        let lease: Lease = self.door.ask(|reply| Command::Peek { reply }).await?;
+        let known = |held: &leasehold_agent_core::StreamLease| {
+            self.streams.get(&held.stream).is_some_and(|stream| stream.token == held.token)
+        };
+        if lease.streams.iter().all(known) {
+            return Ok(lease);
+        }
+        Ok(Lease::clone(&self.door.lease().await?.lease))
+    }
+
+    fn take(&mut self, lease: &Lease) {
+        let mut wanted = BTreeSet::new();
+        for held in &lease.streams {
+            if !lease.draining && held.revoked.is_none() {
+                wanted.insert((&held.stream, held.token));
+            }
+            // One under an older token is stopped first.
+            self.streams.entry(held.stream.clone()).or_insert(Stream {
+                token: held.token,
+                wanted: true,
+                state: State::Stopped,
+                failures: 0,
+                retry_at: None,
+            });
+        }
+        for (key, stream) in &mut self.streams {
+            let now = wanted.contains(&(key, stream.token));
+            if now != stream.wanted {
+                (stream.wanted, stream.failures, stream.retry_at) = (now, 0, None);
+            }
+        }
+    }
+
+    fn start_programs(&mut self) {
+        let now = Instant::now();
+        let due = self.streams.iter_mut().filter(|(_, stream)| stream.is_due(now));
+        let free = PROGRAMS_MAX.saturating_sub(self.running.len());
+        for (key, stream) in due.take(free) {
+            let starts = stream.wanted;
+            let (option, line) = match starts {
+                true => ("--command-stream-start", &self.programs.start),
+                false => ("--command-stream-stop", &self.programs.stop),
+            };
+            let environment = vec![
+                ("LEASEHOLD_SET", key.set.to_string()),
+                ("LEASEHOLD_STREAM", key.stream.to_string()),
+                ("LEASEHOLD_TOKEN", stream.token.to_string()),
+            ];
+            let program =
+                Program { option, line: line.clone(), environment, timeout: self.timeout };
+            stream.state = State::Changing;
+            stream.retry_at = None;
+            let (reaper, stream) = (self.reaper.clone(), key.clone());
+            self.running.spawn(async move {
+                let result = program.run(&reaper).await;
+                Ended { stream, starts, result }
+            });
+        }
+    }
+
+    async fn ended(&mut self, ended: Ended) -> Result<(), Gone> {
+        let Ended { stream: key, starts, result } = ended;
+        let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
+        let token = stream.token;
+        let result = match result {
+            Ok(_) if !starts => release(&self.door, &key, token).await?,
+            other => other.map(drop),
+        };
+        match result {
+            Ok(()) if starts => {
+                tracing::info!(stream = %key, %token, "the stream was started");
+                (stream.state, stream.failures) = (State::Started, 0);
+            }
+            Ok(()) => {
+                tracing::info!(stream = %key, %token, "the stream was stopped");
+                self.streams.remove(&key);
+            }
+            Err(error) => {
+                // One that was killed on its way may have started something: it is stopped again.
+                stream.state = if starts { State::Stopped } else { State::Started };
+                stream.put_off();
+                let why = format!("{error:#}");
+                self.door.metrics().worker_failures.fetch_add(1, Relaxed);
+                let about = key.to_string();
+                if let Some(unsaid) = self.complaints.admit(&about, &why, clock::now()) {
+                    tracing::error!(stream = about, why, unsaid, "a stream's program has failed");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stream {
+    fn is_due(&self, now: Instant) -> bool {
+        let due = match self.state {
+            State::Changing => false,
+            State::Started => !self.wanted,
+            // An agent before this one may have started what is to be stopped.
+            State::Stopped => true,
+        };
+        due && self.retry_at.is_none_or(|at| at <= now)
+    }
+
+    fn put_off(&mut self) {
+        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(Instant::now() + wait);
+    }
+}
+
+async fn release(
+    door: &Door,
+    stream: &StreamKey,
+    token: Token,
+) -> Result<anyhow::Result<()>, Gone> {
+    let stream = stream.clone();
+    match door.ask(|reply| Command::Release { stream, token, reply }).await? {
+        Ok(()) | Err(Refused::NotHeld { .. }) => Ok(Ok(())),
+        Err(refused) => Ok(Err(anyhow::anyhow!(crate::worker::words(&refused)))),
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        None => std::future::pending().await,
+        Some(at) => tokio::time::sleep_until(at).await,
+    }
+}

@@ -1,0 +1,168 @@
+//! The adapter `travis`: a Travis worker, unchanged, told by its remote controller.
+//!
+//! Invariant: the worker's pause is toggled at most once in the life of its process, but for the
+//! drain: a second time ends it.
+
+mod controller;
+mod pool;
+mod record;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use tokio::time::Instant;
+
+use super::counted::{Need, Sight, Target};
+use crate::clock;
+use crate::config::TravisAdapter;
+use controller::{Info, Told};
+use pool::{Pause, Pool};
+use record::Record;
+
+/// So often in a row nobody must listen where a worker did, before its process is taken for ended.
+const REFUSALS: u32 = 2;
+/// The clock that the worker's uptime rests on may be set back a little.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// One Travis worker.
+#[derive(Debug)]
+pub(crate) struct Travis {
+    adapter: TravisAdapter,
+    /// Where it is kept that the pause was toggled.
+    record: Option<PathBuf>,
+    pool: Pool,
+    /// A worker has been there, under this agent or the one before.
+    met: bool,
+    /// When its process was last asked, and how long it had run then.
+    last: Option<(Instant, Option<Duration>)>,
+    refusals: u32,
+}
+
+impl Travis {
+    /// A worker that an agent before this one may have told, so that it may run `bound` jobs.
+    pub(crate) fn new(adapter: TravisAdapter, record: Option<PathBuf>, bound: Option<u32>) -> Self {
+        let pool = bound.map_or_else(Pool::default, Pool::inherited);
+        Self { adapter, record, pool, met: bound.is_some(), last: None, refusals: 0 }
+    }
+
+    /// Asks it how things stand.
+    pub(super) async fn look(&mut self) -> anyhow::Result<Sight> {
+        let asked = Instant::now();
+        let Some(info) = controller::look(&self.adapter).await? else {
+            return self.refused();
+        };
+        self.refusals = 0;
+        self.recognise(&info, asked);
+        let before = self.pool.pause();
+        let sight = self.pool.see(info.figures);
+        self.note_change(before);
+        Ok(sight)
+    }
+
+    /// What to tell it next.
+    pub(super) fn need(&self, target: Target) -> Need {
+        self.pool.need(target)
+    }
+
+    /// Tells it.
+    pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
+        let telling = self.pool.telling(size, target.draining);
+        let before = self.pool.clone();
+        self.pool.sending(telling);
+        self.note_change(before.pause());
+        let asked = self.pool.pause();
+        let told = controller::tell(&self.adapter, telling).await;
+        let result = match told {
+            Told::Yes => {
+                tracing::info!(?telling, "the worker was told its number of processors");
+                self.pool.answered(telling);
+                Ok(())
+            }
+            Told::No(error) => {
+                self.pool.unsent(&before);
+                Err(error)
+            }
+            Told::Unknown(error) => {
+                self.pool.lost(telling);
+                Err(error)
+            }
+        };
+        self.note_change(asked);
+        result
+    }
+
+    /// Nobody listens: the worker has not begun, or its process has ended.
+    fn refused(&mut self) -> anyhow::Result<Sight> {
+        self.refusals = self.refusals.saturating_add(1);
+        if !self.met || self.refusals < REFUSALS {
+            bail!("{}: nobody listens there", self.adapter.url);
+        }
+        self.last = None;
+        if self.refusals == REFUSALS {
+            tracing::info!("the worker's process has ended, and its jobs with it");
+            self.pool = self.pool.of_next_process();
+        }
+        Ok(Sight::Ended)
+    }
+
+    /// Finds out whether this is the process that was asked before.
+    fn recognise(&mut self, info: &Info, asked: Instant) {
+        let another = match (self.last, info.uptime) {
+            (Some((then, Some(before))), Some(now)) => {
+                now + SLACK < before + asked.saturating_duration_since(then)
+            }
+            _ => false,
+        };
+        if another {
+            tracing::info!("the worker has started anew: the jobs of the process before are over");
+            self.pool = self.pool.of_next_process();
+        }
+        if another || self.last.is_none() {
+            self.meet(info);
+        }
+        self.last = Some((asked, info.uptime));
+    }
+
+    /// A process that this agent has not asked before.
+    fn meet(&mut self, info: &Info) {
+        self.met = true;
+        let record = self.record.as_deref().and_then(Record::read);
+        let same = |record: &Record| info.uptime.is_some_and(|up| record.is_of(born(up)));
+        if let Some(record) = record.filter(same) {
+            let pause = if record.heard { Pause::Toggled } else { Pause::Asked };
+            self.pool.set_pause(pause);
+        } else if info.figures.expected > 0 {
+            let processors = info.figures.expected;
+            tracing::warn!(
+                processors,
+                "the worker runs processors that this agent did not ask for: its environment \
+                 should have TRAVIS_WORKER_POOL_SIZE=0"
+            );
+        }
+    }
+
+    /// Keeps what is known of the pause, where that has changed, for an agent after this one.
+    fn note_change(&self, before: Pause) {
+        if self.pool.pause() == before {
+            return;
+        }
+        let (Some(path), Some((_, Some(uptime)))) = (&self.record, self.last) else { return };
+        let heard = match self.pool.pause() {
+            Pause::Never => return Record::remove(path),
+            Pause::Asked => false,
+            Pause::Toggled => true,
+        };
+        let written = Record { born_ms: born(uptime), heard }.write(path);
+        if let Err(error) = written {
+            // A successor would toggle it again: the worker then ends after its jobs.
+            tracing::warn!(%error, path = %path.display(), "that the worker is paused was not kept");
+        }
+    }
+}
+
+/// When a process began that has run so long, by the clock that it reckons with itself.
+fn born(uptime: Duration) -> u64 {
+    let uptime = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
+    clock::unix_millis().saturating_sub(uptime)
+}

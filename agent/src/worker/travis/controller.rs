@@ -1,0 +1,216 @@
+//! The calls of a Travis worker's remote controller, and what its answers mean.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hyper::Method;
+use hyper::header::HeaderValue;
+use serde::Deserialize;
+
+use super::pool::{Figures, Telling};
+use crate::config::{TravisAdapter, TravisAuth};
+use crate::http_client::{Answer, Call, Failure};
+
+/// How long a question may take.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+/// How long an order may take.
+const ORDER_MAX: Duration = Duration::from_secs(5);
+
+/// What the worker says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Info {
+    pub(super) figures: Figures,
+    /// How long its process has run, where that can be read.
+    pub(super) uptime: Option<Duration>,
+}
+
+/// What came of an order.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// It was carried out.
+    Yes,
+    /// It was not sent, or was refused.
+    No(anyhow::Error),
+    /// Nobody knows.
+    Unknown(anyhow::Error),
+}
+
+/// The answer to `GET /worker`, as far as it matters.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Worker {
+    pool_size: i64,
+    expected_pool_size: i64,
+    #[serde(default)]
+    uptime: String,
+    /// Null where there are none.
+    #[serde(default)]
+    processors: Option<Vec<Processor>>,
+}
+
+#[derive(Deserialize)]
+struct Processor {
+    status: String,
+}
+
+/// Asks how things stand; none where nobody listens.
+pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
+    match send(adapter, Method::GET, "/worker", None, LOOK_MAX).await? {
+        Err(Failure::Refused) => Ok(None),
+        Err(failure) => Err(failure).with_context(|| adapter.url.to_string()),
+        Ok(answer) if answer.status == 200 => read(&answer.body).map(Some),
+        Ok(answer) => Err(refusal(adapter, answer.status)),
+    }
+}
+
+/// Tells it something.
+pub(super) async fn tell(adapter: &TravisAdapter, telling: Telling) -> Told {
+    let pause = match telling {
+        Telling::Size(size) => {
+            return order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
+        }
+        Telling::Pause => true,
+        Telling::Rest => false,
+        Telling::Leave { toggle } => toggle,
+    };
+    order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
+}
+
+async fn order(adapter: &TravisAdapter, method: Method, body: String) -> Told {
+    // A worker that has no queue yet crashes on what it is told.
+    match send(adapter, Method::GET, "/ready", None, LOOK_MAX).await {
+        Ok(Ok(Answer { status: 200, .. })) => {}
+        Ok(Ok(Answer { status, .. })) => return Told::No(anyhow!("not ready yet: {status}")),
+        Ok(Err(failure)) => return Told::No(anyhow!("GET {}ready: {failure}", adapter.url)),
+        Err(error) => return Told::No(error),
+    }
+    let said = format!("{method} {}worker", adapter.url);
+    match send(adapter, method, "/worker", Some(body), ORDER_MAX).await {
+        Err(error) => Told::No(error),
+        Ok(Ok(Answer { status: 204, .. })) => Told::Yes,
+        Ok(Ok(Answer { status: status @ (400..500), .. })) => Told::No(refusal(adapter, status)),
+        Ok(Ok(Answer { status, .. })) => Told::Unknown(anyhow!("{said}: {status}")),
+        Ok(Err(failure @ (Failure::Refused | Failure::Unsent(_)))) => {
+            Told::No(anyhow!("{said}: {failure}"))
+        }
+        Ok(Err(failure @ Failure::Lost(_))) => Told::Unknown(anyhow!("{said}: {failure}")),
+    }
+}
+
+/// Sends one request; an outer error is one of the agent's own options.
+async fn send(
+    adapter: &TravisAdapter,
+    method: Method,
+    path: &'static str,
+    json: Option<String>,
+    within: Duration,
+) -> anyhow::Result<Result<Answer, Failure>> {
+    let url = adapter.url.at(path);
+    let authorization = Some(authorization(&adapter.auth).await?);
+    Ok(Call { method, url: &url, authorization, json, within }.send().await)
+}
+
+/// The header that proves who asks.
+async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
+    let text = match auth {
+        TravisAuth::Given(secret) => secret.reveal().to_owned(),
+        TravisAuth::File(path) => {
+            let text = tokio::fs::read_to_string(path).await;
+            text.with_context(|| format!("--travis-auth-file {}", path.display()))?
+        }
+    };
+    let text = text.trim();
+    if !text.contains(':') {
+        bail!("the user and the password are not written as USER:PASSWORD");
+    }
+    let value = format!("Basic {}", BASE64_STANDARD.encode(text));
+    let mut value = HeaderValue::from_str(&value).expect("base64 is plain text");
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn refusal(adapter: &TravisAdapter, status: u16) -> anyhow::Error {
+    let url = &adapter.url;
+    match status {
+        401 => anyhow!("{url}: 401: it got no user and password"),
+        403 => anyhow!(
+            "{url}: 403: --travis-auth is not what TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH says"
+        ),
+        404 => anyhow!(
+            "{url}: 404: this is no remote controller; the worker has one where \
+             TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR and TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH are set"
+        ),
+        _ => anyhow!("{url}: {status}"),
+    }
+}
+
+fn read(body: &[u8]) -> anyhow::Result<Info> {
+    let worker: Worker = serde_json::from_slice(body).context("the answer to GET /worker")?;
+    let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
+    let processors = worker.processors.unwrap_or_default();
+    let processing = processors.iter().filter(|it| it.status == "processing").count();
+    let figures = Figures {
+        size: count(worker.pool_size),
+        expected: count(worker.expected_pool_size),
+        processing: u32::try_from(processing).unwrap_or(u32::MAX),
+    };
+    Ok(Info { figures, uptime: go_duration(&worker.uptime) })
+}
+
+/// A duration as Go writes it: `1h2m3.4s`, `850ms`, `7.2µs`, `0s`.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut sum = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        sum += number
+            * match &rest[..unit] {
+                "h" => 3600.0,
+                "m" => 60.0,
+                "s" => 1.0,
+                "ms" => 1e-3,
+                "µs" | "μs" | "us" => 1e-6,
+                "ns" => 1e-9,
+                _ => return None,
+            };
+        rest = &rest[unit..];
+    }
+    (!text.is_empty()).then(|| Duration::try_from_secs_f64(sum).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_as_the_worker_writes_it() {
+        let body = br#"{"version":"v6","revision":"r","generated":"g","uptime":"1h2m3.5s",
+            "poolSize":3,"expectedPoolSize":2,"totalProcessed":9,"processors":[
+            {"id":"a","processed":1,"status":"processing","lastJobId":1},
+            {"id":"b","processed":1,"status":"waiting","lastJobId":1}]}"#;
+        let figures = Figures { size: 3, expected: 2, processing: 1 };
+        let uptime = Some(Duration::from_millis(3_723_500));
+        assert_eq!(read(body).expect("it is one"), Info { figures, uptime });
+        let body = br#"{"poolSize":0,"expectedPoolSize":0,"processors":null}"#;
+        let none = Info { figures: Figures::default(), uptime: None };
+        assert_eq!(read(body).expect("it is one"), none);
+        assert!(read(b"{}").is_err());
+    }
+
+    #[test]
+    fn uptimes_are_read_as_go_writes_them() {
+        for (text, millis) in
+            [("0s", 0), ("850ms", 850), ("2m0.5s", 120_500), ("1h0m0s", 3_600_000), ("7.5µs", 0)]
+        {
+            assert_eq!(go_duration(text).map(|it| it.as_millis()), Some(millis), "{text}");
+        }
+        for text in ["", "s", "1", "1d", "-1s", "1..2s"] {
+            assert_eq!(go_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What is known of a Travis worker's pool, and what to tell it next.
+//!
+//! Invariant: the bound is never below the jobs that the worker may come to run, whatever came of
+//! the orders that it was sent.
+
+use crate::worker::counted::{Need, Sight, Target};
+
+/// Looks that may not show yet what became of an order whose answer was lost.
+const DISTRUST: u8 = 3;
+/// Looks at a worker that runs nothing, though nobody here told it to, until it is taken for one
+/// that stays and not for one that is about to end.
+const EMPTY_LOOKS: u32 = 3;
+
+/// The sizes in an answer of the worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    /// Processors, those that drain included.
+    pub(super) size: u32,
+    /// Processors that take jobs.
+    pub(super) expected: u32,
+    /// Of those, the ones with a job.
+    pub(super) processing: u32,
+}
+
+/// What a worker is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Telling {
+    /// How many processors take jobs from now on, which is above 0.
+    Size(u32),
+    /// None takes a job any more; the process stays. This toggles its pause.
+    Pause,
+    /// The same for one whose pause was toggled. That keeps its process for good, and another
+    /// toggle ends it.
+    Rest,
+    /// None takes a job any more, and the process ends after the last one. One that was paused
+    /// would ignore its stop signal, so it needs the other toggle.
+    Leave {
+        /// Whether that toggles its pause.
+        toggle: bool,
+    },
+}
+
+/// Whether the worker's pause was toggled: once is for the life of its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// It was not.
+    #[default]
+    Never,
+    /// The order went out, and nothing shows yet whether it was heard.
+    Asked,
+    /// It was.
+    Toggled,
+}
+
+/// Whether the process was told to end after its jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Leaving {
+    /// It was not.
+    #[default]
+    No,
+    /// The order went out.
+    Asked,
+    /// It was heard.
+    Yes,
+    /// The process before this one was: it is started again wherever it runs, and stays at 0.
+    Before,
+}
+
+/// The pool of one process of the worker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    seen: Figures,
+    running: u32,
+    /// The most jobs that it may come to run without another order.
+    bound: u32,
+    distrust: u8,
+    pause: Pause,
+    leaving: Leaving,
+    /// The last size that it was told.
+    told: Option<u32>,
+    /// It was seen with processors.
+    ran: bool,
+    empty_looks: u32,
+}
+
+impl Figures {
+    fn draining(self) -> u32 {
+        self.size.saturating_sub(self.expected)
+    }
+}
+
+impl Pool {
+    /// A pool that may run so many jobs by the orders of another agent, which may be on their way.
+    pub(super) fn inherited(bound: u32) -> Self {
+        Self { bound, distrust: DISTRUST, ..Self::default() }
+    }
+
+    /// Takes an answer; returns what it shows.
+    pub(super) fn see(&mut self, figures: Figures) -> Sight {
+        let running = figures.processing.saturating_add(figures.draining());
+        let limit = figures.size.max(figures.expected).max(running);
+        self.running = match self.distrust {
+            0 => running,
+            _ => running.max(self.running),
+        };
+        self.bound = match self.distrust {
+            0 => limit,
+            _ => limit.max(self.bound),
+        };
+        self.distrust = self.distrust.saturating_sub(1);
+        self.pause = match self.pause {
+            Pause::Asked if figures.expected == 0 => Pause::Toggled,
+            // It would show by now.
+            Pause::Asked if self.distrust == 0 => Pause::Never,
+            pause => pause,
+        };
+        let empty = figures.size == 0 && figures.expected == 0;
+        self.empty_looks = if empty { self.empty_looks.saturating_add(1) } else { 0 };
+        self.ran |= !empty;
+        self.seen = figures;
+        Sight::Working { running: self.running, limit: self.bound }
+    }
+
+    /// What to tell it next.
+    pub(super) fn need(&self, target: Target) -> Need {
+        let Figures { size, expected, .. } = self.seen;
+        // What drains runs beside the new size, and leaves that much less for it.
+        let wanted = target.size.saturating_sub(self.seen.draining());
+        let stays = target.draining
+            && self.pause != Pause::Never
+            && matches!(self.leaving, Leaving::No | Leaving::Asked);
+        match wanted.cmp(&expected) {
+            std::cmp::Ordering::Equal if self.distrust > 0 => Need::Look,
+            std::cmp::Ordering::Equal if stays => Need::Order { size: 0, grows: false },
+            std::cmp::Ordering::Equal if size == expected => Need::Nothing,
+            std::cmp::Ordering::Equal => Need::Look,
+            _ if self.distrust > 0 => Need::Look,
+            std::cmp::Ordering::Greater if target.draining || !self.may_grow() => Need::Look,
+            std::cmp::Ordering::Greater => Need::Order { size: wanted, grows: true },
+            std::cmp::Ordering::Less => Need::Order { size: wanted, grows: false },
+        }
+    }
+
+    /// Whether the worker may be given processors: one that shuts down would take them.
+    fn may_grow(&self) -> bool {
+        let by_order = self.told == Some(0) || !self.ran;
+        self.seen.expected > 0 || by_order || self.empty_looks >= EMPTY_LOOKS
+    }
+
+    /// How to tell it this size; in a drain it is 0, for good.
+    pub(super) fn telling(&self, size: u32, draining: bool) -> Telling {
+        match (self.pause, draining && self.leaving != Leaving::Before) {
+            _ if size > 0 => Telling::Size(size),
+            (pause, true) => Telling::Leave { toggle: pause != Pause::Never },
+            (Pause::Never, false) => Telling::Pause,
+            (Pause::Asked | Pause::Toggled, false) => Telling::Rest,
+        }
+    }
+
+    /// Whether its pause was toggled.
+    pub(super) fn pause(&self) -> Pause {
+        self.pause
+    }
+
+    /// Takes over what is known of its pause.
+    pub(super) fn set_pause(&mut self, pause: Pause) {
+        self.pause = pause;
+    }
+
+    /// The process has ended; the pool of the one that comes in its place.
+    pub(super) fn of_next_process(&self) -> Self {
+        let leaving = match self.leaving {
+            Leaving::No => Leaving::No,
+            Leaving::Asked | Leaving::Yes | Leaving::Before => Leaving::Before,
+        };
+        Self { leaving, ..Self::default() }
+    }
+
+    /// An order goes out.
+    pub(super) fn sending(&mut self, telling: Telling) {
+        match telling {
+            Telling::Size(size) => {
+                self.bound = self.bound.max(size.saturating_add(self.seen.draining()));
+            }
+            Telling::Pause => self.pause = Pause::Asked,
+            Telling::Rest => {}
+            Telling::Leave { .. } => self.leaving = Leaving::Asked,
+        }
+    }
+
+    /// It surely did not arrive: things stand as they did before.
+    pub(super) fn unsent(&mut self, before: &Self) {
+        (self.pause, self.leaving) = (before.pause, before.leaving);
+    }
+
+    /// It was answered.
+    pub(super) fn answered(&mut self, telling: Telling) {
+        self.note_told(telling);
+        match telling {
+            Telling::Size(_) | Telling::Rest => {}
+            Telling::Pause => self.pause = Pause::Toggled,
+            Telling::Leave { .. } => self.leaving = Leaving::Yes,
+        }
+    }
+
+    /// Nobody knows whether it was heard.
+    pub(super) fn lost(&mut self, telling: Telling) {
+        self.note_told(telling);
+        self.distrust = DISTRUST;
+    }
+
+    fn note_told(&mut self, telling: Telling) {
+        let size = match telling {
+            Telling::Size(size) => size,
+            Telling::Pause | Telling::Rest | Telling::Leave { .. } => 0,
+        };
+        self.told = Some(size);
+        self.ran |= size > 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(size: u32, expected: u32, processing: u32) -> Figures {
+        Figures { size, expected, processing }
+    }
+
+    fn target(size: u32) -> Target {
+        Target { size, draining: false }
+    }
+
+    fn told(pool: &mut Pool, telling: Telling) {
+        pool.sending(telling);
+        pool.answered(telling);
+    }
+
+    #[test]
+    fn what_drains_runs_and_leaves_less_to_grow_by() {
+        let mut pool = Pool::default();
+        assert_eq!(pool.see(figures(3, 3, 3)), Sight::Working { running: 3, limit: 3 });
+        assert_eq!(pool.need(target(1)), Need::Order { size: 1, grows: false });
+        told(&mut pool, Telling::Size(1));
+        assert_eq!(pool.see(figures(3, 1, 1)), Sight::Working { running: 3, limit: 3 });
+        // Told 3 now, it would run 5.
+        assert_eq!(pool.need(target(3)), Need::Look);
+        assert_eq!(pool.need(target(4)), Need::Order { size: 2, grows: true });
+        assert_eq!(pool.need(target(2)), Need::Order { size: 0, grows: false });
+        assert_eq!(pool.see(figures(2, 1, 0)), Sight::Working { running: 1, limit: 2 });
+    }
+
+    #[test]
+    fn the_pause_is_toggled_once_in_the_life_of_a_process() {
+        let mut pool = Pool::default();
+        pool.see(figures(2, 2, 2));
+        assert_eq!(pool.telling(0, false), Telling::Pause);
+        told(&mut pool, Telling::Pause);
+        pool.see(figures(2, 0, 0));
+        assert_eq!(pool.need(target(0)), Need::Look);
+        assert_eq!(pool.need(target(3)), Need::Order { size: 1, grows: true });
+        told(&mut pool, Telling::Size(1));
+        pool.see(figures(1, 1, 1));
+        assert_eq!(pool.need(target(0)), Need::Order { size: 0, grows: false });
+        assert_eq!(pool.telling(0, false), Telling::Rest);
+    }
+
+    #[test]
+    fn in_a_drain_the_process_ends_once_and_one_that_follows_stays_at_0() {
+        let drain = Target { size: 0, draining: true };
+        let leave = |toggle| Telling::Leave { toggle };
+        let mut pool = Pool::default();
+        assert_eq!((pool.need(drain), pool.telling(0, true)), (Need::Nothing, leave(false)));
+        pool.see(figures(2, 2, 2));
+        told(&mut pool, Telling::Pause);
+        pool.see(figures(1, 0, 0));
+        assert_eq!(pool.need(drain), Need::Order { size: 0, grows: false });
+        assert_eq!(pool.telling(0, true), leave(true));
+        told(&mut pool, leave(true));
+        pool.see(figures(1, 0, 0));
+        assert_eq!(pool.need(drain), Need::Look);
+        let mut next = pool.of_next_process();
+        assert_eq!(next.need(drain), Need::Nothing);
+        next.see(figures(1, 1, 1));
+        assert_eq!(next.need(drain), Need::Order { size: 0, grows: false });
+        assert_eq!(next.telling(0, true), Telling::Pause);
+        told(&mut next, Telling::Pause);
+        next.see(figures(0, 0, 0));
+        assert_eq!(next.need(drain), Need::Nothing);
+    }
+
+    #[test]
+    fn a_lost_answer_counts_as_heard_and_as_unheard() {
+        let mut pool = Pool::default();
+        pool.see(figures(1, 1, 1));
+        pool.sending(Telling::Size(4));
+        pool.lost(Telling::Size(4));
+        for _ in 0..DISTRUST {
+            assert_eq!(pool.need(target(4)), Need::Look);
+            assert_eq!(pool.see(figures(1, 1, 0)), Sight::Working { running: 1, limit: 4 });
+        }
+        assert_eq!(pool.see(figures(1, 1, 0)), Sight::Working { running: 0, limit: 1 });
+        assert_eq!(pool.need(target(4)), Need::Order { size: 4, grows: true });
+        // A pause whose answer was lost is toggled again only if it surely was not heard.
+        for (shown, telling) in [(0, Telling::Rest), (1, Telling::Pause)] {
+            let mut pool = pool.clone();
+            pool.sending(Telling::Pause);
+            pool.lost(Telling::Pause);
+            for _ in 0..DISTRUST {
+                assert_eq!(pool.need(target(0)), Need::Look);
+                pool.see(figures(1, shown, 0));
+            }
+            assert_eq!(pool.telling(0, false), telling);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_shuts_down_by_itself_is_given_no_processors() {
+        let mut pool = Pool::default();
+        pool.see(figures(2, 2, 2));
+        pool.see(figures(2, 0, 0));
+        assert_eq!(pool.need(target(4)), Need::Look);
+        for _ in 0..EMPTY_LOOKS {
+            assert_eq!(pool.need(target(4)), Need::Look);
+            pool.see(figures(0, 0, 0));
+        }
+        assert_eq!(pool.need(target(4)), Need::Order { size: 4, grows: true });
+    }
+
+    #[test]
+    fn the_orders_of_an_agent_before_may_still_be_on_their_way() {
+        let mut pool = Pool::inherited(5);
+        assert_eq!(pool.see(figures(2, 2, 0)), Sight::Working { running: 0, limit: 5 });
+        for _ in 1..DISTRUST {
+            pool.see(figures(2, 2, 0));
+        }
+        assert_eq!(pool.see(figures(2, 2, 0)), Sight::Working { running: 0, limit: 2 });
+    }
+}

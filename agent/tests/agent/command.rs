@@ -1,0 +1,165 @@
+//! The adapter `command`: programs of the user's around a worker that is a shell script.
+
+use std::path::{Path, PathBuf};
+
+use leasehold_types::Token;
+use leasehold_types::message::{AgentMessage, Jobs};
+use rustix::process::{Pid, Signal, test_kill_process};
+use tokio::process::{Child, Command};
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, read, until};
+
+/// Begins jobs as long as there are fewer than the file `size` says; a job is a file. Whoever
+/// changes the size holds the lock, so that no job is begun by the one before.
+const WORKER: &str = "i=0; while :; do i=$((i+1)); flock lock sh -c '\
+    if [ $(ls jobs | wc -l) -lt $(cat size) ]; then touch jobs/'$i'; fi'; sleep 0.01; done";
+const COUNT: &str = "ls jobs | wc -l";
+const RESIZE: &str = "flock lock sh -c 'echo $LEASEHOLD_POOL_SIZE > size'";
+
+struct Stage {
+    /// Ends before its folder does.
+    _worker: Child,
+    folder: tempfile::TempDir,
+    coordinator: Coordinator,
+}
+
+impl Stage {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("jobs")).unwrap();
+        std::fs::write(folder.path().join("size"), "0\n").unwrap();
+        let mut worker = Command::new("sh");
+        worker.args(["-c", WORKER]).current_dir(folder.path());
+        let worker = worker.kill_on_drop(true).spawn().unwrap();
+        let coordinator = Coordinator::start().await;
+        Self { _worker: worker, folder, coordinator }
+    }
+
+    async fn agent(&self, more: &[&str]) -> Agent {
+        let coordinator = self.coordinator.address.to_string();
+        let mut command = std::process::Command::new(super::process::AGENT);
+        command.args(["run", "--coordinator", &coordinator, "--cluster", "ci", "--worker", "w1"]);
+        command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--adapter", "command"]);
+        command.args(["--command-interval", "100ms"]).args(more).current_dir(self.folder.path());
+        Agent::run(&mut command).await
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn running(&self) -> usize {
+        std::fs::read_dir(self.path("jobs")).unwrap().count()
+    }
+
+    fn end_job(&self) {
+        let job = std::fs::read_dir(self.path("jobs")).unwrap().next().unwrap();
+        std::fs::remove_file(job.unwrap().path()).unwrap();
+    }
+
+    async fn hear(&self, size: u32, jobs: u32) {
+        let what = format!("a beat with pool {size} and {jobs} jobs");
+        self.coordinator.hear(&what, |message| told(message, size, jobs).then_some(())).await;
+    }
+}
+
+fn told(message: &AgentMessage, size: u32, jobs: u32) -> bool {
+    let AgentMessage::Beat(beat) = message else { return false };
+    beat.pool.map(|pool| pool.size) == Some(size) && beat.jobs == Jobs::Running(jobs)
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    read(path).lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn jobs_are_counted_sized_and_drained_by_programs() {
+    let stage = Stage::start().await;
+    let drain = "echo $LEASEHOLD_POOL_SIZE >> drained; LEASEHOLD_POOL_SIZE=0; export \
+                 LEASEHOLD_POOL_SIZE; flock lock sh -c 'echo $LEASEHOLD_POOL_SIZE > size'";
+    let programs = ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", drain];
+    let mut agent = stage.agent(&programs).await;
+    stage.coordinator.pool(3);
+    stage.hear(3, 3).await;
+    stage.coordinator.forget();
+    stage.coordinator.pool(1);
+    stage.hear(1, 3).await;
+    stage.end_job();
+    stage.hear(1, 2).await;
+    assert_eq!(stage.running(), 2);
+    agent.signal(Signal::TERM);
+    until("the drain has begun", || read(&stage.path("drained")) == "0\n").await;
+    stage.end_job();
+    stage.end_job();
+    assert_eq!(agent.code().await, Some(0));
+    assert_eq!((stage.running(), lines(&stage.path("drained"))), (0, vec!["0".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() {
+    let stage = Stage::start().await;
+    let resize = format!("test ! -e broken || {{ echo words >&2; exit 7; }}; {RESIZE}");
+    let agent = stage.agent(&["--command-count", COUNT, "--command-resize", &resize]).await;
+    stage.coordinator.pool(2);
+    stage.hear(2, 2).await;
+    std::fs::write(stage.path("broken"), "").unwrap();
+    stage.coordinator.forget();
+    stage.coordinator.pool(1);
+    agent.log.line("--command-resize ended with 7: words").await;
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert!(status == 503 && why.contains("ended with 7: words"), "{status} {why}");
+    stage.end_job();
+    until("the next begins", || stage.running() == 2).await;
+    let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
+    assert_eq!(stage.coordinator.count(freed), 0, "freed though the size is not in effect");
+    std::fs::remove_file(stage.path("broken")).unwrap();
+    stage.hear(1, 2).await;
+}
+
+#[tokio::test]
+async fn a_program_that_prints_nonsense_or_hangs_is_named_and_ended() {
+    let stage = Stage::start().await;
+    let count = "cat count; test ! -e hang || { echo $$ > pid; sleep 600 & wait; }";
+    std::fs::write(stage.path("count"), "many").unwrap();
+    let more = ["--command-count", count, "--command-resize", RESIZE, "--command-timeout", "1s"];
+    let agent = stage.agent(&more).await;
+    agent.log.line("--command-count has printed \\\"many\\\", no number of jobs").await;
+    std::fs::write(stage.path("hang"), "").unwrap();
+    agent.log.line("--command-count has not ended within 1s").await;
+    let pid = read(&stage.path("pid")).trim().parse().ok().and_then(Pid::from_raw).unwrap();
+    std::fs::remove_file(stage.path("hang")).unwrap();
+    std::fs::write(stage.path("count"), "0").unwrap();
+    until("it has ended", || test_kill_process(pid).is_err()).await;
+    agent.log.line("the worker answers").await;
+}
+
+#[tokio::test]
+async fn streams_are_started_and_stopped_by_programs_and_released_only_then() {
+    let stage = Stage::start().await;
+    let start = "echo start $LEASEHOLD_SET $LEASEHOLD_STREAM $LEASEHOLD_TOKEN >> told";
+    let stop = "test ! -e busy || { echo still busy >&2; exit 1; }; \
+                echo stop $LEASEHOLD_SET $LEASEHOLD_STREAM $LEASEHOLD_TOKEN >> told";
+    let mut agent =
+        stage.agent(&["--command-stream-start", start, "--command-stream-stop", stop]).await;
+    let a = stage.coordinator.grant("cars", "cars:new", true);
+    let told = stage.path("told");
+    let line = |what: &str, stream: &str, token: Token| format!("{what} cars {stream} {token}");
+    until("it is started", || lines(&told) == [line("start", "cars:new", a)]).await;
+    let b = stage.coordinator.grant("cars", "b", true);
+    until("it is started", || lines(&told).len() == 2).await;
+    std::fs::write(stage.path("busy"), "").unwrap();
+    stage.coordinator.revoke("cars", "cars:new");
+    agent.log.line("--command-stream-stop ended with 1: still busy").await;
+    let released = |message: &AgentMessage| match message {
+        AgentMessage::Beat(beat) => !beat.released.is_empty(),
+        _ => false,
+    };
+    assert_eq!(stage.coordinator.count(released), 0, "released though it was not stopped");
+    std::fs::remove_file(stage.path("busy")).unwrap();
+    stage.coordinator.hear_release(a).await;
+    assert_eq!(lines(&told)[2..], [line("stop", "cars:new", a)]);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code().await, Some(0));
+    assert_eq!(lines(&told)[3..], [line("stop", "b", b)]);
+}
