@@ -1,14 +1,17 @@
 //! The command line. A combination that cannot work is refused here, before anything starts.
 
+mod operator;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use leasehold_types::TimeBounds;
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{TimeBounds, WorkerName};
 
+pub use self::operator::{InjectionSettings, OperatorArgs};
 use crate::spec::Span;
 use crate::tls::TlsFiles;
 
@@ -23,10 +26,6 @@ const LEADERSHIP_MAX: Duration = Duration::from_secs(3600);
 /// How long a leader on files may be silent, and how long it leads without renewal, by default.
 const TAKEOVER_ON_FILES: Duration = Duration::from_secs(2);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
-/// The same on Kubernetes, where a lost connection is noticed sooner, and the API server may be
-/// away for longer.
-const TAKEOVER_ON_KUBERNETES: Duration = Duration::from_secs(1);
-const LEADERSHIP_ON_KUBERNETES: Duration = Duration::from_secs(300);
 /// The longest margin.
 const MARGIN_MAX: Duration = Duration::from_secs(60);
 
@@ -83,31 +82,6 @@ pub struct RunArgs {
     /// Folder that the replicas share: election, epoch and the register of workers.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
     pub state_dir: PathBuf,
-    /// What every replica has.
-    #[command(flatten)]
-    pub replica: ReplicaArgs,
-}
-
-/// The flags of `operator`.
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "In a pod the flags come from deploy/. Outside, with a kubeconfig:\n  \
-    leasehold-coordinator operator --namespace leasehold-system --watch-namespace ci")]
-pub struct OperatorArgs {
-    /// The namespace of the election's Lease and of the certificates.
-    #[arg(long, value_name = "NAME", env = "LEASEHOLD_NAMESPACE")]
-    #[arg(default_value = "leasehold-system")]
-    pub namespace: String,
-    /// A namespace to serve; may be given several times, or separated by commas. All, unless given.
-    #[arg(long, value_name = "NAME", env = "LEASEHOLD_WATCH_NAMESPACE", value_delimiter = ',')]
-    pub watch_namespace: Vec<String>,
-    /// The Service that agents dial, in --namespace; certificates are made for its name.
-    #[arg(long, value_name = "NAME", env = "LEASEHOLD_SERVICE")]
-    #[arg(default_value = "leasehold-coordinator")]
-    pub service: String,
-    /// The audience that the tokens of agents and people must be made for.
-    #[arg(long, value_name = "NAME", env = "LEASEHOLD_AUDIENCE")]
-    #[arg(default_value = "leasehold.dev")]
-    pub audience: String,
     /// What every replica has.
     #[command(flatten)]
     pub replica: ReplicaArgs,
@@ -223,6 +197,8 @@ pub enum PlatformSettings {
         service: String,
         /// The audience of tokens.
         audience: String,
+        /// What opted-in pods get, and where the API server asks for it.
+        injection: InjectionSettings,
     },
 }
 
@@ -245,32 +221,6 @@ impl RunArgs {
         let Self { manifests, state_dir, replica } = self;
         let times = Times { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
         replica.settings(PlatformSettings::Files { manifests, state_dir }, &times)
-    }
-}
-
-impl OperatorArgs {
-    /// The flags, checked against each other.
-    ///
-    /// # Errors
-    /// [`Usage`] where two of them cannot work together, or one is out of its range.
-    pub fn settings(self) -> Result<Settings, Usage> {
-        let Self { namespace, watch_namespace: watched, service, audience, replica } = self;
-        let named = [&namespace, &service].into_iter().chain(&watched);
-        for name in named {
-            if WorkerName::new(name).is_err() || name.contains('.') {
-                return refuse(format!(
-                    "{name:?} is no name of a namespace or service: see --namespace, \
-                     --watch-namespace and --service"
-                ));
-            }
-        }
-        if audience.is_empty() {
-            return refuse("--audience is empty");
-        }
-        let times =
-            Times { takeover_after: TAKEOVER_ON_KUBERNETES, leadership: LEADERSHIP_ON_KUBERNETES };
-        let platform = PlatformSettings::Kubernetes { namespace, watched, service, audience };
-        replica.settings(platform, &times)
     }
 }
 
@@ -315,9 +265,7 @@ impl ReplicaArgs {
 
     fn check_addresses(&self) -> Result<(), Usage> {
         let (grpc, http) = (self.listen, self.http_listen);
-        let one_host =
-            grpc.ip() == http.ip() || grpc.ip().is_unspecified() || http.ip().is_unspecified();
-        if grpc.port() != 0 && grpc.port() == http.port() && one_host {
+        if share_a_port(grpc, http) {
             return refuse(format!("--listen {grpc} and --http-listen {http} are one address"));
         }
         match &self.advertise {
@@ -360,6 +308,13 @@ fn default_identity() -> String {
     let name = rustix::system::uname();
     let host = name.nodename().to_string_lossy().replace(char::is_whitespace, "-");
     format!("{host}-{}", std::process::id())
+}
+
+/// Whether two sockets cannot be bound together.
+fn share_a_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let one_host =
+        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && one_host
 }
 
 fn is_host_and_port(address: &str) -> bool {

@@ -14,3 +14,4 @@ pub mod server;
 pub mod spec;
 pub mod telemetry;
 pub mod tls;
+pub mod webhook;

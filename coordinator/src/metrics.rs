@@ -28,6 +28,32 @@ const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1
 /// Series of the widest metric: every cluster by every presence of its workers, and the overflow.
 const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
 
+/// What came of a pod that the webhook was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Injection {
+    /// It got an agent.
+    Injected,
+    /// It has its agent already, or wants none.
+    Unchanged,
+    /// It was refused.
+    Refused,
+    /// This replica had not read the WorkerClusters yet.
+    Unready,
+}
+
+impl Injection {
+    const ALL: [Self; 4] = [Self::Injected, Self::Unchanged, Self::Refused, Self::Unready];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Injected => "injected",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+            Self::Unready => "unready",
+        }
+    }
+}
+
 /// One replica's metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -48,6 +74,7 @@ pub struct Metrics {
     refusals: Counter<u64>,
     stalls: Counter<u64>,
     statuses_failed: Counter<u64>,
+    injections: Counter<u64>,
     settle: Histogram<f64>,
 }
 
@@ -99,6 +126,10 @@ impl Metrics {
                 "leasehold_status_write_failures",
                 "Statuses of Kubernetes objects that could not be written; they are tried again.",
             ),
+            injections: counter(
+                "leasehold_injections",
+                "Pods that the webhook was asked about, by what came of it.",
+            ),
             settle: meter
                 .f64_histogram("leasehold_settle_duration_seconds")
                 .with_description("Time that a turn's planning and granting took.")
@@ -128,6 +159,9 @@ impl Metrics {
         }
         for kind in ["hello", "report", "beat"] {
             self.received.add(0, &label("kind", kind));
+        }
+        for kind in Injection::ALL {
+            self.injections.add(0, &label("result", kind.text()));
         }
         for kind in ["welcome", "refusal", "grant"] {
             self.sent.add(0, &label("kind", kind));
@@ -226,6 +260,17 @@ impl Metrics {
         self.statuses_failed.add(1, &[]);
     }
 
+    pub(crate) fn reviewed(&self, what: Injection) {
+        self.injections.add(1, &label("result", what.text()));
+    }
+
+    pub(crate) fn set_agents(&self, missing: usize, outdated: usize) {
+        self.set(|figures| {
+            figures.agents_missing = missing;
+            figures.agents_outdated = outdated;
+        });
+    }
+
     pub(crate) fn settled(&self, took: Duration) {
         self.settle.record(took.as_secs_f64(), &[]);
     }
@@ -309,6 +354,9 @@ mod tests {
             "leasehold_refusals_total",
             "leasehold_session_stalls_total",
             "leasehold_status_write_failures_total",
+            "leasehold_injections_total",
+            "leasehold_agents_missing",
+            "leasehold_agents_outdated",
         ] {
             assert!(text.contains(&format!("# HELP {name} ")), "{name} in\n{text}");
             assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");

@@ -26,6 +26,7 @@ use crate::server::{self, GrpcPort, Reach};
 use crate::telemetry::Telemetry;
 use crate::tls::trust::Trust;
 use crate::tls::{Certificates, TlsFiles};
+use crate::webhook::{self, Webhook};
 
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
@@ -89,6 +90,8 @@ pub struct Options {
     pub resource: Option<Resource>,
     /// Where metrics go beside the Prometheus text.
     pub metrics: Option<MetricExporter>,
+    /// Where the API server asks what pods get.
+    pub webhook: Option<Webhook>,
 }
 
 /// Runs a replica until SIGTERM or SIGINT; a second signal ends the process at once.
@@ -115,7 +118,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
     let identity = settings.identity.clone();
-    let mut trust = None;
+    let (mut trust, mut webhook) = (None, None);
     let platform = match settings.platform {
         PlatformSettings::Files { manifests, state_dir } => {
             file::start(file::Settings {
@@ -129,7 +132,9 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
             })
             .await?
         }
-        PlatformSettings::Kubernetes { namespace, watched, service, audience } => {
+        PlatformSettings::Kubernetes { namespace, watched, service, audience, injection } => {
+            let socket = bind("--webhook-listen", injection.listen)?;
+            tracing::info!(webhook = %socket.local_addr()?, "listening");
             let started = kube::start(kube::Settings {
                 namespace,
                 watched,
@@ -141,9 +146,12 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
                 leadership: settings.leadership,
                 bounds: settings.bounds,
                 tls: files,
+                injection,
             })
             .await?;
             tls = tls.or(started.certificates);
+            let injector = started.injector;
+            webhook = tls.clone().map(|certificates| Webhook { socket, certificates, injector });
             trust = started.trust;
             started.platform
         }
@@ -156,6 +164,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         trust,
         resource: Some(telemetry.resource.clone()),
         metrics: telemetry.metrics.take(),
+        webhook,
     };
     let stop = stop_signals()?;
     let outcome = serve(options, sockets, platform, stop).await;
@@ -207,7 +216,17 @@ pub async fn serve(
     let (stop_ports, ports_stop) = watch::channel(false);
     let mut driver = tokio::spawn(driver.run(driver_stops));
     let mut grpc = tokio::spawn(server::serve(port, told(ports_stop.clone())));
-    let mut http = tokio::spawn(http::serve(sockets.http, state, told(ports_stop)));
+    let mut http = tokio::spawn(http::serve(sockets.http, state, told(ports_stop.clone())));
+    let counted = Arc::clone(&metrics);
+    let mut webhook = tokio::spawn(async move {
+        match options.webhook {
+            Some(webhook) => webhook::serve(webhook, counted, told(ports_stop)).await,
+            None => {
+                told(ports_stop).await;
+                Ok(())
+            }
+        }
+    });
     let outcome = tokio::select! {
         () = stop => {
             tracing::info!("stopping");
@@ -217,10 +236,11 @@ pub async fn serve(
         ended = &mut driver => ended.context("driver").and_then(|ended| ended),
         ended = &mut grpc => early("gRPC port", ended),
         ended = &mut http => early("HTTP port", ended),
+        ended = &mut webhook => early("webhook", ended),
     };
     let _ = stop_ports.send(true);
     let ports = async {
-        for port in [&mut grpc, &mut http] {
+        for port in [&mut grpc, &mut http, &mut webhook] {
             if !port.is_finished() {
                 let _ = port.await;
             }
@@ -229,7 +249,7 @@ pub async fn serve(
     if timeout(STREAMS_END_WITHIN, ports).await.is_err() {
         tracing::debug!("some streams had to be cut");
     }
-    for part in [&driver, &grpc, &http] {
+    for part in [&driver, &grpc, &http, &webhook] {
         part.abort();
     }
     let flushed = tokio::task::spawn_blocking(move || metrics.shutdown());

@@ -5,7 +5,7 @@ pub(crate) mod bearer;
 mod codec;
 mod doors;
 mod forward;
-mod handshake;
+pub(crate) mod handshake;
 mod inbound;
 pub(crate) mod incoming;
 mod outbound;

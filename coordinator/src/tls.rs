@@ -1,4 +1,4 @@
-//! What the gRPC port proves itself with, and how it comes from files. A connection is made with
+//! What the ports prove themselves with, and how it comes from files. A connection is made with
 //! what is newest at its handshake and keeps it to its end; files that cannot be used are named
 //! with their flag and what is wrong with them, and never replace what can be used.
 
@@ -31,8 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Rounds of watching files whose links change all the time.
 const ROUNDS_MAX: usize = 4;
-/// The protocol that is spoken over TLS.
+/// The protocols that are spoken over TLS (RFC 7301).
 const ALPN_HTTP2: &[u8] = b"h2";
+const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// The newest of what a port proves itself with.
 pub type Certificates = watch::Receiver<Serving>;
@@ -40,8 +41,11 @@ pub type Certificates = watch::Receiver<Serving>;
 /// What a port proves itself with.
 #[derive(Clone, Debug)]
 pub struct Serving {
-    /// TLS 1.2 and 1.3 with HTTP/2.
+    /// TLS 1.2 and 1.3 with HTTP/2, for gRPC.
     pub config: Arc<ServerConfig>,
+    /// The same with HTTP/1.1 too, for clients without certificates: API servers that call the
+    /// webhook want it so.
+    pub https: Arc<ServerConfig>,
     /// When the certificate ends, where there is one and it says so.
     pub expires_at: Option<UnixTime>,
 }
@@ -51,7 +55,8 @@ impl Serving {
     #[must_use]
     pub fn nothing() -> Self {
         let config = builder().with_no_client_auth().with_cert_resolver(Arc::new(Nothing));
-        Self { config: Arc::new(config), expires_at: None }
+        let config = Arc::new(config);
+        Self { https: Arc::clone(&config), config, expires_at: None }
     }
 
     /// A certificate with its chain, the certificate itself first, and its key. With `clients`,
@@ -65,6 +70,9 @@ impl Serving {
         clients: Option<RootCertStore>,
     ) -> anyhow::Result<Self> {
         let expires_at = chain.first().and_then(expires_at);
+        let (same_chain, same_key) = (chain.clone(), key.clone_key());
+        let mut https = builder().with_no_client_auth().with_single_cert(same_chain, same_key)?;
+        https.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
         let builder = match clients {
             None => builder().with_no_client_auth(),
             Some(roots) => {
@@ -76,7 +84,7 @@ impl Serving {
         };
         let mut config = builder.with_single_cert(chain, key)?;
         config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
-        Ok(Self { config: Arc::new(config), expires_at })
+        Ok(Self { config: Arc::new(config), https: Arc::new(https), expires_at })
     }
 }
 

@@ -13,6 +13,8 @@ mod deploy;
 mod election;
 #[path = "kubernetes/harness.rs"]
 mod harness;
+#[path = "kubernetes/injection.rs"]
+mod injection;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
 #[path = "kubernetes/lossy_proxy.rs"]

@@ -1,4 +1,6 @@
-//! One change of a tree of maps and lists.
+//! One change of a tree of maps and lists, and what it does to a tree.
+
+use std::fmt;
 
 use serde_json::Value;
 
@@ -29,4 +31,85 @@ pub enum Change {
     Replace(Value),
     /// What is there goes.
     Remove,
+}
+
+impl From<&str> for Step {
+    fn from(key: &str) -> Self {
+        Self::Key(key.into())
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+/// A path as people write it: `spec.containers[0].env`.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a>(pub &'a [Step]);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Key(key) if number == 0 => write!(f, "{key}")?,
+                Step::Key(key) => write!(f, ".{key}")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is at a path, where anything is.
+#[must_use]
+pub fn at<'a>(root: &'a Value, path: &[Step]) -> Option<&'a Value> {
+    path.iter().try_fold(root, |value, step| match step {
+        Step::Key(key) => value.get(key),
+        Step::Index(index) => value.get(index),
+    })
+}
+
+fn at_mut<'a>(root: &'a mut Value, path: &[Step]) -> Option<&'a mut Value> {
+    path.iter().try_fold(root, |value, step| match step {
+        Step::Key(key) => value.get_mut(key),
+        Step::Index(index) => value.get_mut(index),
+    })
+}
+
+/// Makes the changes, in order.
+///
+/// # Panics
+/// Where an edit names a place that the tree does not have: it was made for another tree.
+pub fn apply(edits: &[Edit], to: &mut Value) {
+    for edit in edits {
+        let done = change(edit, to);
+        assert!(done.is_some(), "{} is not there: made for another tree", Place(&edit.path));
+    }
+}
+
+/// One change; `None` where its place is not there.
+fn change(edit: &Edit, to: &mut Value) -> Option<()> {
+    let (last, parent) = edit.path.split_last()?;
+    let parent = at_mut(to, parent)?;
+    match (&edit.change, last) {
+        (Change::Insert(value), Step::Key(key)) => {
+            let before = parent.as_object_mut()?.insert(key.clone(), value.clone());
+            before.is_none().then_some(())
+        }
+        (Change::Insert(value), Step::Index(index)) => {
+            let list = parent.as_array_mut()?;
+            (*index <= list.len()).then(|| list.insert(*index, value.clone()))
+        }
+        (Change::Replace(value), last) => {
+            *at_mut(parent, std::slice::from_ref(last))? = value.clone();
+            Some(())
+        }
+        (Change::Remove, Step::Key(key)) => parent.as_object_mut()?.remove(key).map(drop),
+        (Change::Remove, Step::Index(index)) => {
+            let list = parent.as_array_mut()?;
+            (*index < list.len()).then(|| drop(list.remove(*index)))
+        }
+    }
 }

@@ -39,3 +39,28 @@ pub struct Resources {
     /// `limits.memory`.
     pub memory_limit: Option<String>,
 }
+
+impl Resources {
+    /// What an agent needs with room to spare, and no limit on its CPU: a throttled agent renews
+    /// late.
+    #[must_use]
+    pub fn standard() -> Self {
+        Self {
+            cpu_request: Some("10m".into()),
+            cpu_limit: None,
+            memory_request: Some("16Mi".into()),
+            memory_limit: Some("64Mi".into()),
+        }
+    }
+
+    /// Those that are set, with their names.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [
+            ("the agent's cpu-request", &self.cpu_request),
+            ("the agent's cpu-limit", &self.cpu_limit),
+            ("the agent's memory-request", &self.memory_request),
+            ("the agent's memory-limit", &self.memory_limit),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)))
+    }
+}

@@ -20,6 +20,8 @@ pub(super) struct Figures {
     pub(super) sessions: usize,
     pub(super) problems: usize,
     pub(super) clusters: Vec<ClusterView>,
+    pub(super) agents_missing: usize,
+    pub(super) agents_outdated: usize,
 }
 
 /// Registers a gauge for each figure.
@@ -39,6 +41,10 @@ pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
     });
     let help = "Things wrong with the manifests; the last good ones are in force.";
     gauge(meter, figures, "leasehold_manifest_problems", help, |figures| figures.problems as u64);
+    let help = "Pods that asked for an agent and have none, as the leader sees them.";
+    gauge(meter, figures, "leasehold_agents_missing", help, |it| it.agents_missing as u64);
+    let help = "Pods with another agent than they would get now, as the leader sees them.";
+    gauge(meter, figures, "leasehold_agents_outdated", help, |it| it.agents_outdated as u64);
     for (name, help, read) in CLUSTER_GAUGES {
         per_cluster(meter, figures, name, help, *read);
     }

@@ -24,11 +24,12 @@ use std::time::Duration;
 
 use kube::Client;
 use leasehold_coordinator_core::event::Exposure;
+use leasehold_injection::{Resources, Sidecar};
 use leasehold_types::{TimeBounds, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::access::Guard;
-use self::authority::{Authority, Publication};
+use self::authority::{Authority, CaBundle, Publication};
 use self::campaign::{Campaign, CampaignSettings, Exposures};
 use self::desired::{Following, Objects};
 use self::election::Election;
@@ -36,9 +37,11 @@ use self::leads::leads;
 use self::operator::{Context, Recorder};
 use self::pods::{Pods, PodsSettings};
 use super::{Access, COMMANDS_MAX, EVENTS_MAX, Platform};
+use crate::config::InjectionSettings;
 use crate::driver::Handle;
 use crate::tls::trust::Trust;
 use crate::tls::{Certificates, TlsFiles};
+use crate::webhook::{Clusters, Injector};
 
 /// How often what is published of the authority is looked at without a reason.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
@@ -66,6 +69,8 @@ pub struct Settings {
     pub bounds: TimeBounds,
     /// The certificate that this replica serves with; none where it makes its own.
     pub tls: Option<TlsFiles>,
+    /// What opted-in pods get.
+    pub injection: InjectionSettings,
 }
 
 /// A platform that runs, and what comes with it.
@@ -77,6 +82,8 @@ pub struct Started {
     pub certificates: Option<Certificates>,
     /// Whom to trust when another replica is dialled.
     pub trust: Option<Trust>,
+    /// What opted-in pods get.
+    pub injector: Injector,
 }
 
 /// Starts the platform on the present runtime.
@@ -130,6 +137,12 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         trust: trust.clone(),
     };
     let campaign = Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver);
+    let injector = Injector {
+        installation: settings.installation(),
+        served: settings.watched.clone(),
+        clusters: clusters(objects.clone()),
+    };
+    let shown = injector.clone();
     let is_ready = when_ready(ready, authority.clone());
     tokio::spawn(campaign.run(is_ready));
     let settings = Arc::new(settings);
@@ -139,20 +152,42 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         handle_sender.send_replace(Some(handle.clone()));
         if let Some(authority) = authority {
             let namespaces = namespaces(objects.clone());
+            tokio::spawn(ca_bundle(&client, &settings, &authority, &handle).run());
             tokio::spawn(publication(&client, &settings, authority, namespaces, &handle).run());
         }
         let events = recorder;
-        operator::run(Context { client, handle, objects, pods, events, settings }).await;
+        let injector = shown;
+        operator::run(Context { client, handle, objects, pods, events, injector, settings }).await;
     });
     let access = Access::Asked(guard.start());
     let platform = Platform { events, commands, problems, access, attend: Some(attend) };
-    Ok(Started { platform, certificates, trust })
+    Ok(Started { platform, certificates, trust, injector })
 }
 
 impl Settings {
     /// The name that agents and replicas check the server's certificate for.
     fn server_name(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
+    }
+
+    /// The agent as this installation makes it.
+    fn installation(&self) -> Sidecar {
+        Sidecar {
+            image: self.injection.image.clone(),
+            coordinator: self.injection.coordinator.clone(),
+            server_name: self.server_name(),
+            audience: self.audience.clone(),
+            authority: names::CA_CONFIG_MAP.to_owned(),
+            cluster: None,
+            drain_deadline: None,
+            flags: BTreeMap::new(),
+            resources: Resources {
+                cpu_request: Some("10m".into()),
+                memory_request: Some("16Mi".into()),
+                cpu_limit: None,
+                memory_limit: Some("64Mi".into()),
+            },
+        }
     }
 }
 
@@ -175,6 +210,21 @@ fn when_ready(
     is_ready
 }
 
+fn ca_bundle(
+    client: &Client,
+    settings: &Settings,
+    authority: &Authority,
+    handle: &Handle,
+) -> CaBundle {
+    CaBundle {
+        client: client.clone(),
+        configuration: settings.injection.configuration.clone(),
+        bundle: authority.bundle.clone(),
+        leads: leads(handle.clone()),
+        every: PUBLISH_EVERY,
+    }
+}
+
 fn publication(
     client: &Client,
     settings: &Settings,
@@ -193,11 +243,31 @@ fn publication(
 }
 
 /// The namespaces that have a WorkerCluster, as they change.
-fn namespaces(mut objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSet<String>> {
-    let (sender, namespaces) = watch::channel(BTreeSet::new());
+fn namespaces(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSet<String>> {
+    seen_in(objects, Objects::namespaces)
+}
+
+/// The WorkerClusters as far as new pods go by them, as they change; none before all were read.
+fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Arc<Clusters>>> {
+    seen_in(objects, |objects| {
+        let mut clusters = Clusters::default();
+        for (name, seen) in &objects.clusters {
+            let (namespace, name) = name.parts();
+            clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());
+        }
+        objects.is_whole.then(|| Arc::new(clusters))
+    })
+}
+
+/// Something that follows from the objects, as it changes.
+fn seen_in<T: Clone + Default + PartialEq + Send + Sync + 'static>(
+    mut objects: watch::Receiver<Arc<Objects>>,
+    look: fn(&Objects) -> T,
+) -> watch::Receiver<T> {
+    let (sender, receiver) = watch::channel(T::default());
     tokio::spawn(async move {
         loop {
-            let seen = objects.borrow_and_update().namespaces();
+            let seen = look(&objects.borrow_and_update());
             sender.send_if_modified(|last| {
                 let is_new = *last != seen;
                 *last = seen;
@@ -209,7 +279,7 @@ fn namespaces(mut objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTr
             }
         }
     });
-    namespaces
+    receiver
 }
 
 impl Exposures for Pods {

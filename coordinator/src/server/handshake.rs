@@ -3,16 +3,18 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
+use rustls::ServerConfig;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::incoming::{Connection, Listener};
-use crate::tls::Certificates;
+use crate::tls::{Certificates, Serving};
 
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -22,26 +24,37 @@ pub(crate) fn secured(
     listener: Listener,
     certificates: Certificates,
 ) -> impl Stream<Item = io::Result<TlsStream<Connection>>> {
-    let handshakes = Handshakes { listener, certificates, running: JoinSet::new() };
+    let pick = |serving: &Serving| Arc::clone(&serving.config);
+    let handshakes = Handshakes { listener, certificates, pick, running: JoinSet::new() };
     futures_util::stream::unfold(handshakes, |mut handshakes| async move {
         let next = handshakes.next().await;
         Some((Ok(next), handshakes))
     })
 }
 
-struct Handshakes {
+/// A listener whose connections are secured before they are handed out.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
     listener: Listener,
     certificates: Certificates,
+    /// Which of what there is to serve with.
+    pick: fn(&Serving) -> Arc<ServerConfig>,
     /// As many as the listener has places.
     running: JoinSet<Option<TlsStream<Connection>>>,
 }
 
 impl Handshakes {
+    /// For HTTP of either version.
+    pub(crate) fn of_https(listener: Listener, certificates: Certificates) -> Self {
+        let pick = |serving: &Serving| Arc::clone(&serving.https);
+        Self { listener, certificates, pick, running: JoinSet::new() }
+    }
+
     async fn next(&mut self) -> TlsStream<Connection> {
         loop {
             tokio::select! {
                 (connection, peer) = self.listener.next() => {
-                    let config = self.certificates.borrow().config.clone();
+                    let config = (self.pick)(&self.certificates.borrow());
                     // A task of its own, so that many at once are spread over the processors.
                     self.running.spawn(shake(TlsAcceptor::from(config), connection, peer));
                 }
@@ -52,6 +65,21 @@ impl Handshakes {
                 }
             }
         }
+    }
+}
+
+impl axum::serve::Listener for Handshakes {
+    type Io = TlsStream<Connection>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (TlsStream<Connection>, SocketAddr) {
+        let stream = self.next().await;
+        let peer = stream.get_ref().0.peer();
+        (stream, peer)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        axum::serve::Listener::local_addr(&self.listener)
     }
 }
 

@@ -155,6 +155,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Where it comes from.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     /// Looks at bytes that were read: the preface, or something else.
     fn look_at(&mut self, read: &[u8]) -> io::Result<()> {
         let wanted = &self.preface.bytes()[self.seen..];

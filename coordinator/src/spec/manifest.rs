@@ -1,6 +1,8 @@
 //! The manifests as people write them, the same on Kubernetes: plain types whose documentation is
 //! what `kubectl explain` shows. What a field means is checked in [`super::check`], not here.
 
+mod agent;
+
 use std::collections::BTreeMap;
 
 use leasehold_types::limits;
@@ -8,6 +10,7 @@ use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+pub use self::agent::{AgentAmounts, AgentResources, AgentSpec, IMAGE_BYTES_MAX, VALUE_BYTES_MAX};
 use super::amount::Amount;
 use super::duration::Span;
 
@@ -73,6 +76,9 @@ pub struct WorkerClusterSpec {
     /// leasehold.dev/cluster with this object's name. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<WorkloadRef>,
+    /// The agent that pods with the label leasehold.dev/inject: "true" get. Kubernetes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentSpec>,
     /// How workers leave.
     #[serde(default)]
     pub drain: DrainSpec,

@@ -24,6 +24,8 @@ pub struct Operator {
     pub grpc: SocketAddr,
     /// Where it serves HTTP.
     pub http: SocketAddr,
+    /// Where it serves the webhook.
+    pub webhook: SocketAddr,
 }
 
 /// Replicas of one installation.
@@ -34,7 +36,8 @@ pub struct Replicas {
     access: Access,
     namespace: String,
     folder: tempfile::TempDir,
-    flags: Vec<String>,
+    /// Flags of those that start from now on.
+    pub flags: Vec<String>,
     starts: usize,
 }
 
@@ -74,7 +77,7 @@ impl Replicas {
     /// # Panics
     /// Where it does not start.
     pub fn start(&mut self) -> &Operator {
-        let operator = self.launch(free_address(), free_address());
+        let operator = self.launch([free_address(), free_address(), free_address()]);
         self.running.push(operator);
         self.running.last().expect("it was just added")
     }
@@ -98,11 +101,11 @@ impl Replicas {
     /// Where it does not end, or the other does not start.
     pub fn follow(&mut self, index: usize, mut old: Operator) {
         old.process.wait();
-        let new = self.launch(old.grpc, old.http);
+        let new = self.launch([old.grpc, old.http, old.webhook]);
         self.running.insert(index, new);
     }
 
-    fn launch(&mut self, grpc: SocketAddr, http: SocketAddr) -> Operator {
+    fn launch(&mut self, [grpc, http, webhook]: [SocketAddr; 3]) -> Operator {
         self.starts += 1;
         let identity = format!("replica-{}", self.starts);
         let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
@@ -110,9 +113,10 @@ impl Replicas {
         command.args(["operator", "--identity", &identity, "--namespace", &self.namespace]);
         command.args(["--watch-namespace", &self.namespace]);
         command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+        command.args(["--webhook-listen", &webhook.to_string()]);
         command.args(&self.flags);
         let process = Process::start(&mut command, &self.folder.path().join(&identity));
-        Operator { process, identity, grpc, http }
+        Operator { process, identity, grpc, http, webhook }
     }
 
     /// Waits until one of them leads, and gives its place among those that run.

@@ -4,6 +4,7 @@
 //! changes nothing: what was read before stays in force. The API server's clock decides when keys
 //! follow one another, so that one replica whose clock is wrong changes nothing.
 
+mod ca_bundle;
 mod certificate;
 mod keyring;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+pub use self::ca_bundle::CaBundle;
 use self::certificate::{Names, Signer, after};
 use self::keyring::Keyring;
 pub use self::publication::Publication;

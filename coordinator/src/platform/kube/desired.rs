@@ -170,6 +170,7 @@ impl Follower {
         }
         let reading = self.state.collection.read();
         self.state.blame(&reading.problems);
+        self.state.objects.is_whole = true;
         self.objects.send_if_modified(|shown| {
             let differs = **shown != self.state.objects;
             if differs {

@@ -10,6 +10,7 @@ mod drains;
 mod events;
 #[cfg(test)]
 mod fixtures;
+mod injection;
 mod memory;
 mod nodes;
 mod restart;
@@ -31,12 +32,14 @@ use leasehold_types::ClusterName;
 use tokio::sync::watch;
 
 pub(crate) use self::events::Recorder;
+pub(crate) use self::injection::{Agents, Census};
 use self::rounds::Rounds;
 pub(crate) use self::workload::WorkloadState;
 use super::Settings;
 use super::desired::Objects;
 use super::pods::Pods;
 use crate::driver::Handle;
+use crate::webhook::Injector;
 
 /// The workload of each cluster that has one, as last seen.
 pub(crate) type Workloads = Arc<BTreeMap<ClusterName, WorkloadState>>;
@@ -54,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) pods: Pods,
     /// Tells people what happens.
     pub(crate) events: Recorder,
+    /// What opted-in pods get.
+    pub(crate) injector: Injector,
     /// How this replica runs.
     pub(crate) settings: Arc<Settings>,
 }
@@ -61,12 +66,14 @@ pub(crate) struct Context {
 /// Runs until the driver ends. It does something only while this replica leads.
 pub(crate) async fn run(context: Context) {
     let (states, workloads) = watch::channel(Workloads::default());
+    let (census, agents) = watch::channel(Agents::default());
     let rounds = Rounds::new(context.clone(), states);
     // All of them end with the driver, and with nothing else.
     let _ = tokio::join!(
         rounds.run(),
         rounds::mind_joins(context.clone()),
         chronicle::run(context.clone()),
-        status::run(context, workloads),
+        injection::run(context.clone(), census),
+        status::run(context, workloads, agents),
     );
 }

@@ -34,6 +34,8 @@ pub struct WorkerClusterStatus {
     pub workers: WorkerCounts,
     /// How many jobs there are and may be.
     pub jobs: JobCounts,
+    /// The agents of its pods that asked for one.
+    pub agents: AgentCounts,
     /// The workers, at most 50 of them: those that drain or are lost first, then by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = WORKERS_LISTED_MAX))]
@@ -85,6 +87,18 @@ pub struct JobCounts {
     pub committed: u64,
     /// The jobs that the workers at hand could run: at most maxJobs.
     pub capacity: u64,
+}
+
+/// The agents of the pods that asked for one by leasehold.dev/inject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentCounts {
+    /// Pods that have one.
+    pub injected: u32,
+    /// Pods that have none: their workers get no leases.
+    pub missing: u32,
+    /// Pods that have another than they would get now. It goes when they do.
+    pub outdated: u32,
 }
 
 /// One worker.

@@ -105,6 +105,7 @@ async fn coordinator_with_its_own_rights(
         let value = match name {
             "LEASEHOLD_LISTEN" | "LEASEHOLD_ADVERTISE" => grpc.to_string(),
             "LEASEHOLD_HTTP_LISTEN" => http.to_string(),
+            "LEASEHOLD_WEBHOOK_LISTEN" => free_address().to_string(),
             "RUST_LOG" => "info,leasehold_coordinator=debug".to_owned(),
             _ => match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
                 Some("metadata.name") => "replica".to_owned(),

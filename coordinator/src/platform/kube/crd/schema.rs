@@ -38,7 +38,7 @@ fn plain<T: JsonSchema>() -> Value {
 /// Brings a schema, and all below it, into the form that the API server wants.
 fn structural(schema: &mut Value) {
     let Value::Object(schema) = schema else { return };
-    for word in ["properties", "items"] {
+    for word in ["properties", "items", "additionalProperties"] {
         match schema.get_mut(word) {
             Some(Value::Object(below)) if word == "properties" => {
                 below.values_mut().for_each(structural);
@@ -50,8 +50,11 @@ fn structural(schema: &mut Value) {
     flatten_optional(schema);
     flatten_enum(schema);
     // Unknown fields are dropped by the API server, and nothing may be null.
-    for word in ["additionalProperties", "nullable", "title"] {
+    for word in ["nullable", "title"] {
         schema.remove(word);
+    }
+    if schema.get("additionalProperties").is_some_and(Value::is_boolean) {
+        schema.remove("additionalProperties");
     }
     if matches!(schema.get("default"), Some(Value::Null))
         || schema.get("default") == Some(&json!([]))

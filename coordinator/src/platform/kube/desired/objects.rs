@@ -14,6 +14,8 @@ use crate::spec::{ObjectId, Problem, Spec};
 /// All the objects of both kinds, but those that were never valid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::platform::kube) struct Objects {
+    /// Whether all of them were listed once.
+    pub(in crate::platform::kube) is_whole: bool,
     /// The WorkerClusters, by namespace and name.
     pub(in crate::platform::kube) clusters: BTreeMap<ClusterName, Seen<WorkerCluster>>,
     /// The StreamSets, by namespace and name.

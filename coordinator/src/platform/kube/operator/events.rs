@@ -46,6 +46,8 @@ pub(crate) enum Reason {
     PodReplaced,
     /// The workload cannot be written, or does not fit its cluster.
     WorkloadRejected,
+    /// A pod asked for an agent and has none.
+    InjectionSkipped,
 }
 
 impl Reason {
@@ -65,6 +67,7 @@ impl Reason {
             Self::ScaledOut => "ScaledOut",
             Self::PodReplaced => "PodReplaced",
             Self::WorkloadRejected => "WorkloadRejected",
+            Self::InjectionSkipped => "InjectionSkipped",
         }
     }
 
@@ -78,6 +81,7 @@ impl Reason {
             Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
             Self::PodReplaced => "Replace",
             Self::WorkloadRejected => "Apply",
+            Self::InjectionSkipped => "Inject",
         }
     }
 
@@ -88,7 +92,8 @@ impl Reason {
             | Self::RolloutBlocked
             | Self::WorkerLost
             | Self::AgentMisbehaved
-            | Self::WorkloadRejected => true,
+            | Self::WorkloadRejected
+            | Self::InjectionSkipped => true,
             Self::DrainStarted
             | Self::DrainCompleted
             | Self::LeaderChanged

@@ -139,6 +139,9 @@ fn bare(name: &str) -> PodFacts {
         revision: None,
         grace: Duration::from_secs(30),
         restarts: 0,
+        opted_in: false,
+        agent_image: None,
+        agent_image_wanted: None,
     }
 }
 

@@ -328,7 +328,7 @@ impl Rounds {
     }
 }
 
-/// Has workers drain that are marked, as soon as they are heard: before they are granted anything
+/// Has workers drain that are marked, or whose pods end, as soon as they are heard: before they are granted anything
 /// where that is possible.
 pub(super) async fn mind_joins(context: Context) -> Result<(), Stopped> {
     use leasehold_coordinator_core::effect::Notice;
@@ -344,12 +344,13 @@ pub(super) async fn mind_joins(context: Context) -> Result<(), Stopped> {
             Ok(_) | Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return Err(Stopped),
         };
-        let is_marked = |pod: &Arc<PodFacts>| {
-            pod.drain.is_some() && pod.is_active() && pod.cluster.as_ref() == Some(&key.cluster)
+        let goes = |pod: &Arc<PodFacts>| {
+            let is_marked = pod.drain.is_some() && pod.is_active();
+            (is_marked || pod.is_terminating()) && pod.cluster.as_ref() == Some(&key.cluster)
         };
         let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
         let pod = context.pods.find(&namespace, key.worker.as_str());
-        if pod.as_ref().is_some_and(is_marked) {
+        if pod.as_ref().is_some_and(goes) {
             order_drains(&context, vec![key]).await?;
         }
     }
@@ -371,7 +372,7 @@ async fn order_drains(context: &Context, orders: Vec<WorkerKey>) -> Result<(), S
 }
 
 /// The API of a kind, in each namespace that is watched.
-fn apis<K>(context: &Context) -> Vec<Api<K>>
+pub(super) fn apis<K>(context: &Context) -> Vec<Api<K>>
 where
     K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
         + DeserializeOwned,

@@ -52,6 +52,12 @@ impl<F: Send + Sync + 'static> Seen<F> {
         lock(&self.scopes).iter().flatten().find_map(|facts| facts.get(&name).cloned())
     }
 
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Arc<F>> {
+        let scopes = lock(&self.scopes);
+        scopes.iter().flatten().flat_map(|facts| facts.values()).cloned().collect()
+    }
+
     /// The names of all that are not in a namespace.
     pub(super) fn names(&self) -> BTreeSet<String> {
         let scopes = lock(&self.scopes);

@@ -105,10 +105,15 @@ impl Standing {
         self.mark.is_some() && self.is_empty() && (self.view.is_none() || self.drains())
     }
 
-    /// Whether its drain is still to be ordered.
+    /// Whether its drain is still to be ordered: it is marked, or its pod ends, of which the worker
+    /// may not know.
     pub(super) fn needs_order(&self) -> bool {
         let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
-        self.mark.is_some() && connected && !self.drains()
+        let goes = match self.pod.is_active() {
+            true => self.mark.is_some(),
+            false => self.pod.is_terminating() && !self.pod.over,
+        };
+        goes && connected && !self.drains()
     }
 
     /// Whether somebody makes another pod where this one is deleted.

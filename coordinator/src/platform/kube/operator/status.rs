@@ -22,7 +22,7 @@ use self::cluster::ClusterFacts;
 use self::look::Looks;
 use self::news::{LOOK_EVERY, News};
 use self::set::SetFacts;
-use super::{Context, Workloads};
+use super::{Agents, Context, Workloads};
 use crate::clock;
 use crate::driver::Stopped;
 use crate::platform::kube::pods::PodFacts;
@@ -54,15 +54,23 @@ impl Shown for StreamSet {
 }
 
 /// Writes statuses until the driver ends.
-pub(super) async fn run(context: Context, workloads: watch::Receiver<Workloads>) {
-    let clusters = clusters(context.clone(), workloads);
+pub(super) async fn run(
+    context: Context,
+    workloads: watch::Receiver<Workloads>,
+    agents: watch::Receiver<Agents>,
+) {
+    let clusters = clusters(context.clone(), workloads, agents);
     let sets = sets(context);
     // Both end with the driver, and with nothing else.
     let _ = tokio::join!(clusters, sets);
 }
 
 /// Shows how clusters stand.
-async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Result<(), Stopped> {
+async fn clusters(
+    context: Context,
+    workloads: watch::Receiver<Workloads>,
+    agents: watch::Receiver<Agents>,
+) -> Result<(), Stopped> {
     let mut board: Board<WorkerCluster> = Board::new(context.client.clone());
     let mut looks = Looks::new(context.handle.clone());
     let mut news = News::new(&context, Some(workloads.clone()))?;
@@ -83,6 +91,7 @@ async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Re
         let mut pods = pods_by_cluster(&context);
         let objects = Arc::clone(&context.objects.borrow());
         let states = Arc::clone(&workloads.borrow());
+        let agents = Arc::clone(&agents.borrow());
         let mut wanted = Vec::new();
         for (name, seen) in &objects.clusters {
             let object = &seen.object;
@@ -96,6 +105,7 @@ async fn clusters(context: Context, workloads: watch::Receiver<Workloads>) -> Re
                 workers: Vec::new(),
                 pods: pods.remove(name).unwrap_or_default(),
                 workload: states.get(name).cloned(),
+                agents: agents.get(name).cloned().unwrap_or_default(),
             };
             if facts.view.is_some() {
                 let name = name.clone();

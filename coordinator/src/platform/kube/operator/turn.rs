@@ -74,7 +74,7 @@ pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
         if let Some(stage) = memory.drains.look(it, cluster.spec.drain.deadline.0, now) {
             turn.stages.push((it.clone(), stage));
         }
-        if it.needs_order() && it.pod.is_active() {
+        if it.needs_order() {
             turn.orders.extend(it.view.as_ref().map(|view| view.key.clone()));
         }
     }

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use leasehold_coordinator_core::event::Exposure;
+use leasehold_injection::names::{CONTAINER, INJECT};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::super::exposure;
@@ -16,6 +17,9 @@ use super::super::names::{
     STREAMS_ANNOTATION, TRUE,
 };
 
+/// Annotation of a pod: the image that its agent is to have, with the prefix of all that configure
+/// one.
+const IMAGE_ANNOTATION: &str = "config.leasehold.dev/image";
 /// The grace period of a pod that names none.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -75,6 +79,12 @@ pub(crate) struct PodFacts {
     pub(crate) grace: Duration,
     /// How often its containers have been started again, all together.
     pub(crate) restarts: u32,
+    /// Whether it asked for an agent.
+    pub(crate) opted_in: bool,
+    /// The image of its agent; none where it has no agent.
+    pub(crate) agent_image: Option<String>,
+    /// The image that it asked for, where it names one itself.
+    pub(crate) agent_image_wanted: Option<String>,
 }
 
 /// How far a pod has come.
@@ -163,6 +173,9 @@ impl PodFacts {
                 let counts = containers(status).map(|container| container.restart_count);
                 counts.map(|count| u32::try_from(count).unwrap_or(0)).sum()
             }),
+            opted_in: labels.get(INJECT).is_some_and(|opted_in| opted_in == TRUE),
+            agent_image: spec.and_then(agent_image),
+            agent_image_wanted: annotations.get(IMAGE_ANNOTATION).cloned(),
             version: version(pod.metadata.resource_version.as_deref()),
             pod: PodName { namespace, name },
             uid,
@@ -216,6 +229,11 @@ impl Phase {
             Self::Pending | Self::Running | Self::Unknown => false,
         }
     }
+}
+
+fn agent_image(spec: &PodSpec) -> Option<String> {
+    let agent = spec.init_containers.iter().flatten().find(|it| it.name == CONTAINER)?;
+    agent.image.clone()
 }
 
 fn owner(pod: &Pod) -> Option<Owner> {

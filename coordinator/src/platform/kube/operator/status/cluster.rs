@@ -8,13 +8,16 @@ use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::{ClusterView, WorkerView};
 
 use self::workers::Workers;
+use super::super::Census;
 use super::super::workload::{Rollout, WorkloadState};
-use super::conditions::{Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline};
+use super::conditions::{
+    AGENTS_OUTDATED, Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline,
+};
 use super::set::{refused, still_in_force};
 use crate::platform::kube::names;
 use crate::platform::kube::pods::PodFacts;
 use crate::platform::kube::status::{
-    JobCounts, WorkerClusterStatus, WorkerPhase, WorkerStatus, WorkloadStatus,
+    AgentCounts, JobCounts, WorkerClusterStatus, WorkerPhase, WorkerStatus, WorkloadStatus,
 };
 
 /// Workers that a message names.
@@ -39,6 +42,8 @@ pub(super) struct ClusterFacts {
     pub(super) pods: Vec<Arc<PodFacts>>,
     /// Its workload, where it makes or has adopted one.
     pub(super) workload: Option<WorkloadState>,
+    /// The agents of its pods that asked for one.
+    pub(super) agents: Census,
 }
 
 /// The status, where `before` is the one that was written last.
@@ -59,6 +64,11 @@ pub(super) fn status(
             name: workload.name.clone(),
         }),
         workers: workers.counts,
+        agents: AgentCounts {
+            injected: facts.agents.injected,
+            missing: facts.agents.missing,
+            outdated: facts.agents.outdated,
+        },
         worker_list: workers.list,
         workers_omitted: workers.omitted,
         ..WorkerClusterStatus::default()
@@ -79,7 +89,7 @@ pub(super) fn status(
 fn aspects(facts: &ClusterFacts, in_force: Option<i64>, workers: &Workers) -> Vec<Aspect> {
     let stalled = stalled(facts, in_force);
     let under_way = under_way(facts, workers);
-    let degraded = stalled.clone().or_else(|| lost(workers));
+    let degraded = stalled.clone().or_else(|| without_agent(facts)).or_else(|| lost(workers));
     let ready = match (&stalled, &under_way, &degraded) {
         (Some(why), ..) | (None, Some(why), _) | (None, None, Some(why)) => {
             Aspect::new(READY, false, why.clone())
@@ -99,6 +109,7 @@ fn aspects(facts: &ClusterFacts, in_force: Option<i64>, workers: &Workers) -> Ve
     };
     let mut aspects = vec![ready, progressing, degraded];
     aspects.extend(stalled.map(|why| Aspect::new(STALLED, true, why)));
+    aspects.extend(outdated(facts).map(|why| Aspect::new(AGENTS_OUTDATED, true, why)));
     aspects
 }
 
@@ -186,6 +197,38 @@ fn missing(facts: &ClusterFacts, workers: &Workers) -> Why {
         };
     }
     Why::new("WorkersMissing", message)
+}
+
+/// Pods whose workers have nobody to ask for leases.
+fn without_agent(facts: &ClusterFacts) -> Option<Why> {
+    let Census { missing, missing_pods, .. } = &facts.agents;
+    (*missing > 0).then(|| {
+        let message = format!(
+            "{missing} pods ask for an agent and have none, so their workers get no leases: {}; see \
+             their events InjectionSkipped, and delete them when the webhook is there again",
+            named(missing_pods, *missing)
+        );
+        Why::new("AgentMissing", message)
+    })
+}
+
+/// Pods whose agent is not the one that they would get now.
+fn outdated(facts: &ClusterFacts) -> Option<Why> {
+    let Census { injected, outdated, outdated_pods, .. } = &facts.agents;
+    let (_, has, wanted) = outdated_pods.first()?;
+    let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
+    let message = format!(
+        "{outdated} of {injected} pods have another agent than they would get now, as {has} instead \
+         of {wanted}: {}; a new pod gets the new one, so restart the workload when it suits",
+        named(&names, *outdated)
+    );
+    Some(Why::new("ImageDiffers", message))
+}
+
+/// Names for a message, of so many that there are.
+fn named(names: &[String], all: u32) -> String {
+    let more = if names.len() < all as usize { ", …" } else { "" };
+    names.join(", ") + more
 }
 
 fn lost(workers: &Workers) -> Option<Why> {

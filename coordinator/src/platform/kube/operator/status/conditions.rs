@@ -15,6 +15,8 @@ pub(super) const DEGRADED: &str = "Degraded";
 /// It gets no further until somebody does something; there only while it is so, which is how
 /// kstatus reads it.
 pub(super) const STALLED: &str = "Stalled";
+/// Some pods have another agent than they would get now; there only while it is so.
+pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
 /// Every stream is where the plan wants it, and the agents have said so.
 pub(super) const CONVERGED: &str = "Converged";
 

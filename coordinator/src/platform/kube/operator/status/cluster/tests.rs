@@ -75,6 +75,7 @@ fn facts() -> ClusterFacts {
             rollout: Rollout::Complete,
             problem: None,
         }),
+        agents: Census::default(),
     }
 }
 

@@ -1,0 +1,111 @@
+//! The sidecar's container: a native sidecar, which starts before the worker and ends after it.
+//! It has no preStop hook: a kubelet that replaces only the sidecar would run it and so drain a
+//! worker that is well.
+
+use serde_json::{Map, Value, json};
+
+use crate::annotations::Config;
+use crate::flags::{port, variable};
+use crate::names::CONTAINER;
+use crate::sidecar::{Resources, Sidecar};
+use crate::volumes;
+
+/// Where the worker asks, unless a flag says otherwise.
+const LISTEN: &str = "127.0.0.1:7411";
+/// Where the kubelet asks, unless a flag says otherwise.
+const HEALTH_LISTEN: &str = ":7412";
+/// The user and group that the agent runs as.
+const NOBODY: u32 = 65532;
+/// How often a starting agent is asked, a second apart each, before it is started again.
+const START_TRIES: u32 = 120;
+
+/// A variable with a value.
+pub(crate) fn variable_of(name: &str, value: &str) -> Value {
+    json!({ "name": name, "value": value })
+}
+
+/// A variable with something that the pod knows about itself.
+pub(crate) fn variable_from(name: &str, field: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": field } } })
+}
+
+/// The container.
+pub(crate) fn sidecar(config: &Config, with: &Sidecar, cluster: &str) -> Value {
+    let health = port(health_listen(config)).unwrap_or_default();
+    json!({
+        "name": CONTAINER,
+        "image": config.image,
+        "restartPolicy": "Always",
+        "args": ["run"],
+        "env": environment(config, with, cluster),
+        "startupProbe": {
+            "httpGet": { "path": "/livez", "port": health },
+            "periodSeconds": 1,
+            "failureThreshold": START_TRIES,
+        },
+        "livenessProbe": {
+            "httpGet": { "path": "/livez", "port": health },
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 3,
+        },
+        "resources": resources(&config.resources),
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": NOBODY,
+            "runAsGroup": NOBODY,
+            "readOnlyRootFilesystem": true,
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "volumeMounts": volumes::sidecar_mounts(),
+    })
+}
+
+fn environment(config: &Config, with: &Sidecar, cluster: &str) -> Vec<Value> {
+    let mut all = vec![
+        variable_from("POD_NAMESPACE", "metadata.namespace"),
+        variable_of("LEASEHOLD_COORDINATOR", &with.coordinator),
+        variable_of("LEASEHOLD_CLUSTER", &format!("$(POD_NAMESPACE)/{cluster}")),
+        variable_from("LEASEHOLD_WORKER", "metadata.name"),
+        variable_from("LEASEHOLD_GENERATION", "metadata.annotations['leasehold.dev/generation']"),
+        variable_of("LEASEHOLD_STATE_DIR", volumes::STATE_PATH),
+        variable_of("LEASEHOLD_SIDECAR", "true"),
+        variable_of("LEASEHOLD_SHARE_DIR", volumes::BIN_PATH),
+        variable_of("LEASEHOLD_TOKEN_FILE", volumes::TOKEN_FILE),
+        variable_of("LEASEHOLD_TLS_CA", volumes::CA_FILE),
+        variable_of("LEASEHOLD_TLS_SERVER_NAME", &with.server_name),
+        variable_of("LEASEHOLD_HEALTH_LISTEN", health_listen(config)),
+    ];
+    let others = config.flags.iter().filter(|(flag, _)| *flag != "health-listen");
+    // A kubelet replaces $(NAME), and $$ by $: what is configured arrives as it was written.
+    all.extend(others.map(|(flag, value)| variable_of(&variable(flag), &value.replace('$', "$$"))));
+    all
+}
+
+fn resources(resources: &Resources) -> Value {
+    let mut all = Map::new();
+    for (kind, cpu, memory) in [
+        ("requests", &resources.cpu_request, &resources.memory_request),
+        ("limits", &resources.cpu_limit, &resources.memory_limit),
+    ] {
+        let given = [("cpu", cpu), ("memory", memory)];
+        let given = given.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?)));
+        let map: Map<_, _> = given.map(|(name, it)| (name.into(), it.as_str().into())).collect();
+        if !map.is_empty() {
+            all.insert(kind.into(), map.into());
+        }
+    }
+    all.into()
+}
+
+fn health_listen(config: &Config) -> &str {
+    config.flags.get("health-listen").map_or(HEALTH_LISTEN, String::as_str)
+}
+
+/// The ports that the agent listens on: the worker's, and the kubelet's.
+pub(crate) fn ports(config: &Config) -> [u16; 2] {
+    let listen = config.flags.get("listen").map_or(LISTEN, String::as_str);
+    [listen, health_listen(config)].map(|address| port(address).unwrap_or_default())
+}

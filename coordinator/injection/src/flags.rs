@@ -1,0 +1,195 @@
+//! The agent's flags that a pod's annotations, a WorkerCluster or the command line may set, and
+//! what their values look like. The rest the injection decides itself.
+
+use crate::refusal::Refusal;
+use crate::span;
+
+/// A flag of `leasehold-agent run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flag {
+    /// Its name, without `--`.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub kind: Kind,
+}
+
+/// What a flag's value looks like, as far as it can be judged without the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text that is not empty.
+    Text,
+    /// A span of time, as in `1h30m`.
+    Span,
+    /// `IP:PORT`, or `:PORT` for all addresses.
+    Address,
+    /// `true` or `false`.
+    Switch,
+    /// One of these.
+    OneOf(&'static [&'static str]),
+}
+
+const fn flag(name: &'static str, kind: Kind) -> Flag {
+    Flag { name, kind }
+}
+
+/// The flags that may be set.
+pub const FLAGS: &[Flag] = &[
+    flag("adapter", Kind::OneOf(&["api", "file", "travis", "http", "command", "process"])),
+    flag("drain-deadline", Kind::Span),
+    flag("file-command", Kind::Text),
+    flag("file-path", Kind::Text),
+    flag("file-pid", Kind::Text),
+    flag("file-settle", Kind::Span),
+    flag("file-signal", Kind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
+    flag("health-listen", Kind::Address),
+    flag("listen", Kind::Address),
+    flag("listen-anywhere", Kind::Switch),
+    flag("log-format", Kind::OneOf(&["text", "json"])),
+    flag("socket", Kind::Text),
+    flag("socket-mode", Kind::OneOf(&["0600", "0660"])),
+];
+
+/// Flags of the agent that may not be set, and what decides them.
+pub const RESERVED: &[(&str, &str)] = &[
+    ("child-grace", "a sidecar starts no worker"),
+    ("child-kill", "a sidecar starts no worker"),
+    ("cluster", "the label leasehold.dev/cluster decides it"),
+    ("coordinator", "the installation decides it"),
+    ("generation", "the operator decides it"),
+    ("linger", "a sidecar always stays until the pod ends"),
+    ("restart", "a sidecar starts no worker"),
+    ("share-dir", "the injection decides it"),
+    ("sidecar", "the injection decides it"),
+    ("state-dir", "the injection decides it"),
+    ("tls-ca", "the injection decides it"),
+    ("tls-cert", "pods prove themselves by tokens"),
+    ("tls-key", "pods prove themselves by tokens"),
+    ("tls-server-name", "the installation decides it"),
+    ("token-file", "the injection decides it"),
+    ("worker", "the pod's name decides it"),
+];
+
+/// The longest value that is taken.
+const VALUE_CHARS_MAX: usize = 4096;
+
+/// Whether a flag may be set to a value. `what` names the place that sets it, for the refusal;
+/// `prefix` comes before the flag's name there.
+///
+/// # Errors
+/// An unknown flag, one that may not be set, or a value that cannot be right.
+pub fn check_flag(prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
+    let what = format!("{prefix}{name}");
+    if let Some((_, why)) = RESERVED.iter().find(|(reserved, _)| *reserved == name) {
+        return Err(Refusal::Reserved { what, why });
+    }
+    let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) else {
+        let near = nearest(name, FLAGS.iter().map(|flag| flag.name));
+        return Err(Refusal::Unknown { what, nearest: near.map(|near| format!("{prefix}{near}")) });
+    };
+    let wrong = |why: String| Refusal::Value { what: what.clone(), value: value.into(), why };
+    if value.is_empty() || value.contains('\0') {
+        return Err(wrong("is no value".into()));
+    }
+    if value.len() > VALUE_CHARS_MAX {
+        return Err(Refusal::Value {
+            what,
+            value: format!("{}…", value.chars().take(32).collect::<String>()),
+            why: format!("has {} bytes, and may have {VALUE_CHARS_MAX}", value.len()),
+        });
+    }
+    flag.kind.check(value).map_err(wrong)
+}
+
+impl Kind {
+    fn check(self, value: &str) -> Result<(), String> {
+        match self {
+            Self::Text => Ok(()),
+            Self::Span => span::parse(value)
+                .map(drop)
+                .ok_or_else(|| "is no span of time: write 500ms, 30s, 5m, 2h or 1h30m".into()),
+            Self::Address => match port(value) {
+                Some(_) => Ok(()),
+                None => Err("is no address: write IP:PORT, as in 127.0.0.1:7411".into()),
+            },
+            Self::Switch if ["true", "false"].contains(&value) => Ok(()),
+            Self::Switch => Err("is neither true nor false".into()),
+            Self::OneOf(words) if words.contains(&value) => Ok(()),
+            Self::OneOf(words) => Err(format!("is none of {}", words.join(", "))),
+        }
+    }
+}
+
+/// The port of `IP:PORT` or `:PORT`.
+pub(crate) fn port(address: &str) -> Option<u16> {
+    let port = match address.strip_prefix(':') {
+        Some(port) => port.parse().ok()?,
+        None => address.parse::<std::net::SocketAddr>().ok()?.port(),
+    };
+    (port > 0).then_some(port)
+}
+
+/// The variable that sets a flag.
+pub(crate) fn variable(flag: &str) -> String {
+    format!("LEASEHOLD_{}", flag.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// The name that was probably meant: the nearest, where it is near.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let name: String = name.chars().take(64).collect();
+    let (far, near) = known.map(|known| (distance(&name, known), known)).min()?;
+    (far <= 1 + near.len() / 4).then_some(near)
+}
+
+/// How many letters have to be put in, taken out or changed to make one of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_in_order_and_none_is_both_free_and_reserved() {
+        assert!(FLAGS.is_sorted_by(|a, b| a.name < b.name));
+        assert!(RESERVED.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(FLAGS.iter().all(|flag| RESERVED.iter().all(|(name, _)| flag.name != *name)));
+    }
+
+    #[test]
+    fn values_that_cannot_be_right_are_refused_and_named() {
+        let refused = |name: &str, value: &str| {
+            check_flag("config.leasehold.dev/", name, value).expect_err(name).to_string()
+        };
+        assert_eq!(check_flag("", "adapter", "file"), Ok(()));
+        assert_eq!(check_flag("", "health-listen", ":7500"), Ok(()));
+        assert_eq!(check_flag("", "listen", "[::1]:7500"), Ok(()));
+        for (name, value, word) in [
+            ("adaptor", "file", "is config.leasehold.dev/adapter meant?"),
+            ("zzz", "1", "docs/SIDECAR.md"),
+            ("cluster", "c", "the label leasehold.dev/cluster"),
+            ("adapter", "fil", "none of api, file"),
+            ("drain-deadline", "5", "span of time"),
+            ("listen", "localhost", "IP:PORT"),
+            ("listen", "127.0.0.1:0", "IP:PORT"),
+            ("listen-anywhere", "yes", "neither true nor false"),
+            ("file-path", "", "no value"),
+        ] {
+            let said = refused(name, value);
+            assert!(said.contains(word) && said.contains("config.leasehold.dev/"), "{said}");
+        }
+        let long = refused("file-path", &"x".repeat(5000));
+        assert!(long.contains("5000") && long.len() < 200, "{long}");
+    }
+}

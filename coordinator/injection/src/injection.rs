@@ -1,0 +1,181 @@
+//! Puts the sidecar into a pod.
+
+use leasehold_types::ClusterName;
+use serde_json::Value;
+
+use crate::annotations::{self, Config};
+use crate::container;
+use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
+use crate::edit::{Edit, Place, apply, at};
+use crate::names::{CLUSTER, CONTAINER, INJECT, STATUS};
+use crate::refusal::Refusal;
+use crate::removal;
+use crate::sidecar::Sidecar;
+use crate::status::Status;
+use crate::volumes;
+use crate::warnings;
+use crate::worker::{Worker, ports_taken};
+
+/// The longest value of a label.
+const LABEL_CHARS_MAX: usize = 63;
+
+/// What has to be done to a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Injection {
+    /// The edits, in order, each seeing the ones before. None where nothing has to change.
+    pub edits: Vec<Edit>,
+    /// What works, and will surprise somebody.
+    pub warnings: Vec<String>,
+}
+
+/// What injects the sidecar into a pod or a pod template, from its root, which has `metadata` and
+/// `spec`. A pod that was injected is left as it is where the settings would give the same; else
+/// what was injected is taken out, and put in as it is now.
+///
+/// A pod whose sidecar was written by hand, or whose label says that it wants none, is left alone.
+///
+/// # Errors
+/// Where the pod or the settings make no sense, and which field it is.
+pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
+    if let Some(warning) = left_alone(pod)? {
+        return Ok(Injection { edits: Vec::new(), warnings: vec![warning] });
+    }
+    let status = Status::of(pod)?;
+    let mut edits = removal::uninject(pod)?;
+    let mut bare = pod.clone();
+    apply(&edits, &mut bare);
+    let mut warnings = Vec::new();
+    let config = annotations::read(&bare, with)?;
+    let (fresh, added) = build(&bare, &config, with, &mut warnings)?;
+    warnings::all(&bare, &config, with, &mut warnings);
+    ports_taken(&bare, &config, &mut warnings);
+    match status {
+        Some(status) if status.same_as(fresh) && complete(pod, &status) => edits.clear(),
+        _ => edits.extend(added),
+    }
+    Ok(Injection { edits, warnings })
+}
+
+/// Why nothing is done, where that is so.
+fn left_alone(pod: &Value) -> Result<Option<String>, Refusal> {
+    if let Some(Value::String(value)) = label(pod, INJECT)?
+        && value == "false"
+    {
+        return Ok(Some(format!("the label {INJECT} is \"false\": nothing is injected")));
+    }
+    let own = list_at(pod, &keys(&["spec", "initContainers"]))?;
+    let by_hand = Status::of(pod)?.is_none() && named(own, CONTAINER).is_some();
+    Ok(by_hand.then(|| {
+        format!(
+            "spec.initContainers has {CONTAINER}, and no annotation {STATUS}: it was written by \
+             hand, and nothing is injected"
+        )
+    }))
+}
+
+fn label<'a>(pod: &'a Value, name: &str) -> Result<Option<&'a Value>, Refusal> {
+    Ok(map_at(pod, &keys(&["metadata", "labels"]))?.and_then(|labels| labels.get(name)))
+}
+
+/// The edits that make an injected pod of a bare one, and the digest of what they put in.
+fn build(
+    bare: &Value,
+    config: &Config,
+    with: &Sidecar,
+    warnings: &mut Vec<String>,
+) -> Result<(crate::digest::Digest, Vec<Edit>), Refusal> {
+    check_names(bare)?;
+    let cluster = cluster(bare, with)?;
+    let worker = Worker::find(bare, config)?;
+    let mut draft = Draft::new(bare);
+    let mut status = Status::new(&config.image, &worker.name);
+
+    if bare.get("metadata").is_none_or(Value::is_null) {
+        draft.want_map(&keys(&["metadata"]))?;
+    }
+    let labels = keys(&["metadata", "labels"]);
+    if label(bare, CLUSTER)?.is_none() {
+        draft.want_map(&labels)?;
+        draft.insert(below(&labels, CLUSTER), cluster.as_str().into());
+        status.label = true;
+    }
+    let first = keys(&["spec", "initContainers"]);
+    draft.want_list(&first)?;
+    let sidecar = container::sidecar(config, with, &cluster);
+    status.digest.add(&sidecar);
+    draft.insert(below(&first, 0), sidecar);
+
+    worker.environment(&mut draft, &mut status, config, &cluster)?;
+    worker.hook(&mut draft, &mut status, warnings)?;
+    worker.mount(&mut draft, &mut status)?;
+
+    let all = keys(&["spec", "volumes"]);
+    draft.want_list(&all)?;
+    for volume in volumes::volumes(with) {
+        status.digest.add(&volume);
+        draft.push(&all, volume);
+    }
+    let annotations = keys(&["metadata", "annotations"]);
+    draft.want_map(&annotations)?;
+    let digest = status.digest;
+    let text = status.write(&draft, &worker.path);
+    draft.insert(below(&annotations, STATUS), text.into());
+    Ok((digest, draft.finish().1))
+}
+
+/// Whether nothing of the pod has a name that the sidecar's parts need.
+fn check_names(bare: &Value) -> Result<(), Refusal> {
+    map_at(bare, &[])?;
+    map_at(bare, &keys(&["metadata"]))?;
+    let spec = keys(&["spec"]);
+    map_at(bare, &spec)?.ok_or(Refusal::shape(&spec, "there"))?;
+    if at(bare, &keys(&["spec", "os", "name"])).and_then(Value::as_str) == Some("windows") {
+        let field = "spec.os.name".into();
+        return Err(Refusal::Shape { field, wanted: "linux: there is no agent for windows" });
+    }
+    let volumes = keys(&["spec", "volumes"]);
+    for name in volumes::NAMES {
+        if let Some(index) = named(list_at(bare, &volumes)?, name) {
+            let field = Place(&below(&volumes, index)).to_string();
+            return Err(Refusal::Taken { field, why: "its name is that of a volume of the agent" });
+        }
+    }
+    let containers = keys(&["spec", "containers"]);
+    match named(list_at(bare, &containers)?, CONTAINER) {
+        Some(index) => Err(Refusal::Taken {
+            field: Place(&below(&containers, index)).to_string(),
+            why: "its name is the sidecar's",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The WorkerCluster's name: the label's, or the one that is given.
+fn cluster(bare: &Value, with: &Sidecar) -> Result<String, Refusal> {
+    let labelled = text_at(bare, &below(&keys(&["metadata", "labels"]), CLUSTER))?;
+    let name = labelled.or(with.cluster.as_deref()).ok_or(Refusal::NoCluster)?;
+    ClusterName::new(name).map_err(|why| Refusal::Cluster(why.to_string()))?;
+    match name.len() <= LABEL_CHARS_MAX && !name.contains('/') {
+        true => Ok(name.into()),
+        false => Err(Refusal::Cluster(format!(
+            "{name:?} is no label's value: at most {LABEL_CHARS_MAX} characters, without a slash"
+        ))),
+    }
+}
+
+/// Whether all that was injected is still there.
+fn complete(pod: &Value, status: &Status) -> bool {
+    let list = |path: &[&str]| list_at(pod, &keys(path)).unwrap_or_default();
+    let containers = list(&["spec", "containers"]);
+    let worker = named(containers, &status.container).map(|index| &containers[index]);
+    let has = |field: &str, name: &str| {
+        let list = worker.and_then(|it| it.get(field)).and_then(Value::as_array);
+        list.is_some_and(|list| named(list, name).is_some())
+    };
+    let [.., bin] = volumes::NAMES;
+    named(list(&["spec", "initContainers"]), CONTAINER) == Some(0)
+        && volumes::NAMES.iter().all(|name| named(list(&["spec", "volumes"]), name).is_some())
+        && status.env.iter().all(|name| has("env", name))
+        && has("volumeMounts", bin)
+        && worker.is_some_and(|worker| removal::hook_there(worker, status.hook))
+}

@@ -1,0 +1,98 @@
+//! Why a pod cannot be injected: each reason names the field and what to do.
+
+use thiserror::Error;
+
+use crate::edit::{Place, Step};
+use crate::names::{CLUSTER, CONFIG, CONTAINER, STATUS};
+
+/// Why nothing was injected, or taken out.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// Nothing says which cluster the worker belongs to.
+    #[error(
+        "metadata.labels: {CLUSTER} is missing: set it to the name of the WorkerCluster whose \
+         worker this is"
+    )]
+    NoCluster,
+    /// The cluster's name is none.
+    #[error("{CLUSTER}: {0}")]
+    Cluster(String),
+    /// Not what a pod looks like.
+    #[error("{field} is not {wanted}")]
+    Shape {
+        /// Where.
+        field: String,
+        /// What is expected there.
+        wanted: &'static str,
+    },
+    /// No container could be the worker.
+    #[error("spec.containers is empty: the worker's container is missing")]
+    NoContainers,
+    /// The container that was named as the worker's is not there.
+    #[error("{by} names the container {name:?}, and there is none; there are: {known}")]
+    NoSuchContainer {
+        /// Which annotation.
+        by: String,
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// No such setting.
+    #[error("{what} is not known{}", meant(.nearest))]
+    Unknown {
+        /// The annotation or flag.
+        what: String,
+        /// What may have been meant.
+        nearest: Option<String>,
+    },
+    /// The injection decides this one.
+    #[error("{what} cannot be set: {why}")]
+    Reserved {
+        /// The annotation or flag.
+        what: String,
+        /// What decides it.
+        why: &'static str,
+    },
+    /// A value that cannot be right.
+    #[error("{what}: {value:?} {why}")]
+    Value {
+        /// The annotation or flag.
+        what: String,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A name or a path that the sidecar needs belongs to something else.
+    #[error("{field} is taken: {why}")]
+    Taken {
+        /// Where.
+        field: String,
+        /// What the sidecar needs it for.
+        why: &'static str,
+    },
+    /// What was injected is not known any more.
+    #[error(
+        "metadata.annotations: {STATUS} cannot be read ({0}): take {CONTAINER} and this \
+         annotation out by hand"
+    )]
+    Status(String),
+}
+
+impl Refusal {
+    pub(crate) fn shape(path: &[Step], wanted: &'static str) -> Self {
+        let field = match path {
+            [] => "the pod".to_owned(),
+            path => Place(path).to_string(),
+        };
+        Self::Shape { field, wanted }
+    }
+}
+
+fn meant(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(name) => format!("; is {name} meant?"),
+        None => format!("; docs/SIDECAR.md lists all of {CONFIG}"),
+    }
+}

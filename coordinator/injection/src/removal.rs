@@ -1,0 +1,129 @@
+//! Takes the sidecar out of a pod again, by the annotation that says what was put in. What
+//! others have added since, or taken out, is no obstacle.
+
+use serde_json::Value;
+
+use crate::draft::{Draft, below, keys, list_at, named};
+use crate::edit::{Change, Edit, Step};
+use crate::names::{CLUSTER, CONTAINER, STATUS};
+use crate::refusal::Refusal;
+use crate::status::{Hook, Status};
+use crate::volumes;
+use crate::worker::{HOOK, THEN};
+
+/// What was injected into a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injected {
+    /// The image that the sidecar has.
+    pub image: String,
+    /// What two injections have in common where they put the same into a pod; none where the
+    /// sidecar was written by hand.
+    pub digest: Option<String>,
+}
+
+/// The sidecar that a pod has, injected or written by hand.
+#[must_use]
+pub fn injected(pod: &Value) -> Option<Injected> {
+    let containers = list_at(pod, &keys(&["spec", "initContainers"])).ok()?;
+    let sidecar = &containers[named(containers, CONTAINER)?];
+    let status = Status::of(pod).ok().flatten();
+    Some(Injected {
+        image: sidecar.get("image").and_then(Value::as_str).unwrap_or_default().into(),
+        digest: status.map(|status| status.digest_text().into()),
+    })
+}
+
+/// What takes out of a pod all that was injected; nothing where nothing was.
+///
+/// # Errors
+/// Where what was injected is not known any more.
+pub fn uninject(pod: &Value) -> Result<Vec<Edit>, Refusal> {
+    let Some(status) = Status::of(pod)? else { return Ok(Vec::new()) };
+    let mut draft = Draft::new(pod);
+    take_named(&mut draft, &keys(&["spec", "initContainers"]), CONTAINER)?;
+    for name in volumes::NAMES {
+        take_named(&mut draft, &keys(&["spec", "volumes"]), name)?;
+    }
+    let containers = keys(&["spec", "containers"]);
+    let index = named(list_at(pod, &containers)?, &status.container);
+    let worker = index.map(|index| below(&containers, index));
+    if let Some(worker) = &worker {
+        let env = below(worker, "env");
+        for name in &status.env {
+            take_named(&mut draft, &env, name)?;
+        }
+        for (name, value) in &status.replaced {
+            put_back(&mut draft, &env, name, value)?;
+        }
+        let [.., bin] = volumes::NAMES;
+        take_named(&mut draft, &below(worker, "volumeMounts"), bin)?;
+        take_hook(&mut draft, worker, status.hook);
+    }
+    if status.label {
+        take_key(&mut draft, &keys(&["metadata", "labels"]), CLUSTER);
+    }
+    take_key(&mut draft, &keys(&["metadata", "annotations"]), STATUS);
+    for (path, before) in status.made(worker.as_deref()) {
+        draft.unmake(&path, before);
+    }
+    Ok(draft.finish().1)
+}
+
+fn take_named(draft: &mut Draft, list: &[Step], name: &str) -> Result<(), Refusal> {
+    if let Some(index) = named(list_at(draft.pod(), list)?, name) {
+        draft.remove(below(list, index));
+    }
+    Ok(())
+}
+
+fn take_key(draft: &mut Draft, map: &[Step], key: &str) {
+    let path = below(map, key);
+    if draft.at(&path).is_some() {
+        draft.remove(path);
+    }
+}
+
+fn put_back(draft: &mut Draft, env: &[Step], name: &str, value: &str) -> Result<(), Refusal> {
+    if let Some(index) = named(list_at(draft.pod(), env)?, name) {
+        let path = below(&below(env, index), "value");
+        if draft.at(&path).is_some() {
+            draft.change(path, Change::Replace(value.into()));
+        }
+    }
+    Ok(())
+}
+
+fn take_hook(draft: &mut Draft, worker: &[Step], hook: Hook) {
+    let there = draft.at(worker).is_some_and(|worker| hook_there(worker, hook));
+    let path = below(&below(worker, "lifecycle"), "preStop");
+    match hook {
+        _ if !there => {}
+        Hook::Kept => {}
+        Hook::Added => draft.remove(path),
+        Hook::InsteadOfNull => draft.change(path, Change::Replace(Value::Null)),
+        Hook::Wrapped => {
+            let command = below(&below(&path, "exec"), "command");
+            for _ in HOOK.iter().chain(&THEN) {
+                draft.remove(below(&command, 0));
+            }
+        }
+    }
+}
+
+/// Whether a container's hook still is what the injection made of it.
+pub(crate) fn hook_there(worker: &Value, hook: Hook) -> bool {
+    let words = match hook {
+        Hook::Kept => return true,
+        Hook::Added | Hook::InsteadOfNull => HOOK.to_vec(),
+        Hook::Wrapped => [HOOK.as_slice(), &THEN].concat(),
+    };
+    let command = worker.pointer("/lifecycle/preStop/exec/command").and_then(Value::as_array);
+    let there = command.map(Vec::as_slice).unwrap_or_default();
+    let same = |length: usize| {
+        there.iter().take(length).map(Value::as_str).eq(words.iter().map(|word| Some(*word)))
+    };
+    match hook {
+        Hook::Wrapped => there.len() > words.len() && same(words.len()),
+        _ => same(usize::MAX),
+    }
+}

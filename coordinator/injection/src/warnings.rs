@@ -1,0 +1,49 @@
+//! What works, and will surprise somebody.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::annotations::Config;
+use crate::container::ports;
+use crate::draft::keys;
+use crate::edit::at;
+use crate::sidecar::Sidecar;
+use crate::span;
+
+/// A pod's grace period where it sets none.
+const GRACE_DEFAULT: u64 = 30;
+
+/// Adds what there is to warn of.
+pub(crate) fn all(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
+    grace(pod, config, with, warnings);
+    if at(pod, &keys(&["spec", "hostNetwork"])) == Some(&Value::Bool(true)) {
+        let [listen, health] = ports(config);
+        warnings.push(format!(
+            "spec.hostNetwork: the agent's ports {listen} and {health} are the node's: only one \
+             such pod fits on a node, and whoever is on the node can ask its worker API"
+        ));
+    }
+}
+
+fn grace(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
+    let given = at(pod, &keys(&["spec", "terminationGracePeriodSeconds"])).and_then(Value::as_u64);
+    let flag = config.flags.get("drain-deadline").and_then(|text| span::parse(text));
+    let grace = given.unwrap_or(GRACE_DEFAULT);
+    let of = if given.is_some() { "" } else { " (the default)" };
+    match flag.or(with.drain_deadline) {
+        Some(deadline) if Duration::from_secs(grace) <= deadline => {
+            let deadline = deadline.as_millis().div_ceil(1000);
+            warnings.push(format!(
+                "spec.terminationGracePeriodSeconds is {grace}{of}, and a drain may take \
+                 {deadline} s: a job that still runs after {grace} s is killed. Set it above \
+                 {deadline}"
+            ));
+        }
+        None if given.is_none() => warnings.push(format!(
+            "spec.terminationGracePeriodSeconds is {grace}{of}: a job that still runs so long \
+             after its pod was told to end is killed. Set it above the cluster's drain.deadline"
+        )),
+        _ => {}
+    }
+}

@@ -1,0 +1,187 @@
+//! What the worker's container gets: variables that say where to ask, the agent's program, and
+//! a hook that waits for the drain before the container is told to end.
+
+use serde_json::{Value, json};
+
+use crate::annotations::Config;
+use crate::container::{ports, variable_from, variable_of};
+use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
+use crate::edit::{Change, Place, Step};
+use crate::names::CONFIG;
+use crate::refusal::Refusal;
+use crate::status::{Hook, Status};
+use crate::volumes::{BIN_PATH, PROGRAM, worker_mount};
+
+/// kubectl's own word for the container that matters.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// The hook: it drains and waits until the last job has ended, or the deadline has come.
+pub(crate) const HOOK: [&str; 3] = [PROGRAM, "drain", "--wait"];
+/// What comes between the hook and the command that it runs when the drain is over.
+pub(crate) const THEN: [&str; 2] = ["--then", "--"];
+
+/// The worker's container.
+pub(crate) struct Worker {
+    /// Where it is.
+    pub(crate) path: Vec<Step>,
+    /// Its name.
+    pub(crate) name: String,
+}
+
+impl Worker {
+    /// The container that an annotation names, or the first.
+    pub(crate) fn find(pod: &Value, config: &Config) -> Result<Self, Refusal> {
+        let path = keys(&["spec", "containers"]);
+        let containers = list_at(pod, &path)?;
+        if containers.is_empty() {
+            return Err(Refusal::NoContainers);
+        }
+        let annotations = keys(&["metadata", "annotations"]);
+        let default = text_at(pod, &below(&annotations, DEFAULT_CONTAINER))?;
+        let ours = config.container.as_deref().map(|name| (format!("{CONFIG}container"), name));
+        let wanted = ours.or(default.map(|name| (DEFAULT_CONTAINER.to_owned(), name)));
+        let index = match wanted {
+            None => 0,
+            Some((by, name)) => named(containers, name).ok_or_else(|| {
+                let known = containers.iter().filter_map(|it| it.get("name")?.as_str());
+                let known = known.collect::<Vec<_>>().join(", ");
+                Refusal::NoSuchContainer { by, name: name.into(), known }
+            })?,
+        };
+        let path = below(&path, index);
+        map_at(pod, &path)?.ok_or(Refusal::shape(&path, "a container"))?;
+        match text_at(pod, &below(&path, "name"))? {
+            Some(name) => Ok(Self { name: name.into(), path }),
+            None => Err(Refusal::shape(&below(&path, "name"), "set: a container needs a name")),
+        }
+    }
+
+    fn field(&self, name: &str) -> Vec<Step> {
+        below(&self.path, name)
+    }
+
+    /// The variables that it lacks come before its own, which may so refer to them.
+    pub(crate) fn environment(
+        &self,
+        draft: &mut Draft,
+        status: &mut Status,
+        config: &Config,
+        cluster: &str,
+    ) -> Result<(), Refusal> {
+        let path = self.field("env");
+        let own = list_at(draft.pod(), &path)?;
+        let address = config.flags.get("listen").map_or("127.0.0.1:7411", String::as_str);
+        let address = address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
+        let address = match address.strip_prefix(':') {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => address,
+        };
+        let wanted = [
+            variable_of("LEASEHOLD_ADDR", &format!("http://{address}")),
+            variable_from("LEASEHOLD_NAMESPACE", "metadata.namespace"),
+            variable_of("LEASEHOLD_CLUSTER", &format!("$(LEASEHOLD_NAMESPACE)/{cluster}")),
+            variable_from("LEASEHOLD_WORKER", "metadata.name"),
+        ];
+        let name = |variable: &Value| variable["name"].as_str().unwrap_or_default().to_owned();
+        let lacks = |variable: &Value| named(own, &name(variable)).is_none();
+        let wanted: Vec<Value> = wanted.into_iter().filter(lacks).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        draft.want_list(&path)?;
+        for (index, variable) in wanted.into_iter().enumerate() {
+            status.env.push(name(&variable));
+            status.digest.add(&variable);
+            draft.insert(below(&path, index), variable);
+        }
+        Ok(())
+    }
+
+    /// The agent's program, for the hook: it runs in any image, even in an empty one.
+    pub(crate) fn mount(&self, draft: &mut Draft, status: &mut Status) -> Result<(), Refusal> {
+        let path = self.field("volumeMounts");
+        let own = list_at(draft.pod(), &path)?;
+        if let Some(index) = own.iter().position(|it| it["mountPath"] == BIN_PATH) {
+            return Err(Refusal::Taken {
+                field: Place(&below(&path, index)).to_string(),
+                why: "the agent's program is mounted at /leasehold",
+            });
+        }
+        draft.want_list(&path)?;
+        let mount = worker_mount();
+        status.digest.add(&mount);
+        draft.push(&path, mount);
+        Ok(())
+    }
+
+    /// The hook. A command that the container has as its own hook runs when the drain is over.
+    pub(crate) fn hook(
+        &self,
+        draft: &mut Draft,
+        status: &mut Status,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Refusal> {
+        let lifecycle = self.field("lifecycle");
+        map_at(draft.pod(), &lifecycle)?;
+        let hook = below(&lifecycle, "preStop");
+        let handler = map_at(draft.pod(), &hook)?;
+        let command = below(&below(&hook, "exec"), "command");
+        status.hook = match handler {
+            None => {
+                draft.want_map(&lifecycle)?;
+                let value = json!({ "exec": { "command": HOOK } });
+                match draft.at(&hook) {
+                    None => {
+                        draft.insert(hook, value);
+                        Hook::Added
+                    }
+                    Some(_) => {
+                        draft.change(hook, Change::Replace(value));
+                        Hook::InsteadOfNull
+                    }
+                }
+            }
+            Some(handler) if handler.contains_key("exec") => {
+                if list_at(draft.pod(), &command)?.is_empty() {
+                    return Err(Refusal::shape(&command, "a command: its preStop runs nothing"));
+                }
+                for (index, word) in HOOK.iter().chain(&THEN).enumerate() {
+                    draft.insert(below(&command, index), (*word).into());
+                }
+                Hook::Wrapped
+            }
+            Some(handler) => {
+                let kinds: Vec<&str> = handler.keys().map(String::as_str).collect();
+                warnings.push(format!(
+                    "{} is of the kind {} and stays as it is: the kubelet ends the worker when it \
+                     is over, without waiting for running jobs. Where it takes shorter than the \
+                     jobs, make it an exec hook, which then runs when they have ended",
+                    Place(&hook),
+                    kinds.join(", ")
+                ));
+                Hook::Kept
+            }
+        };
+        status.digest.add(&json!(status.hook));
+        Ok(())
+    }
+}
+
+/// Other containers that listen where the agent does: all of a pod share its ports.
+pub(crate) fn ports_taken(pod: &Value, config: &Config, warnings: &mut Vec<String>) {
+    let ours = ports(config);
+    for field in ["initContainers", "containers"] {
+        let path = keys(&["spec", field]);
+        for (index, container) in list_at(pod, &path).unwrap_or_default().iter().enumerate() {
+            let ports = container.get("ports").and_then(Value::as_array);
+            let taken =
+                ports.into_iter().flatten().filter_map(|port| port["containerPort"].as_u64());
+            for port in taken.filter(|port| ours.iter().any(|our| u64::from(*our) == *port)) {
+                warnings.push(format!(
+                    "{} listens on port {port}, as the agent does: set the annotation \
+                     {CONFIG}listen or {CONFIG}health-listen to another",
+                    Place(&below(&path, index))
+                ));
+            }
+        }
+    }
+}

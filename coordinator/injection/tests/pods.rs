@@ -1,0 +1,460 @@
+//! Pods of many shapes: what they get, what they are warned of, why they are refused, and that
+//! they come back as they were.
+
+mod shared;
+
+use leasehold_injection::{Sidecar, apply, inject, injected, uninject};
+use serde_json::{Value, json};
+
+use shared::{after, pods, settings};
+
+/// Injects, and looks at what must hold for every pod.
+fn check(pod: &Value, with: &Sidecar) -> (Value, Vec<String>) {
+    let done = inject(pod, with).unwrap_or_else(|why| panic!("{why}\n{pod:#}"));
+    let out = after(&done.edits, pod);
+    let again = inject(&out, with).expect("it can be injected again");
+    assert_eq!(again.edits, [], "injecting twice is injecting once: {out:#}");
+    assert_eq!(again.warnings, done.warnings);
+    let back = after(&uninject(&out).expect("it can be taken out"), &out);
+    assert_eq!(&back, pod, "what was there comes back");
+    (out, done.warnings)
+}
+
+fn refusal(pod: &Value, with: &Sidecar) -> String {
+    inject(pod, with).expect_err("it is refused").to_string()
+}
+
+fn sidecar(pod: &Value) -> &Value {
+    &pod["spec"]["initContainers"][0]
+}
+
+fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
+    let all = container["env"].as_array().expect("variables");
+    let mut found = all.iter().filter(|it| it["name"] == name);
+    let variable = found.next().unwrap_or(&Value::Null);
+    assert!(found.next().is_none(), "{name} is there once");
+    variable
+}
+
+#[test]
+fn every_pod_gets_the_sidecar_and_comes_back_as_it_was() {
+    for (name, pod) in pods() {
+        let (out, _) = check(&pod, &settings());
+        let sidecar = sidecar(&out);
+        assert_eq!(sidecar["name"], "leasehold-agent", "{name}");
+        assert_eq!(sidecar["restartPolicy"], "Always", "{name}");
+        assert!(sidecar.get("lifecycle").is_none(), "{name}: a hook would drain at a restart");
+        let volumes = out["spec"]["volumes"].as_array().expect("volumes");
+        let last: Vec<_> = volumes[volumes.len() - 3..].iter().map(|it| &it["name"]).collect();
+        assert_eq!(last, ["leasehold-state", "leasehold-identity", "leasehold-bin"], "{name}");
+        let found = injected(&out).expect("it is injected");
+        assert_eq!(found.image, "leasehold/agent:1");
+        assert!(found.digest.is_some());
+        assert_eq!(injected(&pod), None);
+    }
+}
+
+#[test]
+fn a_bare_pod_gets_just_this() {
+    let pod = json!({ "spec": { "containers": [{ "name": "worker", "image": "w" }] } });
+    let (out, _) = check(&pod, &settings());
+    let mut agent = sidecar(&out).clone();
+    let names: Vec<_> =
+        agent["env"].as_array().expect("a list").iter().map(|it| it["name"].clone()).collect();
+    assert_eq!(
+        json!(names),
+        json!([
+            "POD_NAMESPACE",
+            "LEASEHOLD_COORDINATOR",
+            "LEASEHOLD_CLUSTER",
+            "LEASEHOLD_WORKER",
+            "LEASEHOLD_GENERATION",
+            "LEASEHOLD_STATE_DIR",
+            "LEASEHOLD_SIDECAR",
+            "LEASEHOLD_SHARE_DIR",
+            "LEASEHOLD_TOKEN_FILE",
+            "LEASEHOLD_TLS_CA",
+            "LEASEHOLD_TLS_SERVER_NAME",
+            "LEASEHOLD_HEALTH_LISTEN"
+        ])
+    );
+    assert_eq!(variable(&agent, "LEASEHOLD_CLUSTER")["value"], "$(POD_NAMESPACE)/builds");
+    agent["env"].take();
+    assert_eq!(
+        agent,
+        json!({
+            "name": "leasehold-agent",
+            "image": "leasehold/agent:1",
+            "restartPolicy": "Always",
+            "args": ["run"],
+            "env": null,
+            "startupProbe": {
+                "httpGet": { "path": "/livez", "port": 7412 },
+                "periodSeconds": 1,
+                "failureThreshold": 120
+            },
+            "livenessProbe": {
+                "httpGet": { "path": "/livez", "port": 7412 },
+                "periodSeconds": 10,
+                "timeoutSeconds": 5,
+                "failureThreshold": 3
+            },
+            "resources": {
+                "requests": { "cpu": "10m", "memory": "16Mi" },
+                "limits": { "memory": "64Mi" }
+            },
+            "securityContext": {
+                "runAsNonRoot": true,
+                "runAsUser": 65532,
+                "runAsGroup": 65532,
+                "readOnlyRootFilesystem": true,
+                "allowPrivilegeEscalation": false,
+                "capabilities": { "drop": ["ALL"] },
+                "seccompProfile": { "type": "RuntimeDefault" }
+            },
+            "volumeMounts": [
+                { "name": "leasehold-state", "mountPath": "/var/lib/leasehold" },
+                {
+                    "name": "leasehold-identity",
+                    "mountPath": "/var/run/secrets/leasehold.dev",
+                    "readOnly": true
+                },
+                { "name": "leasehold-bin", "mountPath": "/leasehold" }
+            ]
+        })
+    );
+    let namespace = json!({ "fieldRef": { "fieldPath": "metadata.namespace" } });
+    assert_eq!(
+        out["spec"]["containers"],
+        json!([{
+            "name": "worker",
+            "image": "w",
+            "env": [
+                { "name": "LEASEHOLD_ADDR", "value": "http://127.0.0.1:7411" },
+                { "name": "LEASEHOLD_NAMESPACE", "valueFrom": namespace },
+                { "name": "LEASEHOLD_CLUSTER", "value": "$(LEASEHOLD_NAMESPACE)/builds" },
+                {
+                    "name": "LEASEHOLD_WORKER",
+                    "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } }
+                }
+            ],
+            "lifecycle": {
+                "preStop": { "exec": {
+                    "command": ["/leasehold/leasehold-agent", "drain", "--wait"]
+                } }
+            },
+            "volumeMounts": [
+                { "name": "leasehold-bin", "mountPath": "/leasehold", "readOnly": true }
+            ]
+        }])
+    );
+    assert_eq!(out["metadata"]["labels"], json!({ "leasehold.dev/cluster": "builds" }));
+}
+
+#[test]
+fn a_command_of_the_pods_own_runs_after_the_drain_and_other_hooks_stay() {
+    let hooked = |hook: Value| {
+        json!({ "metadata": {}, "spec": { "containers": [
+            { "name": "worker", "lifecycle": { "preStop": hook } }
+        ] } })
+    };
+    let (out, warnings) =
+        check(&hooked(json!({ "exec": { "command": ["sh", "-c", "bye"] } })), &settings());
+    assert_eq!(
+        out["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"],
+        json!(["/leasehold/leasehold-agent", "drain", "--wait", "--then", "--", "sh", "-c", "bye"])
+    );
+    assert!(!warnings.iter().any(|it| it.contains("preStop")), "{warnings:?}");
+    for other in [
+        json!({ "httpGet": { "path": "/stop", "port": 80 } }),
+        json!({ "sleep": { "seconds": 5 } }),
+    ] {
+        let (out, warnings) = check(&hooked(other.clone()), &settings());
+        assert_eq!(out["spec"]["containers"][0]["lifecycle"]["preStop"], other);
+        let told = "spec.containers[0].lifecycle.preStop is of the kind";
+        assert!(warnings.iter().any(|it| it.starts_with(told)), "{warnings:?}");
+    }
+    let empty = refusal(&hooked(json!({ "exec": {} })), &settings());
+    assert!(empty.starts_with("spec.containers[0].lifecycle.preStop.exec.command"), "{empty}");
+}
+
+#[test]
+fn annotations_come_before_the_settings() {
+    let mut with = settings();
+    with.flags.insert("adapter".into(), "file".into());
+    with.flags.insert("drain-deadline".into(), "5m".into());
+    let pod = json!({
+        "metadata": { "annotations": {
+            "config.leasehold.dev/image": "mine:2",
+            "config.leasehold.dev/drain-deadline": "20s",
+            "config.leasehold.dev/file-path": "/leasehold/$HOME.yml",
+            "config.leasehold.dev/listen": ":7500",
+            "config.leasehold.dev/health-listen": ":7501",
+            "config.leasehold.dev/memory-limit": "128Mi",
+            "config.leasehold.dev/cpu-limit": "1"
+        } },
+        "spec": { "containers": [{ "name": "worker" }] }
+    });
+    let (out, warnings) = check(&pod, &with);
+    let agent = sidecar(&out);
+    assert_eq!(agent["image"], "mine:2");
+    for (name, value) in [
+        ("LEASEHOLD_ADAPTER", "file"),
+        ("LEASEHOLD_DRAIN_DEADLINE", "20s"),
+        ("LEASEHOLD_FILE_PATH", "/leasehold/$$HOME.yml"),
+        ("LEASEHOLD_LISTEN", ":7500"),
+        ("LEASEHOLD_HEALTH_LISTEN", ":7501"),
+    ] {
+        assert_eq!(variable(agent, name)["value"], value, "{name}");
+    }
+    assert_eq!(agent["livenessProbe"]["httpGet"]["port"], 7501);
+    assert_eq!(agent["resources"]["limits"], json!({ "cpu": "1", "memory": "128Mi" }));
+    let worker = &out["spec"]["containers"][0];
+    assert_eq!(variable(worker, "LEASEHOLD_ADDR")["value"], "http://127.0.0.1:7500");
+    assert_eq!(warnings, Vec::<String>::new(), "30 s of grace cover a drain of 20 s");
+}
+
+#[test]
+fn the_worker_is_the_container_that_is_named_or_the_first() {
+    let pod = |annotations: Value| {
+        json!({
+            "metadata": { "annotations": annotations },
+            "spec": { "containers": [{ "name": "a" }, { "name": "b" }, { "name": "c" }] }
+        })
+    };
+    let (ours, kubectl) =
+        ("config.leasehold.dev/container", "kubectl.kubernetes.io/default-container");
+    for (annotations, index) in [
+        (json!({}), 0),
+        (json!(null), 0),
+        (json!({ kubectl: "b" }), 1),
+        (json!({ kubectl: "b", ours: "c" }), 2),
+    ] {
+        let (out, _) = check(&pod(annotations), &settings());
+        let has_hook: Vec<bool> = out["spec"]["containers"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|it| it.get("lifecycle").is_some())
+            .collect();
+        assert_eq!(has_hook, [0, 1, 2].map(|it| it == index));
+    }
+    let said = refusal(&pod(json!({ ours: "d" })), &settings());
+    assert_eq!(
+        said,
+        "config.leasehold.dev/container names the container \"d\", and there is none; there are: \
+         a, b, c"
+    );
+}
+
+#[test]
+fn what_the_container_has_itself_stays() {
+    let pod = json!({ "spec": { "containers": [{
+        "name": "worker",
+        "env": [{ "name": "LEASEHOLD_ADDR", "value": "http://127.0.0.1:9" }, { "name": "A" }]
+    }] } });
+    let (out, _) = check(&pod, &settings());
+    let worker = &out["spec"]["containers"][0];
+    assert_eq!(variable(worker, "LEASEHOLD_ADDR")["value"], "http://127.0.0.1:9");
+    let last = worker["env"].as_array().and_then(|it| it.last()).expect("variables");
+    assert_eq!(last["name"], "A", "ours come first, so that its own may refer to them");
+}
+
+#[test]
+fn other_settings_are_injected_anew_and_leave_no_trace_of_the_old() {
+    let mut newer = settings();
+    newer.image = "leasehold/agent:2".into();
+    newer.flags.insert("log-format".into(), "json".into());
+    for (name, pod) in pods() {
+        let (old, _) = check(&pod, &settings());
+        let (new, _) = check(&pod, &newer);
+        let edits = inject(&old, &newer).expect(name).edits;
+        assert_eq!(after(&edits, &old), new, "{name}");
+        assert_eq!(injected(&new).expect(name).image, "leasehold/agent:2");
+        assert_ne!(injected(&new).expect(name).digest, injected(&old).expect(name).digest);
+    }
+}
+
+#[test]
+fn what_the_api_server_adds_changes_nothing() {
+    let pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "w" }] } });
+    let (mut out, _) = check(&pod, &settings());
+    let mount = json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/k" });
+    let spec = &mut out["spec"];
+    spec["volumes"].as_array_mut().expect("a list").push(json!({ "name": "kube-api-access-x" }));
+    for list in ["initContainers", "containers"] {
+        let container = &mut spec[list][0];
+        container["terminationMessagePath"] = "/dev/termination-log".into();
+        container["volumeMounts"].as_array_mut().expect("a list").push(mount.clone());
+    }
+    spec["initContainers"][0]["livenessProbe"]["successThreshold"] = 1.into();
+    assert_eq!(inject(&out, &settings()).expect("it can be").edits, []);
+    let back = after(&uninject(&out).expect("it can be"), &out);
+    assert_eq!(
+        back["spec"],
+        json!({
+            "containers": [{
+                "name": "w",
+                "terminationMessagePath": "/dev/termination-log",
+                "volumeMounts": [mount]
+            }],
+            "volumes": [{ "name": "kube-api-access-x" }]
+        })
+    );
+}
+
+#[test]
+fn what_somebody_took_out_is_put_in_again() {
+    let pod = json!({ "spec": { "containers": [{ "name": "w", "env": [{ "name": "A" }] }] } });
+    let (whole, _) = check(&pod, &settings());
+    for lost in [
+        "/spec/initContainers/0",
+        "/spec/volumes/1",
+        "/spec/containers/0/env/0",
+        "/spec/containers/0/volumeMounts/0",
+        "/spec/containers/0/lifecycle/preStop",
+    ] {
+        let mut broken = whole.clone();
+        let (parent, last) = lost.rsplit_once('/').expect("a path");
+        match broken.pointer_mut(parent).expect(lost) {
+            Value::Array(list) => drop(list.remove(last.parse().expect("a number"))),
+            Value::Object(map) => drop(map.remove(last)),
+            other => panic!("{other}"),
+        }
+        let edits = inject(&broken, &settings()).expect(lost).edits;
+        assert_eq!(after(&edits, &broken), whole, "{lost}");
+    }
+}
+
+#[test]
+fn a_sidecar_by_hand_and_a_pod_that_wants_none_are_left_alone() {
+    let by_hand = json!({ "spec": {
+        "initContainers": [{ "name": "leasehold-agent", "image": "x" }],
+        "containers": [{ "name": "w" }]
+    } });
+    let done = inject(&by_hand, &settings()).expect("it is no error");
+    assert_eq!(done.edits, []);
+    assert!(done.warnings[0].contains("by hand"), "{:?}", done.warnings);
+    let found = injected(&by_hand).expect("it has one");
+    assert_eq!((found.image.as_str(), found.digest), ("x", None));
+    assert_eq!(uninject(&by_hand), Ok(Vec::new()));
+
+    let no = json!({
+        "metadata": { "labels": { "leasehold.dev/inject": "false" } },
+        "spec": { "containers": [{ "name": "w" }] }
+    });
+    let done = inject(&no, &settings()).expect("it is no error");
+    assert_eq!((done.edits.len(), done.warnings.len()), (0, 1));
+}
+
+#[test]
+fn warnings_say_what_will_surprise() {
+    let mut with = settings();
+    with.drain_deadline = Some(std::time::Duration::from_secs(600));
+    let pod = |spec: Value| {
+        let mut pod = json!({ "spec": { "containers": [
+            { "name": "w" }, { "name": "x", "ports": [{ "containerPort": 7412 }] }
+        ] } });
+        for (key, value) in spec.as_object().expect("a map") {
+            pod["spec"][key] = value.clone();
+        }
+        pod
+    };
+    let warned = |spec: Value, words: &str| {
+        let (_, warnings) = check(&pod(spec), &with);
+        warnings.iter().any(|it| it.contains(words))
+    };
+    assert!(warned(json!({}), "terminationGracePeriodSeconds is 30 (the default), and a drain"));
+    assert!(warned(json!({ "terminationGracePeriodSeconds": 600 }), "Set it above 600"));
+    assert!(!warned(json!({ "terminationGracePeriodSeconds": 601 }), "terminationGrace"));
+    assert!(warned(json!({ "hostNetwork": true }), "7411 and 7412 are the node's"));
+    assert!(!warned(json!({ "hostNetwork": false }), "hostNetwork"));
+    assert!(warned(json!({}), "spec.containers[1] listens on port 7412"));
+    with.drain_deadline = None;
+    let (_, warnings) = check(&pod(json!({})), &with);
+    assert!(warnings.iter().any(|it| it.contains("drain.deadline")), "{warnings:?}");
+}
+
+#[test]
+fn refusals_name_the_field_and_the_way_out() {
+    let mut nameless = settings();
+    nameless.cluster = None;
+    let plain = json!({ "spec": { "containers": [{ "name": "w" }] } });
+    assert!(refusal(&plain, &nameless).starts_with("metadata.labels: leasehold.dev/cluster is"));
+    let cases = [
+        (json!({}), "spec is not there"),
+        (json!({ "spec": { "containers": [] } }), "spec.containers is empty"),
+        (json!({ "spec": { "containers": null } }), "spec.containers is empty"),
+        (json!({ "spec": { "containers": {} } }), "spec.containers is not a list"),
+        (json!({ "spec": { "containers": [3] } }), "spec.containers[0] is not a map"),
+        (json!({ "spec": { "containers": [{}] } }), "spec.containers[0].name is not set"),
+        (json!({ "spec": [] }), "spec is not a map"),
+        (json!([]), "the pod is not a map"),
+        (
+            json!({ "spec": { "containers": [{ "name": "w" }], "volumes": "x" } }),
+            "spec.volumes is not a list",
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "w" }, { "name": "leasehold-agent" }] } }),
+            "spec.containers[1] is taken",
+        ),
+        (
+            json!({ "spec": {
+                "containers": [{ "name": "w" }], "volumes": [{ "name": "leasehold-bin" }]
+            } }),
+            "spec.volumes[0] is taken",
+        ),
+        (
+            json!({ "spec": { "containers": [
+                { "name": "w", "volumeMounts": [{ "name": "x", "mountPath": "/leasehold" }] }
+            ] } }),
+            "spec.containers[0].volumeMounts[0] is taken",
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "w" }], "os": { "name": "windows" } } }),
+            "spec.os.name",
+        ),
+        (
+            json!({
+                "metadata": { "annotations": { "leasehold.dev/status": "{}" } },
+                "spec": { "containers": [{ "name": "w" }] }
+            }),
+            "metadata.annotations: leasehold.dev/status cannot be read",
+        ),
+        (
+            json!({
+                "metadata": { "labels": { "leasehold.dev/cluster": "a/b" } },
+                "spec": { "containers": [{ "name": "w" }] }
+            }),
+            "leasehold.dev/cluster",
+        ),
+    ];
+    for (pod, start) in cases {
+        let said = refusal(&pod, &settings());
+        assert!(said.starts_with(start), "{said}");
+    }
+    for (annotation, value, words) in [
+        ("imgae", json!("x"), "is config.leasehold.dev/image meant?"),
+        ("image", json!("a b"), "is no image"),
+        ("image", json!(3), "write it in quotes"),
+        ("state-dir", json!("/x"), "cannot be set"),
+        ("memory-limit", json!("64MB"), "is no quantity"),
+        ("cpu-request", json!("0"), "is nothing"),
+        ("drain-deadline", json!("soon"), "is no span"),
+    ] {
+        let key = format!("config.leasehold.dev/{annotation}");
+        let pod = json!({
+            "metadata": { "annotations": { key.as_str(): value } },
+            "spec": { "containers": [{ "name": "w" }] }
+        });
+        let said = refusal(&pod, &settings());
+        assert!(said.contains(words) && said.contains(&key), "{said}");
+    }
+}
+
+#[test]
+fn an_edit_for_another_tree_is_no_silent_change() {
+    let edits = inject(&pods()[0].1, &settings()).expect("it can be").edits;
+    let applied = std::panic::catch_unwind(|| apply(&edits, &mut json!({ "spec": 3 })));
+    assert!(applied.is_err());
+}

@@ -1,0 +1,179 @@
+//! The command line of a replica on Kubernetes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use leasehold_types::WorkerName;
+
+use super::{
+    ADDRESS_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, Times, Usage, is_host_and_port,
+    refuse, share_a_port,
+};
+
+/// How long a leader may be silent, and how long it leads without renewal, by default: a lost
+/// connection is noticed sooner than on files, and the API server may be away for longer.
+const TAKEOVER: Duration = Duration::from_secs(1);
+const LEADERSHIP: Duration = Duration::from_secs(300);
+/// Where agents find the Service.
+const SERVICE_PORT: u16 = 7400;
+
+/// The flags of `operator`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "In a pod the flags come from deploy/. Outside, with a kubeconfig:\n  \
+    leasehold-coordinator operator --namespace leasehold-system --watch-namespace ci")]
+pub struct OperatorArgs {
+    /// The namespace of the election's Lease and of the certificates.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_NAMESPACE")]
+    #[arg(default_value = "leasehold-system")]
+    pub namespace: String,
+    /// A namespace to serve; may be given several times, or separated by commas. All, unless given.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_WATCH_NAMESPACE", value_delimiter = ',')]
+    pub watch_namespace: Vec<String>,
+    /// The Service that agents dial, in --namespace; certificates are made for its name.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_SERVICE")]
+    #[arg(default_value = "leasehold-coordinator")]
+    pub service: String,
+    /// The audience that the tokens of agents and people must be made for.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_AUDIENCE")]
+    #[arg(default_value = "leasehold.dev")]
+    pub audience: String,
+    /// The image of the agents that opted-in pods get [default: leasehold/agent:VERSION, this
+    /// program's own version].
+    #[arg(long, value_name = "IMAGE", env = "LEASEHOLD_AGENT_IMAGE")]
+    pub agent_image: Option<String>,
+    /// Where injected agents dial [default: SERVICE.NAMESPACE.svc:7400].
+    #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_AGENT_COORDINATOR")]
+    pub agent_coordinator: Option<String>,
+    /// Address for HTTPS, where the API server asks what opted-in pods get: /inject.
+    #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_WEBHOOK_LISTEN")]
+    #[arg(default_value = "127.0.0.1:7403")]
+    pub webhook_listen: SocketAddr,
+    /// The MutatingWebhookConfiguration whose caBundle the leader keeps current.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_WEBHOOK_CONFIGURATION")]
+    #[arg(default_value = "leasehold-injector")]
+    pub webhook_configuration: String,
+    /// What every replica has.
+    #[command(flatten)]
+    pub replica: ReplicaArgs,
+}
+
+/// What opted-in pods get, and where the API server asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InjectionSettings {
+    /// The agent's image.
+    pub image: String,
+    /// Where agents dial: HOST:PORT.
+    pub coordinator: String,
+    /// Address for HTTPS.
+    pub listen: SocketAddr,
+    /// The MutatingWebhookConfiguration.
+    pub configuration: String,
+}
+
+impl OperatorArgs {
+    /// The flags, checked against each other.
+    ///
+    /// # Errors
+    /// [`Usage`] where two of them cannot work together, or one is out of its range.
+    pub fn settings(self) -> Result<Settings, Usage> {
+        let injection = self.injection()?;
+        let Self { namespace, watch_namespace: watched, service, audience, replica, .. } = self;
+        let named = [&namespace, &service].into_iter().chain(&watched);
+        for name in named {
+            if WorkerName::new(name).is_err() || name.contains('.') {
+                return refuse(format!(
+                    "{name:?} is no name of a namespace or service: see --namespace, \
+                     --watch-namespace and --service"
+                ));
+            }
+        }
+        if audience.is_empty() {
+            return refuse("--audience is empty");
+        }
+        let times = Times { takeover_after: TAKEOVER, leadership: LEADERSHIP };
+        let platform =
+            PlatformSettings::Kubernetes { namespace, watched, service, audience, injection };
+        replica.settings(platform, &times)
+    }
+
+    fn injection(&self) -> Result<InjectionSettings, Usage> {
+        let Self { namespace, service, webhook_configuration, webhook_listen: listen, .. } = self;
+        let own_image = || format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
+        let image = self.agent_image.clone().unwrap_or_else(own_image);
+        let is_word = |c: char| !c.is_control() && !c.is_whitespace();
+        if image.is_empty() || image.len() > ADDRESS_BYTES_MAX || !image.chars().all(is_word) {
+            return refuse(format!("--agent-image {image:?} is no name of an image"));
+        }
+        let of_service = || format!("{service}.{namespace}.svc:{SERVICE_PORT}");
+        let coordinator = self.agent_coordinator.clone().unwrap_or_else(of_service);
+        if !is_host_and_port(&coordinator) {
+            return refuse(format!(
+                "--agent-coordinator {coordinator:?} is no HOST:PORT, as in \
+                 leasehold-coordinator.leasehold-system.svc:7400"
+            ));
+        }
+        if WorkerName::new(webhook_configuration).is_err() {
+            return refuse(format!(
+                "--webhook-configuration {webhook_configuration:?} is no name of an object"
+            ));
+        }
+        let others =
+            [("--listen", self.replica.listen), ("--http-listen", self.replica.http_listen)];
+        for (flag, other) in others {
+            if share_a_port(*listen, other) {
+                return refuse(format!(
+                    "--webhook-listen {listen} and {flag} {other} are one address"
+                ));
+            }
+        }
+        let configuration = webhook_configuration.clone();
+        Ok(InjectionSettings { image, coordinator, listen: *listen, configuration })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn settings(flags: &[&str]) -> Result<InjectionSettings, String> {
+        let cli = Cli::try_parse_from(["leasehold-coordinator", "operator"].iter().chain(flags));
+        let Command::Operator(arguments) = cli.map_err(|error| error.to_string())?.command else {
+            panic!("another command");
+        };
+        match arguments.settings().map_err(|usage| usage.to_string())?.platform {
+            PlatformSettings::Kubernetes { injection, .. } => Ok(injection),
+            other => panic!("parsed as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn agents_are_of_the_coordinators_own_version_and_dial_its_service() {
+        let named = settings(&["--namespace", "ours", "--service", "lh"]).expect("valid");
+        assert_eq!(named.image, format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION")));
+        assert_eq!(named.coordinator, "lh.ours.svc:7400");
+        let given = ["--agent-image", "mirror/agent:7", "--agent-coordinator", "10.0.0.1:1"];
+        let given = settings(&given).expect("valid");
+        assert_eq!((&*given.image, &*given.coordinator), ("mirror/agent:7", "10.0.0.1:1"));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_flag_named() {
+        for (flags, named) in [
+            (&["--agent-image", ""][..], "--agent-image"),
+            (&["--agent-image", "a b"], "--agent-image"),
+            (&["--agent-coordinator", "nowhere"], "--agent-coordinator"),
+            (&["--webhook-listen", "127.0.0.1:7400"], "--listen"),
+            (&["--webhook-listen", "0.0.0.0:7401"], "--http-listen"),
+            (&["--webhook-configuration", "A b"], "--webhook-configuration"),
+            (&["--namespace", "a.b"], "--namespace"),
+            (&["--audience", ""], "--audience"),
+        ] {
+            let error = settings(flags).expect_err(&format!("{flags:?} was taken"));
+            assert!(error.contains(named), "{flags:?}: {error}");
+        }
+    }
+}
