@@ -8,6 +8,7 @@ mod rights;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use leasehold_injection::{Resources, Sidecar};
 use serde_json::Value;
 use tests::kube::{Access, Program, RealCluster};
 use tests::process::{Coordinator, eventually, get};
@@ -20,7 +21,8 @@ use super::installed::{
 /// Kinds that an installation makes objects of, and those that objects are made of for it.
 const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,roles,\
     rolebindings,priorityclasses,serviceaccounts,secrets,services,deployments,statefulsets,\
-    replicasets,pods,poddisruptionbudgets,networkpolicies,leases,configmaps";
+    replicasets,pods,poddisruptionbudgets,networkpolicies,leases,configmaps,\
+    mutatingwebhookconfigurations";
 
 /// What a folder renders to.
 fn render(access: &Access, folder: &Path) -> String {
@@ -69,7 +71,8 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         let sample = folder(sample);
         strictly_apply(access, &["--namespace", &namespace, "-k", sample.to_str().expect("UTF-8")]);
     }
-    // Written in the stead of the coordinator: the pods of the template.
+    // Written in the stead of the coordinator: the pods of the template, as the webhook changes
+    // them. It is not there to be asked, so that a pod which asks for it is not made.
     let cluster: Value = serde_json::from_str(&access.kubectl(&[
         "get",
         "workerclusters/builds",
@@ -78,12 +81,19 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         "--output=json",
     ]))
     .expect("JSON");
-    let pod = serde_json::json!({
+    let template = &cluster["spec"]["template"];
+    let mut pod = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "name": "builds-0", "namespace": namespace },
-        "spec": cluster["spec"]["template"]["spec"],
+        "metadata": {
+            "name": "builds-0", "namespace": namespace, "labels": template["metadata"]["labels"],
+        },
+        "spec": template["spec"],
     });
+    let apply = ["apply", "--filename=-"];
+    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("nobody answers");
+    assert!(refused.contains("injector.leasehold.dev"), "{refused}");
+    inject(&mut pod);
     access.apply(&pod.to_string());
     eventually("the StatefulSet's pods", || {
         let pods = list(access, &namespace, "pods");
@@ -91,6 +101,26 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         (pods.iter().filter(swarm).count() == 2).then_some(())
     });
     access.kubectl(&["delete", "namespace", &namespace]);
+}
+
+/// Does to a pod what the webhook would, and takes the label away by which it would be asked.
+fn inject(pod: &mut Value) {
+    let sidecar = Sidecar {
+        image: "leasehold/agent:0.1.0".into(),
+        coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
+        server_name: "leasehold-coordinator.leasehold-system.svc".into(),
+        audience: "leasehold.dev".into(),
+        authority: "leasehold-ca".into(),
+        cluster: Some("builds".into()),
+        drain_deadline: None,
+        flags: Default::default(),
+        resources: Resources::standard(),
+    };
+    let injection = leasehold_injection::inject(pod, &sidecar).expect("the sample is good");
+    assert!(!injection.edits.is_empty());
+    leasehold_injection::apply(&injection.edits, pod);
+    let labels = pod["metadata"]["labels"].as_object_mut().expect("labels");
+    assert_eq!(labels.remove("leasehold.dev/inject"), Some("true".into()));
 }
 
 #[test]
@@ -145,6 +175,10 @@ fn the_components_are_taken_and_one_field_names_the_image() {
     assert_eq!(set("LEASEHOLD_ADVERTISE"), "[$(POD_IP)]:7400");
     let mounted = pod["volumeMounts"][0]["mountPath"].as_str().expect("a path");
     assert_eq!(set("LEASEHOLD_TLS_CERT"), format!("{mounted}/tls.crt"));
+    let trust = "--output=jsonpath={.metadata.annotations.cert-manager\\.io/inject-ca-from}";
+    let injector = "mutatingwebhookconfiguration/leasehold-injector";
+    let certificate = access.kubectl(&["get", injector, trust]);
+    assert_eq!(certificate, "leasehold-system/leasehold-coordinator");
     drop(installed);
     access.kubectl(&["delete", "-f", stand_ins]);
 }

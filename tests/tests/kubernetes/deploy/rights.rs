@@ -36,6 +36,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
     let starred = listed.lines().find(|line| line.contains('*') && !line.contains("[/"));
     assert_eq!(starred, None, "{listed}");
     let own = "leasehold-system";
+    let configurations = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
     for (namespace, what) in [
         ("default", "patch workerclusters.leasehold.dev --subresource=status"),
         ("default", "delete pods"),
@@ -48,6 +49,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "create tokenreviews.authentication.k8s.io"),
         (own, "create subjectaccessreviews.authorization.k8s.io"),
         (own, "watch nodes"),
+        (own, &format!("patch {configurations}/leasehold-injector")),
     ] {
         assert!(may(access, COORDINATOR, namespace, what), "not {what} in {namespace}");
     }
@@ -71,6 +73,9 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "update leases.coordination.k8s.io/theirs"),
         (own, "patch nodes"),
         (own, "impersonate users"),
+        (own, &format!("patch {configurations}/theirs")),
+        (own, &format!("create {configurations}")),
+        (own, &format!("delete {configurations}/leasehold-injector")),
     ] {
         assert!(!may(access, COORDINATOR, namespace, what), "{what} in {namespace}");
     }
@@ -93,6 +98,9 @@ async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
     let bundle = ["get", "configmap/leasehold-ca", "--namespace=leasehold-system"];
     let bundle = [&bundle[..], &["--output=jsonpath={.data.ca\\.crt}"]].concat();
     let bundle = eventually("the published certificate", || access.try_kubectl(&bundle).ok());
+    let trusted = "--output=jsonpath={.webhooks[0].clientConfig.caBundle}";
+    let trusted = ["get", "mutatingwebhookconfiguration/leasehold-injector", trusted];
+    eventually("the API server's trust", || (!access.kubectl(&trusted).is_empty()).then_some(()));
     let authority = own.path().join("ca.crt");
     std::fs::write(&authority, bundle).expect("written");
     let server_name = "leasehold-coordinator.leasehold-system.svc".to_owned();
