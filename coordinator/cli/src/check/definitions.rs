@@ -13,6 +13,9 @@ pub(super) const FOLDER: &str = "/apis/apiextensions.k8s.io/v1/customresourcedef
 /// Differences of one definition that are listed.
 const DIFFERENCES_MAX: usize = 3;
 
+/// What is said of a field that this version has not.
+const UNKNOWN: &str = "is unknown here";
+
 /// Looks at both kinds.
 pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
     let wanted = match manifests::definitions() {
@@ -64,8 +67,18 @@ fn compare(
             "CustomResourceDefinition {name} is of another version: {}{more}",
             shown.join("; ")
         );
-        let problem = Problem::new(wrong, "apply the definitions of this version");
-        finding.fail(problem.run(installation.apply()));
+        // What somebody else has put there stays when it is only applied.
+        let is_newer = differences.iter().any(|it| it.ends_with(UNKNOWN));
+        finding.fail(match is_newer {
+            true => {
+                let mend = "check with the program of that version, or go back to this one's";
+                Problem::new(wrong, mend).run("kubectl replace --save-config -k deploy/crds")
+            }
+            false => {
+                let mend = "apply the definitions of this version";
+                Problem::new(wrong, mend).run(installation.apply())
+            }
+        });
     }
     for condition in ["Established", "NamesAccepted"] {
         let is = list(&there["status"]["conditions"]).find(|it| it["type"] == condition);
@@ -114,7 +127,7 @@ fn of_schema(found: &mut Vec<String>, path: &str, wanted: &Value, there: &Value)
         }
     }
     for name in there_fields.keys().filter(|name| !wanted_fields.contains_key(*name)) {
-        found.push(format!("the field {} is unknown here", shown(name)));
+        found.push(format!("the field {} {UNKNOWN}", shown(name)));
     }
     if let (Some(below), Some(is)) = (wanted.get("items"), there.get("items")) {
         of_schema(found, &format!("{path}[]"), below, is);

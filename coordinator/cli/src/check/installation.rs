@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::cluster::{Cluster, Trouble};
-use super::manifests::{list, text};
+use super::manifests::{list, objects, text};
 use super::report::{Finding, Problem, Report};
 use super::version::{self, Version};
 
@@ -209,52 +209,61 @@ fn same_version(it: &Installation) -> Finding {
 async fn service(cluster: &Cluster, it: &Installation) -> Finding {
     let check = "agents find the coordinator: its Service has endpoints";
     let mut finding = Finding::new("service", check);
-    let Installation { namespace, service, .. } = it;
-    let folder = format!("/api/v1/namespaces/{namespace}/services");
-    match cluster.get(&folder, service).await {
-        Ok(Some(object)) => {
-            if !list(&object["spec"]["ports"]).any(|port| port["name"] == "grpc") {
-                let wrong = format!("Service {service} in {namespace} has no port `grpc`");
-                finding.fail(Problem::new(wrong, "apply the overlay again").run(it.apply()));
-            }
-        }
-        Ok(None) => {
-            let wrong = format!("there is no Service {service} in {namespace}");
-            finding.fail(Problem::new(wrong, "apply the overlay again").run(it.apply()));
-            return finding;
-        }
-        Err(trouble) => finding.skip(trouble.text()),
-    }
-    match endpoints(cluster, it, "grpc").await {
-        Ok(0) => finding.fail(no_endpoints(it, "grpc")),
-        Ok(ready) => finding.note(format!("{ready} behind {service}.{namespace}.svc")),
-        Err(trouble) => finding.skip(trouble.text()),
-    }
+    reached_at(&mut finding, cluster, it, "grpc").await;
     finding
 }
 
-/// How many are ready behind a port of the Service.
-pub(super) async fn endpoints(
+/// Says how many are behind a port of the Service, and what is wrong where nobody is.
+pub(super) async fn reached_at(
+    finding: &mut Finding,
     cluster: &Cluster,
     it: &Installation,
     port: &str,
-) -> Result<usize, Trouble> {
+) {
+    let Installation { namespace, service, .. } = it;
+    match endpoints(cluster, it, port).await {
+        Ok(0) => {}
+        Ok(ready) => return finding.note(format!("{ready} behind {service}.{namespace}.svc")),
+        Err(trouble) => return finding.skip(trouble.text()),
+    }
+    let folder = format!("/api/v1/namespaces/{namespace}/services");
+    match cluster.get(&folder, service).await {
+        Ok(there) => finding.fail(nobody(it, port, there.as_ref())),
+        Err(trouble) => finding.skip(trouble.text()),
+    }
+}
+
+/// Why nobody is behind a port of the Service.
+fn nobody(it: &Installation, port: &str, there: Option<&Value>) -> Problem {
+    let Installation { namespace, service, .. } = it;
+    let place = format!("Service {service} in {namespace}");
+    let again = "apply the overlay again";
+    let Some(there) = there else {
+        return Problem::new(format!("there is no {place}"), again).run(it.apply());
+    };
+    let place = format!("{place}: nobody is behind its port `{port}`");
+    let wanted = objects().iter().find(|object| object["kind"] == "Service");
+    let wanted = wanted.map_or(&Value::Null, |wanted| &wanted["spec"]["selector"]);
+    let is = &there["spec"]["selector"];
+    if is != wanted {
+        let wrong = format!("{place}: it selects {is}, and not {wanted}");
+        return Problem::new(wrong, "have it select the coordinator").run(format!(
+            r#"kubectl -n {namespace} patch service/{service} --type=json -p '[{{"op":"replace","path":"/spec/selector","value":{wanted}}}]'"#
+        ));
+    }
+    if !list(&there["spec"]["ports"]).any(|it| it["name"] == port) {
+        return Problem::new(format!("{place}: it has none of that name"), again).run(it.apply());
+    }
+    let pods = format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name={NAME}");
+    Problem::new(format!("{place}: no pod is ready"), "see what they wait for").run(pods)
+}
+
+/// How many are ready behind a port of the Service.
+async fn endpoints(cluster: &Cluster, it: &Installation, port: &str) -> Result<usize, Trouble> {
     let folder = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", it.namespace);
     let label = format!("kubernetes.io/service-name={}", it.service);
     let slices = cluster.list(&folder, kube::api::ListParams::default().labels(&label)).await?;
     let of_port = slices.iter().filter(|slice| list(&slice["ports"]).any(|it| it["name"] == port));
     let ready = |endpoint: &&Value| endpoint["conditions"]["ready"] != false;
     Ok(of_port.flat_map(|slice| list(&slice["endpoints"])).filter(ready).count())
-}
-
-/// That nobody is behind a port of the Service.
-pub(super) fn no_endpoints(it: &Installation, port: &str) -> Problem {
-    let Installation { namespace, service, .. } = it;
-    let wrong = format!(
-        "Service {service} in {namespace}: nobody is behind its port `{port}`; either no pod is \
-         ready, or its selector or ports are not the coordinator's"
-    );
-    Problem::new(wrong, "apply the overlay again, and see whether the pods are ready")
-        .run(it.apply())
-        .run(format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name={NAME}"))
 }

@@ -18,7 +18,7 @@ use super::manifests::{list, text};
 use super::report::{Finding, Problem, Report};
 use super::version::Version;
 
-/// A pod that is younger may still be connecting.
+/// A pod that is younger may still be connecting, a cluster waiting for its first status.
 const YOUNG_SECS: i64 = 120;
 
 /// Looks at all workers.
@@ -43,8 +43,9 @@ pub(super) async fn look(
     report.tell(of_a_cluster(fleet, pods));
     match &fleet.clusters {
         Ok(clusters) => {
-            report.tell(connected(clusters, pods, Timestamp::now().as_second()));
-            report.tell(well(clusters));
+            let now = Timestamp::now().as_second();
+            report.tell(connected(clusters, pods, now));
+            report.tell(well(clusters, now));
             report.tell(kept(cluster, fleet, clusters).await);
         }
         Err(trouble) => {
@@ -178,15 +179,26 @@ fn connected(clusters: &[Value], pods: &[Value], now: i64) -> Finding {
     finding
 }
 
-fn is_young(pod: &Value, now: i64) -> bool {
-    let made = text(&pod["metadata"]["creationTimestamp"]).parse::<Timestamp>();
+fn is_young(object: &Value, now: i64) -> bool {
+    let made = text(&object["metadata"]["creationTimestamp"]).parse::<Timestamp>();
     made.is_ok_and(|made| now - made.as_second() < YOUNG_SECS)
 }
 
 /// Whether the leader finds nothing wrong with the clusters.
-fn well(clusters: &[Value]) -> Finding {
+fn well(clusters: &[Value], now: i64) -> Finding {
     let mut finding = Finding::new("clusters", "the WorkerClusters are well");
     for cluster in clusters {
+        let metadata = &cluster["metadata"];
+        let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+        let describe = format!("kubectl -n {namespace} describe workercluster {name}");
+        if cluster["status"].is_null() && !is_young(cluster, now) {
+            let wrong = format!(
+                "WorkerCluster {} has no status: nobody serves its namespace, or nobody leads",
+                place(cluster)
+            );
+            let mend = "see what the lines of the election say, and what the coordinator serves";
+            finding.fail(Problem::new(wrong, mend).run(describe.clone()));
+        }
         for condition in list(&cluster["status"]["conditions"]) {
             let kind = text(&condition["type"]);
             if !matches!(kind, "Degraded" | "Stalled") || condition["status"] != "True" {
@@ -194,10 +206,7 @@ fn well(clusters: &[Value]) -> Finding {
             }
             let (reason, message) = (text(&condition["reason"]), text(&condition["message"]));
             let wrong = format!("WorkerCluster {} is {kind}: {reason}: {message}", place(cluster));
-            let metadata = &cluster["metadata"];
-            let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
-            let describe = format!("kubectl -n {namespace} describe workercluster {name}");
-            finding.warn(Problem::new(wrong, "do what it says").run(describe));
+            finding.warn(Problem::new(wrong, "do what it says").run(describe.clone()));
         }
     }
     finding.note(format!("{} are there", clusters.len()));

@@ -177,9 +177,15 @@ async fn users(cluster: &Cluster) -> Finding {
     let check = "you may ask and steer by the admin API, in all namespaces";
     let mut finding = Finding::new("admin-rights", check);
     for (verb, resource, subresource, calls, role) in [
-        ("get", "workerclusters", "", "look (GetStatus, ListWorkers, …)", "leasehold-viewer"),
-        ("get", "streamsets", "", "look at streams (ExplainStream, …)", "leasehold-viewer"),
-        ("create", "workerclusters", "drain", "steer (DrainWorker, …)", "leasehold-admin"),
+        (
+            "get",
+            "workerclusters",
+            "",
+            "look (GetStatus, ListWorkers and others)",
+            "leasehold-viewer",
+        ),
+        ("get", "streamsets", "", "look at streams (ExplainStream and others)", "leasehold-viewer"),
+        ("create", "workerclusters", "drain", "steer (DrainWorker and others)", "leasehold-admin"),
     ] {
         match user_may(cluster, verb, ("leasehold.dev", resource, subresource), None).await {
             Ok(true) => {}

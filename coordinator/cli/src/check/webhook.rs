@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::certificates::{Bundle, bundle};
 use super::cluster::{Cluster, Trouble};
 use super::fleet::{Fleet, sidecar};
-use super::installation::{Installation, endpoints, no_endpoints};
+use super::installation::{Installation, reached_at};
 use super::manifests::{list, objects, text};
 use super::report::{Finding, Problem, Report};
 
@@ -75,20 +75,17 @@ fn configured(finding: &mut Finding, installation: &Installation, there: &Value)
     let name = text(&there["metadata"]["name"]);
     let place = format!("MutatingWebhookConfiguration {name}");
     let wanted = &wanted()["webhooks"][0];
-    let mut differences = Vec::new();
-    match ours(there) {
-        None => differences.push(format!("webhook {} is missing", text(&wanted["name"]))),
-        Some((_, webhook)) => {
-            for field in FIXED.iter().filter(|field| webhook[**field] != wanted[**field]) {
-                let (is, should) = (&webhook[*field], &wanted[*field]);
-                differences.push(format!("{field} is {is}, and should be {should}"));
-            }
-        }
-    }
-    if !differences.is_empty() {
-        let wrong = format!("{place}: {}", differences.join("; "));
+    let Some((index, webhook)) = ours(there) else {
+        let wrong = format!("{place}: the webhook {} is missing", text(&wanted["name"]));
         let mend = "apply the overlay again";
-        finding.fail(Problem::new(wrong, mend).run(installation.apply()));
+        return finding.fail(Problem::new(wrong, mend).run(installation.apply()));
+    };
+    for field in FIXED.iter().filter(|field| webhook[**field] != wanted[**field]) {
+        let (is, should) = (&webhook[*field], &wanted[*field]);
+        let wrong = format!("{place}: {field} is {is}, and should be {should}");
+        finding.fail(Problem::new(wrong, "set it again").run(format!(
+            r#"kubectl patch mutatingwebhookconfiguration {name} --type=json -p '[{{"op":"add","path":"/webhooks/{index}/{field}","value":{should}}}]'"#
+        )));
     }
 }
 
@@ -168,11 +165,7 @@ async fn behind(cluster: &Cluster, installation: &Installation, there: &Value) -
         finding.fail(Problem::new(wrong, "apply the overlay again").run(installation.apply()));
         return finding;
     }
-    match endpoints(cluster, installation, "webhook").await {
-        Ok(0) => finding.fail(no_endpoints(installation, "webhook")),
-        Ok(ready) => finding.note(format!("{ready} behind {name}.{namespace}.svc")),
-        Err(trouble) => finding.skip(trouble.text()),
-    }
+    reached_at(&mut finding, cluster, installation, "webhook").await;
     finding
 }
 

@@ -8,6 +8,7 @@ use tests::process::free_address;
 use tests::toolbox;
 
 use super::super::installed::Turn;
+use super::installation::is_documented;
 use super::scene::{check, check_as_text};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -17,6 +18,7 @@ async fn before_an_installation_it_says_whether_one_can_be_made() {
     let found = check(access, &["--pre"]);
     assert_eq!((found.that("fail"), found.that("warn")), (vec![], vec![]), "{:#}", found.report);
     assert_eq!(found.code, Some(0));
+    is_documented(&found);
     println!("{}", check_as_text(access, &["--pre"]));
     // Without one, only that is said.
     let found = check(access, &[]);

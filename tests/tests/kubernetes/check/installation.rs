@@ -3,9 +3,10 @@
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
 use tests::kube::Access;
+use tests::toolbox;
 
 use super::super::installed::Turn;
-use super::scene::{Fault, Scene, check, check_as_text};
+use super::scene::{Fault, Found, Scene, check, check_as_text, until_all_is_well};
 
 const OWN: &str = "leasehold-system";
 const WEBHOOK: &str = "mutatingwebhookconfiguration/leasehold-injector";
@@ -24,13 +25,11 @@ async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let mut scene = Scene::set(access).await;
-    tests::process::eventually("all is well", || {
-        let found = check(access, &[]);
-        (found.code == Some(0)).then_some(())
-    });
+    until_all_is_well(access);
     let found = check(access, &[]);
     assert_eq!((found.that("fail"), found.that("warn")), (vec![], vec![]), "{:#}", found.report);
     assert_eq!((&found.report["result"], found.code), (&json!("ok"), Some(0)));
+    is_documented(&found);
     let shortest = found.line("deadline-shortest")["check"].as_str().expect("a text");
     assert!(shortest.contains("10m: drain.deadline of WorkerCluster workers-"), "{shortest}");
     let text = check_as_text(access, &[]);
@@ -38,12 +37,22 @@ async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
     assert!(text.is_ascii() && text.contains("All is well"), "{text}");
     // It would mend some of what follows by itself.
     scene.coordinator.process.kill();
+    scene.ask_the_service();
     kinds(access);
     rights_and_replicas(access);
     webhook(access);
     published(access, &scene);
     election_and_authority(access, &mut scene).await;
     scene.end().await;
+}
+
+/// Every line that was told has its place in the document.
+pub(super) fn is_documented(found: &Found) {
+    let document = toolbox::root().join("docs/CLI.md");
+    let document = std::fs::read_to_string(document).expect("the document");
+    for id in found.that("ok").into_iter().chain(found.that("skip")) {
+        assert!(document.contains(&format!("`{id}`")), "docs/CLI.md does not tell of {id}");
+    }
 }
 
 fn kinds(access: &Access) {
@@ -55,6 +64,10 @@ fn kinds(access: &Access) {
     patch_json(access, "crd/streamsets.leasehold.dev", &older);
     fails("kind-stream-set", &["of another version", "spec.refresh is missing"])
         .comes_and_goes(access);
+    let field = field.replace("refresh", "later");
+    let newer = json!([{ "op": "add", "path": field, "value": { "type": "string" } }]);
+    patch_json(access, "crd/streamsets.leasehold.dev", &newer);
+    fails("kind-stream-set", &["spec.later is unknown here"]).comes_and_goes(access);
 }
 
 fn rights_and_replicas(access: &Access) {
@@ -75,7 +88,8 @@ fn rights_and_replicas(access: &Access) {
     fails("coordinator-version", &["leasehold/coordinator:0.9.0", "0.1.0"]).comes_and_goes(access);
     let selector = json!([{ "op": "add", "path": "/spec/selector/tier", "value": "none" }]);
     patch_json(access, "service/leasehold-coordinator", &selector);
-    fails("service", &["nobody is behind its port `grpc`"]).comes_and_goes(access);
+    let says = &["nobody is behind its port `grpc`", "tier"];
+    fails("service", says).comes_and_goes(access);
 }
 
 fn webhook(access: &Access) {
@@ -161,6 +175,6 @@ async fn what_the_coordinator_mends_by_itself_is_found_well_again() {
     access.kubectl(&["--namespace", OWN, "delete", "secret/leasehold-ca"]);
     fails("authority", &[]).is_gone(access);
     fails("webhook-answers", &[]).is_gone(access);
-    assert_eq!(check(access, &[]).that("fail"), Vec::<&str>::new());
+    until_all_is_well(access);
     scene.end().await;
 }

@@ -2,12 +2,11 @@
 //! no more than its rights, and workers whose agents are real.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::kube::{Access, Dials, Fleet, HollowNode, PlayedPod, Runner, Work};
 use tests::process::{eventually, get};
 use tests::toolbox;
@@ -65,6 +64,19 @@ pub(super) fn check_as_text(access: &Access, arguments: &[&str]) -> String {
     command.arg(access.kubeconfig()).args(arguments).stdin(Stdio::null());
     let output = command.output().expect("the program starts");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until nothing fails.
+pub(super) fn until_all_is_well(access: &Access) {
+    let mut last = Value::Null;
+    let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually("all is well", || {
+            let found = check(access, &[]);
+            last = found.report;
+            (found.code == Some(0)).then_some(())
+        });
+    }));
+    assert!(is_well.is_ok(), "{last:#}");
 }
 
 /// A fault that somebody made.
@@ -170,13 +182,14 @@ impl Runner for Cast {
 
 /// An installation with workers.
 pub(super) struct Scene<'a> {
+    // It goes while there is a node that its pods end on.
+    installed: Installed<'a>,
     pub(super) access: &'a Access,
     /// The workers' namespace.
     pub(super) namespace: String,
     pub(super) coordinator: Alone,
     node: HollowNode,
     own: tempfile::TempDir,
-    _installed: Installed<'a>,
 }
 
 impl<'a> Scene<'a> {
@@ -195,7 +208,7 @@ impl<'a> Scene<'a> {
         let account = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"];
         access.kubectl(&[&["--namespace", &namespace], &account[..]].concat());
         let fleet = Fleet::new(access, Work::File, None);
-        let scene = Self { access, namespace, coordinator, node, own, _installed: installed };
+        let scene = Self { installed, access, namespace, coordinator, node, own };
         scene.until_it_leads();
         scene.until_asked();
         fleet.dial(scene.dials());
@@ -228,23 +241,25 @@ impl<'a> Scene<'a> {
     /// No Service leads to what is no pod: the API server is told the address itself.
     fn until_asked(&self) {
         let url = format!("https://{}/inject", self.coordinator.webhook);
-        let patch = format!(
-            r#"[{{"op": "replace", "path": "/webhooks/0/clientConfig/url", "value": "{url}"}},
-                {{"op": "remove", "path": "/webhooks/0/clientConfig/service"}}]"#
-        );
-        let has_service = !self.webhook("{.webhooks[0].clientConfig.service}").is_empty();
-        let patch = match has_service {
-            true => patch,
-            false => format!(
-                r#"[{{"op": "replace", "path": "/webhooks/0/clientConfig/url", "value": "{url}"}}]"#
-            ),
-        };
-        let patched = ["patch", "mutatingwebhookconfiguration/leasehold-injector", "--type=json"];
-        self.access.kubectl(&[&patched[..], &["--patch", &patch]].concat());
+        self.point(&json!({ "url": url, "service": null }));
         eventually("the caBundle", || {
             let bundle = self.webhook("{.webhooks[0].clientConfig.caBundle}");
             (!bundle.is_empty()).then_some(())
         });
+    }
+
+    /// Has the API server ask the Service again, as it is installed.
+    pub(super) fn ask_the_service(&self) {
+        let name = "leasehold-coordinator";
+        let service = json!({ "name": name, "namespace": "leasehold-system", "path": "/inject", "port": 443 });
+        self.point(&json!({ "url": null, "service": service }));
+    }
+
+    fn point(&self, to: &Value) {
+        let name = "injector.leasehold.dev";
+        let patch = json!({ "webhooks": [{ "name": name, "clientConfig": to }] }).to_string();
+        let patched = ["patch", "mutatingwebhookconfiguration/leasehold-injector", "--patch"];
+        self.access.kubectl(&[&patched[..], &[&patch]].concat());
     }
 
     fn webhook(&self, path: &str) -> String {
@@ -286,17 +301,14 @@ impl<'a> Scene<'a> {
         pods.iter().map(name).collect()
     }
 
-    /// A folder that lives as long as the scene.
-    pub(super) fn folder(&self) -> &Path {
-        self.own.path()
-    }
-
     /// Ends it: workers first, while there is somebody to drain them.
     pub(super) async fn end(self) {
         self.kubectl(&["delete", "workerclusters", "--all"]);
         self.access.kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
         eventually("the end of all workers", || self.pods().is_empty().then_some(()));
-        self.node.leave().await;
+        let Self { installed, node, .. } = self;
+        drop(installed);
+        node.leave().await;
     }
 }
 
