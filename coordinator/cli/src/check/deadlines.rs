@@ -76,8 +76,8 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
             all.push(Deadline { after: own, place });
         }
         // What is wrong with a cluster's template has been said.
-        let is_made = !cluster["spec"]["template"].is_null();
-        if own < drain_deadline(cluster) && !(is_made && told.contains(&place(cluster))) {
+        let is_told = is_made_by(&workload, cluster) && told.contains(&place(cluster));
+        if own < drain_deadline(cluster) && !is_told {
             short.entry((workload, own)).or_default().push(pod);
         }
     }
@@ -105,13 +105,20 @@ fn grace_of(pod: &Value) -> Duration {
     own.map_or(GRACE_DEFAULT, Duration::from_secs)
 }
 
+/// Whether a WorkerCluster makes a workload, which then has its name.
+fn is_made_by(workload: &Workload, cluster: &Value) -> bool {
+    matches!(workload.kind.as_str(), "deployment" | "statefulset")
+        && cluster["spec"]["template"].is_object()
+        && cluster["metadata"]["name"] == *workload.name
+}
+
 /// How a workload gets a longer grace period.
 fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration) -> Problem {
     let Workload { namespace, kind, name } = workload;
     let secs = (drain + BEYOND_DRAIN).as_secs();
     let spec = format!(r#"{{"spec":{{"terminationGracePeriodSeconds":{secs}}}}}"#);
     let body = match kind.as_str() {
-        "deployment" | "statefulset" if cluster["spec"]["template"].is_object() => {
+        _ if is_made_by(workload, cluster) => {
             let mend = "lengthen it in the WorkerCluster's template";
             return Problem::new(wrong, mend).run(patch_cluster(cluster, drain));
         }
