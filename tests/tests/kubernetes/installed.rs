@@ -1,6 +1,6 @@
-//! What `deploy/` installs, for tests that look at it: a control plane of their own, which they take
-//! in turns, since it is installed into one namespace of one name; and a coordinator with no more
-//! than the rights that it is given there.
+//! What `deploy/` installs, for tests that look at it: a control plane of their own, which they
+//! take in turns, since it is installed into one namespace of one name; and a coordinator with no
+//! more than the rights that it is given there.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

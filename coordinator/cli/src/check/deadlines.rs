@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use kube::api::ListParams;
 use leasehold_coordinator::spec::Span;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::fleet::{Fleet, Workload, by_workload, drain_deadline, everywhere, place, some};
 use super::manifests::text;
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, patch};
 
 /// Beyond the drain, for the agent's goodbye and the worker's own end: what the coordinator adds
 /// where it makes the workload.
@@ -116,34 +116,35 @@ fn is_made_by(workload: &Workload, cluster: &Value) -> bool {
 fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration) -> Problem {
     let Workload { namespace, kind, name } = workload;
     let secs = (drain + BEYOND_DRAIN).as_secs();
-    let spec = format!(r#"{{"spec":{{"terminationGracePeriodSeconds":{secs}}}}}"#);
-    let body = match kind.as_str() {
+    let mend = "lengthen it, which rolls its pods, or shorten the drain";
+    match kind.as_str() {
         _ if is_made_by(workload, cluster) => {
             let mend = "lengthen it in the WorkerCluster's template";
-            return Problem::new(wrong, mend).run(patch_cluster(cluster, drain));
+            Problem::new(wrong, mend).run(patch_cluster(cluster, drain))
         }
         "deployment" | "statefulset" | "daemonset" | "replicaset" | "replicationcontroller" => {
-            format!(r#"{{"spec":{{"template":{spec}}}}}"#)
+            let grace = json!({ "terminationGracePeriodSeconds": secs });
+            let body = json!({ "spec": { "template": { "spec": grace } } });
+            let object = format!("{kind}/{name} -n {namespace}");
+            Problem::new(wrong, mend).run(patch(&object, "strategic", &body))
         }
         _ => {
             let mend = format!(
                 "set terminationGracePeriodSeconds: {secs} in its manifest and make it anew: it \
                  cannot be changed"
             );
-            return Problem::new(wrong, mend);
+            Problem::new(wrong, mend)
         }
-    };
-    let mend = "lengthen it, which rolls its pods, or shorten the drain";
-    Problem::new(wrong, mend).run(format!("kubectl -n {namespace} patch {kind}/{name} -p '{body}'"))
+    }
 }
 
 fn patch_cluster(cluster: &Value, drain: Duration) -> String {
     let metadata = &cluster["metadata"];
     let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
     let secs = (drain + BEYOND_DRAIN).as_secs();
-    format!(
-        r#"kubectl -n {namespace} patch workercluster/{name} --type=merge -p '{{"spec":{{"template":{{"spec":{{"terminationGracePeriodSeconds":{secs}}}}}}}}}'"#
-    )
+    let grace = json!({ "terminationGracePeriodSeconds": secs });
+    let body = json!({ "spec": { "template": { "spec": grace } } });
+    patch(&format!("workercluster/{name} -n {namespace}"), "merge", &body)
 }
 
 /// Whether no pod and no Job is ended by its age before a job could be drained.
@@ -199,9 +200,9 @@ async fn active(
         if let Some(drain) = fleet.cluster_of(pods[0]).map(drain_deadline).filter(|it| own < *it) {
             let wrong = format!("{place} {}", ages(own, drain));
             let mend = "take it out, or lengthen it";
-            finding.fail(Problem::new(wrong, mend).run(format!(
-                r#"kubectl -n {namespace} patch job/{name} --type=merge -p '{{"spec":{{"activeDeadlineSeconds":null}}}}'"#
-            )));
+            let job = format!("job/{name} -n {namespace}");
+            let body = json!({ "spec": { "activeDeadlineSeconds": null } });
+            finding.fail(Problem::new(wrong, mend).run(patch(&job, "merge", &body)));
         }
     }
     finding
@@ -225,4 +226,64 @@ fn shortest(all: Vec<Deadline>) -> Finding {
         None => "there are no workers yet whose jobs a deadline could end".into(),
     };
     Finding::new("deadline-shortest", check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(template: &Value) -> Value {
+        json!({
+            "metadata": { "namespace": "ci", "name": "builds" },
+            "spec": { "drain": { "deadline": "10m" }, "template": template },
+        })
+    }
+
+    fn pod(name: &str, seconds: u64) -> Value {
+        json!({
+            "metadata": {
+                "namespace": "ci",
+                "name": name,
+                "labels": { "leasehold.dev/cluster": "builds" },
+            },
+            "spec": { "terminationGracePeriodSeconds": seconds },
+        })
+    }
+
+    fn looked_at(cluster: Value, pods: Vec<Value>) -> (Finding, Finding) {
+        let fleet = Fleet {
+            clusters: Ok(vec![cluster.clone()]),
+            pods: Ok(pods.clone()),
+            namespaces: Vec::new(),
+        };
+        let mut all = Vec::new();
+        let finding = grace(&fleet, &[cluster], &pods, &mut all);
+        (finding, shortest(all))
+    }
+
+    #[test]
+    fn the_shortest_deadline_is_named_even_where_all_is_well() {
+        let (finding, shortest) = looked_at(cluster(&Value::Null), vec![pod("a", 630)]);
+        assert!(finding.is_well() && shortest.is_well());
+        let text = format!("{shortest:?}");
+        assert!(text.contains("is 10m: drain.deadline of WorkerCluster ci/builds"), "{text}");
+    }
+
+    #[test]
+    fn a_drain_just_fits_and_a_second_less_does_not() {
+        assert!(looked_at(cluster(&Value::Null), vec![pod("a", 600)]).0.is_well());
+        let (finding, shortest) = looked_at(cluster(&Value::Null), vec![pod("a", 599)]);
+        assert!(!finding.is_well());
+        let text = format!("{shortest:?}");
+        assert!(text.contains("is 9m59s: terminationGracePeriodSeconds of pod/a in ci"), "{text}");
+    }
+
+    #[test]
+    fn a_template_counts_without_any_pod() {
+        let template = json!({ "spec": { "terminationGracePeriodSeconds": 60 } });
+        let (finding, shortest) = looked_at(cluster(&template), Vec::new());
+        assert!(!finding.is_well() && format!("{shortest:?}").contains("is 1m:"));
+        let text = format!("{finding:?}");
+        assert!(text.contains("workercluster/builds -n ci") && text.contains("630"), "{text}");
+    }
 }

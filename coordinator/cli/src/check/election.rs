@@ -92,3 +92,28 @@ fn numbered(installation: &Installation, lease: &Value) -> Finding {
     }
     finding
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Whether a Lease of 15 s, renewed at second 1000, is well at `now`.
+    fn is_led(holder: &str, now: i64) -> bool {
+        let lease = json!({ "spec": {
+            "holderIdentity": holder,
+            "renewTime": "1970-01-01T00:16:40.000000Z",
+            "leaseDurationSeconds": 15,
+        } });
+        led(&Installation::example(), &lease, now).is_well()
+    }
+
+    #[test]
+    fn a_leader_is_one_that_has_renewed_in_time() {
+        assert!(is_led("a", 1_015));
+        assert!(is_led("a", 990), "clocks differ");
+        assert!(!is_led("a", 1_046));
+        assert!(!is_led("", 1_001));
+    }
+}

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Trouble};
 use super::manifests::{list, objects, text};
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, patch};
 use super::version::{self, Version};
 
 /// The name of the Deployment, the Service and the service account.
@@ -44,6 +44,13 @@ impl Installation {
             Some(deployment) => Found::There(Box::new(Self::of(namespace, deployment))),
             None => Found::Nowhere(namespace.to_owned()),
         })
+    }
+
+    /// The one that `deploy/` makes.
+    #[cfg(test)]
+    pub(super) fn example() -> Self {
+        let deployment = objects().iter().find(|object| object["kind"] == "Deployment");
+        Self::of("leasehold-system", deployment.expect("a Deployment").clone())
     }
 
     fn of(namespace: &str, deployment: Value) -> Self {
@@ -247,9 +254,11 @@ fn nobody(it: &Installation, port: &str, there: Option<&Value>) -> Problem {
     let is = &there["spec"]["selector"];
     if is != wanted {
         let wrong = format!("{place}: it selects {is}, and not {wanted}");
-        return Problem::new(wrong, "have it select the coordinator").run(format!(
-            r#"kubectl -n {namespace} patch service/{service} --type=json -p '[{{"op":"replace","path":"/spec/selector","value":{wanted}}}]'"#
-        ));
+        let path = "/spec/selector";
+        let body = json!([{ "op": "replace", "path": path, "value": wanted }]);
+        let object = format!("service/{service} -n {namespace}");
+        let mend = "have it select the coordinator";
+        return Problem::new(wrong, mend).run(patch(&object, "json", &body));
     }
     if !list(&there["spec"]["ports"]).any(|it| it["name"] == port) {
         return Problem::new(format!("{place}: it has none of that name"), again).run(it.apply());

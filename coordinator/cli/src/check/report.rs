@@ -53,6 +53,12 @@ impl Problem {
     }
 }
 
+/// The command that patches an object, as kubectl names it with its namespace.
+pub(super) fn patch(object: &str, kind: &str, body: &Value) -> String {
+    // What is patched holds names and numbers: no quotes that a shell would stop at.
+    format!("kubectl patch {object} --type={kind} -p '{body}'")
+}
+
 /// One line: something that was looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {

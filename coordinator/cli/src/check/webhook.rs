@@ -12,7 +12,7 @@ use super::cluster::{Cluster, Trouble};
 use super::fleet::{Fleet, sidecar};
 use super::installation::{Installation, reached_at};
 use super::manifests::{list, objects, text};
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, patch};
 
 const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 /// By this annotation cert-manager knows whose bundles are its own to write.
@@ -83,9 +83,10 @@ fn configured(finding: &mut Finding, installation: &Installation, there: &Value)
     for field in FIXED.iter().filter(|field| webhook[**field] != wanted[**field]) {
         let (is, should) = (&webhook[*field], &wanted[*field]);
         let wrong = format!("{place}: {field} is {is}, and should be {should}");
-        finding.fail(Problem::new(wrong, "set it again").run(format!(
-            r#"kubectl patch mutatingwebhookconfiguration {name} --type=json -p '[{{"op":"add","path":"/webhooks/{index}/{field}","value":{should}}}]'"#
-        )));
+        let path = format!("/webhooks/{index}/{field}");
+        let body = json!([{ "op": "add", "path": path, "value": should }]);
+        let object = format!("mutatingwebhookconfiguration/{name}");
+        finding.fail(Problem::new(wrong, "set it again").run(patch(&object, "json", &body)));
     }
 }
 
@@ -130,14 +131,22 @@ fn trusts(installation: &Installation, there: &Value, trusted: Option<&Bundle>) 
         }
     };
     let mend = "whoever leads writes it by itself, where it may; by hand";
-    finding.fail(Problem::new(wrong, mend).run(format!(
-        "kubectl patch mutatingwebhookconfiguration {name} --type=json -p \"[{{\\\"op\\\":\\\"add\\\",\
-         \\\"path\\\":\\\"/webhooks/{index}/clientConfig/caBundle\\\",\\\"value\\\":\\\"$(kubectl -n {} \
-         get configmap {CA_CONFIG_MAP} -o 'jsonpath={{.data.ca\\.crt}}' | base64 | tr -d '\\n')\
-         \\\"}}]\"",
-        installation.namespace
-    )));
+    finding.fail(Problem::new(wrong, mend).run(write_bundle(installation, name, index)));
     finding
+}
+
+/// The command that writes what agents trust into a webhook.
+fn write_bundle(installation: &Installation, name: &str, index: usize) -> String {
+    let path = format!("/webhooks/{index}/clientConfig/caBundle");
+    let read = format!(
+        "kubectl -n {} get configmap {CA_CONFIG_MAP} -o 'jsonpath={{.data.ca\\.crt}}' | base64 | \
+         tr -d '\\n'",
+        installation.namespace
+    );
+    let body = json!([{ "op": "add", "path": path, "value": "BUNDLE" }]).to_string();
+    // The shell puts the bundle in: the JSON stands in quotes that let it.
+    let body = body.replace('"', "\\\"").replace("BUNDLE", &format!("$({read})"));
+    format!("kubectl patch mutatingwebhookconfiguration/{name} --type=json -p \"{body}\"")
 }
 
 /// Who is behind the address that the API server asks.

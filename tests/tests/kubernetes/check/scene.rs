@@ -250,8 +250,8 @@ impl<'a> Scene<'a> {
 
     /// Has the API server ask the Service again, as it is installed.
     pub(super) fn ask_the_service(&self) {
-        let name = "leasehold-coordinator";
-        let service = json!({ "name": name, "namespace": "leasehold-system", "path": "/inject", "port": 443 });
+        let (name, namespace) = ("leasehold-coordinator", "leasehold-system");
+        let service = json!({ "name": name, "namespace": namespace, "path": "/inject" });
         self.point(&json!({ "url": null, "service": service }));
     }
 
