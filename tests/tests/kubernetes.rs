@@ -5,6 +5,8 @@
 mod access;
 #[path = "kubernetes/authority.rs"]
 mod authority;
+#[path = "kubernetes/check.rs"]
+mod check;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]
@@ -15,6 +17,8 @@ mod election;
 mod harness;
 #[path = "kubernetes/injection.rs"]
 mod injection;
+#[path = "kubernetes/installed.rs"]
+mod installed;
 #[path = "kubernetes/leaders.rs"]
 mod leaders;
 #[path = "kubernetes/life.rs"]

@@ -2,6 +2,7 @@
 //! the subcommand's own file does. Exit: 0, 1 after an error, 2 for a command line that makes no
 //! sense.
 
+mod check;
 mod inject;
 mod manifests;
 mod object;
@@ -30,6 +31,8 @@ enum Command {
     Inject(inject::Args),
     /// Takes the sidecar out of manifests again
     Uninject(uninject::Args),
+    /// Checks an installation, or a cluster before one, and says how to mend what is wrong
+    Check(check::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Inject(args) => inject::run(args),
         Command::Uninject(args) => uninject::run(args),
+        Command::Check(args) => check::run(args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

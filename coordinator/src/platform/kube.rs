@@ -181,12 +181,7 @@ impl Settings {
             cluster: None,
             drain_deadline: None,
             flags: BTreeMap::new(),
-            resources: Resources {
-                cpu_request: Some("10m".into()),
-                memory_request: Some("16Mi".into()),
-                cpu_limit: None,
-                memory_limit: Some("64Mi".into()),
-            },
+            resources: Resources::standard(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! From one document to one object of the desired state: every rule on single values is here, and
 //! each value that breaks one is named with its place.
 
+mod agent;
+
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{Cluster, Mode, Moves, Policy, StreamSet};
@@ -276,6 +278,9 @@ impl Checker<'_> {
         let path = "spec.maxJobsPerWorker";
         self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
         self.workload(root, spec);
+        for (place, message) in spec.agent.as_ref().map(agent::problems).unwrap_or_default() {
+            self.blame(root, &format!("spec.agent.{place}"), message);
+        }
         let ttl = spec.lease.ttl.0;
         if !(limits::TTL_MIN..=limits::TTL_MAX).contains(&ttl) {
             self.blame(root, "spec.lease.ttl", "must be from 200ms to 10m");

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-pub use self::agent::{AgentAmounts, AgentResources, AgentSpec, IMAGE_BYTES_MAX, VALUE_BYTES_MAX};
+pub use self::agent::{AgentAmounts, AgentResources, AgentSpec, IMAGE_BYTES_MAX};
 use super::amount::Amount;
 use super::duration::Span;
 

@@ -127,20 +127,16 @@ impl Injector {
         }
         let named = labels[names::CLUSTER].as_str();
         let mut warnings = Vec::new();
-        let sidecar = match (named, clusters.only(namespace)) {
-            (Some(name), _) => {
-                let found = clusters.get(namespace, name);
-                if found.is_none() {
-                    warnings.push(self.stranger(clusters, namespace, name));
-                }
-                self.sidecar(found)
-            }
-            (None, Some(only)) => {
-                let cluster = Some(only.to_owned());
-                Sidecar { cluster, ..self.sidecar(clusters.get(namespace, only)) }
-            }
-            (None, None) => return Verdict::Refused(self.nameless(clusters, namespace)),
+        let Some(name) = named.or(clusters.only(namespace)) else {
+            return Verdict::Refused(self.nameless(clusters, namespace));
         };
+        let found = clusters.get(namespace, name);
+        if found.is_none() {
+            warnings.push(self.stranger(clusters, namespace, name));
+        }
+        // Also where the pod has the label: an earlier round of the same admission may have put it
+        // there.
+        let sidecar = Sidecar { cluster: Some(name.to_owned()), ..self.sidecar(found) };
         match inject(pod, &sidecar) {
             Ok(injection) => {
                 warnings.extend(injection.warnings);
@@ -216,3 +212,7 @@ fn refine(resources: &mut Resources, agent: &AgentSpec) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "injector_tests.rs"]
+mod tests;

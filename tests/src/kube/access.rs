@@ -67,6 +67,25 @@ impl Access {
         command
     }
 
+    /// A line for a shell, with the folder that it begins in, where `kubectl` is this kubectl with
+    /// this kubeconfig: as people are told what to type.
+    ///
+    /// # Errors
+    /// What it wrote to its second output, where it failed.
+    ///
+    /// # Panics
+    /// Where the shell cannot be started.
+    pub fn try_shell(&self, line: &str, folder: &Path) -> Result<String, String> {
+        let kubectl = binaries::path("kubectl");
+        let own = kubectl.parent().expect("a file lies in a folder").as_os_str().to_owned();
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(line).current_dir(folder);
+        command.env("KUBECONFIG", &self.kubeconfig);
+        command.env("PATH", [own, others].join(std::ffi::OsStr::new(":")));
+        answer(command.stdin(Stdio::null()).output().expect("a shell starts"))
+    }
+
     /// Runs kubectl: what it wrote, or what it complained of.
     ///
     /// # Errors

@@ -6,104 +6,23 @@
 mod rights;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::Path;
 
+use leasehold_injection::{Resources, Sidecar};
 use serde_json::Value;
-use tests::kube::{Access, ControlPlane, Program, RealCluster};
+use tests::kube::{Access, Program, RealCluster};
 use tests::process::{Coordinator, eventually, get};
 use tests::toolbox;
+
+use super::installed::{
+    Installed, Turn, folder, list, strictly_apply, until_kinds_are_known, until_pods_are_admitted,
+};
 
 /// Kinds that an installation makes objects of, and those that objects are made of for it.
 const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,roles,\
     rolebindings,priorityclasses,serviceaccounts,secrets,services,deployments,statefulsets,\
-    replicasets,pods,poddisruptionbudgets,networkpolicies,leases,configmaps";
-
-/// A control plane on which no other test of this kind runs meanwhile.
-struct Turn {
-    plane: &'static ControlPlane,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Turn {
-    /// None where there are no binaries, which is noted.
-    fn take() -> Option<Self> {
-        static TURN: Mutex<()> = Mutex::new(());
-        static PLANE: OnceLock<Option<ControlPlane>> = OnceLock::new();
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let plane = PLANE.get_or_init(ControlPlane::start).as_ref()?;
-        Some(Self { plane, _turn: turn })
-    }
-
-    fn access(&self) -> &Access {
-        self.plane.access()
-    }
-}
-
-/// An overlay that is installed for as long as this value is there.
-struct Installed<'a> {
-    access: &'a Access,
-    folder: String,
-}
-
-impl<'a> Installed<'a> {
-    fn new(access: &'a Access, folder: &Path) -> Self {
-        let folder = folder.to_str().expect("UTF-8").to_owned();
-        // Made first, so that half an installation is removed, too.
-        let installed = Self { access, folder };
-        strictly_apply(access, &["-k", &installed.folder]);
-        installed
-    }
-}
-
-impl Drop for Installed<'_> {
-    fn drop(&mut self) {
-        /// How often the removal is asked for, each time for up to half a minute.
-        const ATTEMPTS_MAX: u32 = 20;
-        let delete = ["delete", "-k", &self.folder, "--ignore-not-found", "--timeout=30s"];
-        let gone = (0..ATTEMPTS_MAX).any(|attempt| match self.access.try_kubectl(&delete) {
-            Ok(_) => true,
-            Err(why) => {
-                eprintln!("not removed yet: {why}");
-                nudge(self.access, attempt);
-                false
-            }
-        });
-        assert!(gone || std::thread::panicking(), "it is not removed");
-    }
-}
-
-/// Has the API server look again at the kinds that it is removing, and shows what it says of them:
-/// when it starved, its finalizer waits for minutes before it tries once more, or until the next
-/// change of the definition.
-fn nudge(access: &Access, attempt: u32) {
-    let conditions = "--output=jsonpath={range .items[?(@.metadata.deletionTimestamp)]}\
-        {.metadata.name}{\"\\n\"}{range .status.conditions[*]}    {.type}={.status} {.message}\
-        {\"\\n\"}{end}{end}";
-    let text = access.try_kubectl(&["get", "customresourcedefinitions", conditions]);
-    let text = text.unwrap_or_else(|why| why);
-    eprintln!("{text}");
-    let again = format!("leasehold.dev/nudge={attempt}");
-    for name in text.lines().filter(|line| line.ends_with(".leasehold.dev")) {
-        let annotate = ["annotate", "--overwrite", "customresourcedefinitions", name, &again];
-        if let Err(why) = access.try_kubectl(&annotate) {
-            eprintln!("{name}: {why}");
-        }
-    }
-}
-
-/// Applies what the arguments name; nothing in it may be unknown, and no warning may come of it.
-fn strictly_apply(access: &Access, what: &[&str]) {
-    let mut command = access.kubectl_command(&["apply", "--validate=strict"]);
-    let output = command.args(what).stdin(Stdio::null()).output().expect("kubectl starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "kubectl apply {what:?}: {said}");
-}
-
-fn folder(path: &str) -> PathBuf {
-    toolbox::root().join("deploy").join(path)
-}
+    replicasets,pods,poddisruptionbudgets,networkpolicies,leases,configmaps,\
+    mutatingwebhookconfigurations";
 
 /// What a folder renders to.
 fn render(access: &Access, folder: &Path) -> String {
@@ -116,29 +35,6 @@ fn objects(access: &Access) -> BTreeSet<String> {
         {.kind} {.metadata.namespace}/{.metadata.name}{\"\\n\"}{end}";
     let text = access.kubectl(&["get", KINDS, "--all-namespaces", columns]);
     text.lines().map(str::to_owned).collect()
-}
-
-/// Objects of a namespace as JSON.
-fn list(access: &Access, namespace: &str, kind: &str) -> Vec<Value> {
-    let text = access.kubectl(&["get", kind, "--namespace", namespace, "--output=json"]);
-    let list: Value = serde_json::from_str(&text).expect("JSON");
-    list["items"].as_array().expect("a list").clone()
-}
-
-/// Waits until all pods of the coordinator are there: their admission is the namespace's level of
-/// pod security.
-fn until_pods_are_admitted(access: &Access, replicas: usize) {
-    eventually("the coordinator's pods", || {
-        for event in list(access, "leasehold-system", "events") {
-            assert_ne!(event["reason"], "FailedCreate", "{event:#}");
-        }
-        (list(access, "leasehold-system", "pods").len() == replicas).then_some(())
-    });
-}
-
-fn until_kinds_are_known(access: &Access) {
-    let kinds = ["crd/workerclusters.leasehold.dev", "crd/streamsets.leasehold.dev"];
-    access.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
 }
 
 #[test]
@@ -175,7 +71,8 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         let sample = folder(sample);
         strictly_apply(access, &["--namespace", &namespace, "-k", sample.to_str().expect("UTF-8")]);
     }
-    // Written in the stead of the coordinator: the pods of the template.
+    // Written in the stead of the coordinator: the pods of the template, as the webhook changes
+    // them. It is not there to be asked, so that a pod which asks for it is not made.
     let cluster: Value = serde_json::from_str(&access.kubectl(&[
         "get",
         "workerclusters/builds",
@@ -184,12 +81,19 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         "--output=json",
     ]))
     .expect("JSON");
-    let pod = serde_json::json!({
+    let template = &cluster["spec"]["template"];
+    let mut pod = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "name": "builds-0", "namespace": namespace },
-        "spec": cluster["spec"]["template"]["spec"],
+        "metadata": {
+            "name": "builds-0", "namespace": namespace, "labels": template["metadata"]["labels"],
+        },
+        "spec": template["spec"],
     });
+    let apply = ["apply", "--filename=-"];
+    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("nobody answers");
+    assert!(refused.contains("injector.leasehold.dev"), "{refused}");
+    inject(&mut pod);
     access.apply(&pod.to_string());
     eventually("the StatefulSet's pods", || {
         let pods = list(access, &namespace, "pods");
@@ -197,6 +101,26 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         (pods.iter().filter(swarm).count() == 2).then_some(())
     });
     access.kubectl(&["delete", "namespace", &namespace]);
+}
+
+/// Does to a pod what the webhook would, and takes the label away by which it would be asked.
+fn inject(pod: &mut Value) {
+    let sidecar = Sidecar {
+        image: "leasehold/agent:0.1.0".into(),
+        coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
+        server_name: "leasehold-coordinator.leasehold-system.svc".into(),
+        audience: "leasehold.dev".into(),
+        authority: "leasehold-ca".into(),
+        cluster: Some("builds".into()),
+        drain_deadline: None,
+        flags: Default::default(),
+        resources: Resources::standard(),
+    };
+    let injection = leasehold_injection::inject(pod, &sidecar).expect("the sample is good");
+    assert!(!injection.edits.is_empty());
+    leasehold_injection::apply(&injection.edits, pod);
+    let labels = pod["metadata"]["labels"].as_object_mut().expect("labels");
+    assert_eq!(labels.remove("leasehold.dev/inject"), Some("true".into()));
 }
 
 #[test]
@@ -251,6 +175,10 @@ fn the_components_are_taken_and_one_field_names_the_image() {
     assert_eq!(set("LEASEHOLD_ADVERTISE"), "[$(POD_IP)]:7400");
     let mounted = pod["volumeMounts"][0]["mountPath"].as_str().expect("a path");
     assert_eq!(set("LEASEHOLD_TLS_CERT"), format!("{mounted}/tls.crt"));
+    let trust = "--output=jsonpath={.metadata.annotations.cert-manager\\.io/inject-ca-from}";
+    let injector = "mutatingwebhookconfiguration/leasehold-injector";
+    let certificate = access.kubectl(&["get", injector, trust]);
+    assert_eq!(certificate, "leasehold-system/leasehold-coordinator");
     drop(installed);
     access.kubectl(&["delete", "-f", stand_ins]);
 }

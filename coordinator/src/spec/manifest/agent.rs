@@ -10,8 +10,6 @@ use super::super::quantity::Quantity;
 
 /// Flags that one WorkerCluster sets.
 pub(super) const FLAGS_MAX: usize = 64;
-/// Bytes of a flag's value, and of an image.
-pub const VALUE_BYTES_MAX: usize = 4096;
 /// Bytes of an image's name.
 pub const IMAGE_BYTES_MAX: usize = 512;
 
@@ -27,7 +25,6 @@ pub struct AgentSpec {
     pub image: Option<String>,
     /// How workers learn of their leases, as the agent's flag --adapter says it: api unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 32))]
     pub adapter: Option<String>,
     /// Other flags of the agent by their names without dashes, as in file-path: /config/it.yml;
     /// each value is a text.

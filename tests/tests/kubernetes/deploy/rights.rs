@@ -1,19 +1,18 @@
 //! Who may do what: the coordinator no more than it needs and all that it needs, and people what
 //! Kubernetes' own roles say.
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Access, Dials, Fleet, HollowNode, TokenFor, Work};
-use tests::process::{Process, eventually, free_address, get};
-use tests::toolbox;
+use tests::kube::{Access, Dials, Fleet, HollowNode, Work};
+use tests::process::{eventually, get};
 
-use super::{
-    Installed, Turn, folder, list, render, until_kinds_are_known, until_pods_are_admitted,
+use super::super::installed::{
+    Alone, Installed, Turn, coordinator_with_its_own_rights, folder, list, until_kinds_are_known,
+    until_pods_are_admitted,
 };
+use super::render;
 
 /// As whom the coordinator speaks.
 const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
@@ -37,6 +36,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
     let starred = listed.lines().find(|line| line.contains('*') && !line.contains("[/"));
     assert_eq!(starred, None, "{listed}");
     let own = "leasehold-system";
+    let configurations = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
     for (namespace, what) in [
         ("default", "patch workerclusters.leasehold.dev --subresource=status"),
         ("default", "delete pods"),
@@ -49,6 +49,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "create tokenreviews.authentication.k8s.io"),
         (own, "create subjectaccessreviews.authorization.k8s.io"),
         (own, "watch nodes"),
+        (own, &format!("patch {configurations}/leasehold-injector")),
     ] {
         assert!(may(access, COORDINATOR, namespace, what), "not {what} in {namespace}");
     }
@@ -72,52 +73,12 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "update leases.coordination.k8s.io/theirs"),
         (own, "patch nodes"),
         (own, "impersonate users"),
+        (own, &format!("patch {configurations}/theirs")),
+        (own, &format!("create {configurations}")),
+        (own, &format!("delete {configurations}/leasehold-injector")),
     ] {
         assert!(!may(access, COORDINATOR, namespace, what), "{what} in {namespace}");
     }
-}
-
-/// The real coordinator as the Deployment starts it, but on this machine, with nothing but the
-/// rights of its service account.
-async fn coordinator_with_its_own_rights(
-    access: &Access,
-    folder: &Path,
-) -> (Process, SocketAddr, SocketAddr) {
-    let token = TokenFor {
-        namespace: "leasehold-system",
-        service_account: "leasehold-coordinator",
-        audience: None,
-        pod: None,
-        seconds: 3_600,
-    };
-    let token = access.token(token).await.expect("a token");
-    let own = access.with_token(&token, &folder.join("kubeconfig"));
-    let (grpc, http) = (free_address(), free_address());
-    let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
-    command.env("KUBECONFIG", own.kubeconfig());
-    let pods = list(access, "leasehold-system", "pods");
-    let container = &pods.first().expect("a pod")["spec"]["containers"][0];
-    for argument in container["args"].as_array().expect("arguments") {
-        command.arg(argument.as_str().expect("a text"));
-    }
-    for variable in container["env"].as_array().expect("variables") {
-        let name = variable["name"].as_str().expect("a name");
-        let value = match name {
-            "LEASEHOLD_LISTEN" | "LEASEHOLD_ADVERTISE" => grpc.to_string(),
-            "LEASEHOLD_HTTP_LISTEN" => http.to_string(),
-            "LEASEHOLD_WEBHOOK_LISTEN" => free_address().to_string(),
-            "RUST_LOG" => "info,leasehold_coordinator=debug".to_owned(),
-            _ => match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
-                Some("metadata.name") => "replica".to_owned(),
-                Some("metadata.namespace") => "leasehold-system".to_owned(),
-                Some("status.podIP") => grpc.ip().to_string(),
-                Some(path) => panic!("what is {path}?"),
-                None => variable["value"].as_str().expect("a value").to_owned(),
-            },
-        };
-        command.env(name, value);
-    }
-    (Process::start(&mut command, &folder.join("coordinator.log")), grpc, http)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +89,8 @@ async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
     until_pods_are_admitted(access, 3);
     until_kinds_are_known(access);
     let own = tempfile::tempdir().expect("a folder");
-    let (mut coordinator, grpc, http) = coordinator_with_its_own_rights(access, own.path()).await;
+    let coordinator = coordinator_with_its_own_rights(access, own.path()).await;
+    let Alone { process: mut coordinator, grpc, http, .. } = coordinator;
     // Its pods would be played, too.
     let none = ["scale", "deployment/leasehold-coordinator", "--replicas=0"];
     access.kubectl(&[&none[..], &["--namespace=leasehold-system"]].concat());
@@ -136,6 +98,9 @@ async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
     let bundle = ["get", "configmap/leasehold-ca", "--namespace=leasehold-system"];
     let bundle = [&bundle[..], &["--output=jsonpath={.data.ca\\.crt}"]].concat();
     let bundle = eventually("the published certificate", || access.try_kubectl(&bundle).ok());
+    let trusted = "--output=jsonpath={.webhooks[0].clientConfig.caBundle}";
+    let trusted = ["get", "mutatingwebhookconfiguration/leasehold-injector", trusted];
+    eventually("the API server's trust", || (!access.kubectl(&trusted).is_empty()).then_some(()));
     let authority = own.path().join("ca.crt");
     std::fs::write(&authority, bundle).expect("written");
     let server_name = "leasehold-coordinator.leasehold-system.svc".to_owned();

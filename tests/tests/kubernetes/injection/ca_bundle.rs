@@ -1,1 +1,168 @@
-//! .
+//! Whom the API server trusts: what is changed by hand is mended, and a new authority is followed
+//! without one pod being refused.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use kube::Client;
+use leasehold_coordinator::platform::kube::authority::{Authority, CaBundle, Settings};
+use leasehold_coordinator::platform::{Access, Platform};
+use leasehold_coordinator::run::{Options, Sockets, serve};
+use leasehold_coordinator::webhook::{Cluster as Known, Clusters, Injector, Webhook};
+use leasehold_coordinator_core::event::Event;
+use leasehold_injection::{Resources, Sidecar};
+use serde_json::json;
+use tests::kube::Cluster;
+use tests::process::{HANG, eventually};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::{AGENT, Ward, configuration, opted_in, worker_cluster};
+
+#[test]
+fn what_is_changed_by_hand_is_mended_and_an_opted_in_pod_never_slips_through() {
+    let Some(mut ward) = Ward::set(&[]) else { return };
+    ward.apply(&worker_cluster("builds", json!({})));
+    let probe = opted_in("probe", json!({}));
+    ward.until_known("the cluster", &probe, |_| true);
+    let bundle = ward.bundle().expect("a bundle");
+    for broken in [json!("Z2FyYmFnZQ=="), json!(null)] {
+        let op = if broken.is_null() { "remove" } else { "replace" };
+        let path = "/webhooks/0/clientConfig/caBundle";
+        // Garbage is refused by the API server itself; another authority's certificate is not.
+        let value = if broken.is_null() { broken } else { json!(another_authority()) };
+        let patch = json!([{ "op": op, "path": path, "value": value }]).to_string();
+        let name = format!("mutatingwebhookconfiguration/{}", ward.configuration);
+        ward.access.kubectl(&["patch", &name, "--type=json", "--patch", &patch]);
+        eventually("the bundle again", || ward.bundle().filter(|now| *now == bundle));
+    }
+    ward.until_known("trust again", &probe, |_| true);
+
+    // Nobody answers: opted-in pods wait, and nobody else does.
+    ward.replicas.running.clear();
+    let (stored, told) = ward.try_create(&[], &opted_in("waits", json!({})));
+    assert_eq!(stored, None);
+    assert!(told.contains("injector.leasehold.dev") && told.contains("refused"), "{told}");
+    ward.create(&super::pod("plain", json!({}), json!({})));
+
+    // Another replica answers, and what it makes of the pod is the same.
+    ward.replicas.start();
+    ward.replicas.wait_ready();
+    ward.configure(0);
+    ward.until_known("another replica", &probe, |pod| super::agents(pod).len() == 1);
+}
+
+/// The certificate of an authority that has nothing to do with this.
+fn another_authority() -> String {
+    use base64::Engine;
+    let made = rcgen::generate_simple_self_signed(["elsewhere".to_owned()]).expect("made");
+    base64::engine::general_purpose::STANDARD.encode(made.cert.pem())
+}
+
+/// A webhook in this process, whose authority lasts so long.
+struct Own {
+    webhook: SocketAddr,
+    _events: mpsc::Sender<Event>,
+    _clusters: watch::Sender<Option<std::sync::Arc<Clusters>>>,
+    _leads: watch::Sender<bool>,
+}
+
+async fn serving(client: &Client, namespace: &str, configuration: &str, seconds: u64) -> Own {
+    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let sockets = Sockets::bind(any, any).expect("sockets");
+    let mut settings = Settings::new(namespace, "leasehold-coordinator", "127.0.0.1:7400");
+    settings.lifetime = Duration::from_secs(seconds);
+    settings.serving_lifetime = Duration::from_secs(seconds / 3);
+    settings.backdate = Duration::ZERO;
+    settings.look_every = Duration::from_millis(100);
+    let mut authority = Authority::start(client.clone(), settings);
+    timeout(HANG, authority.ready()).await.expect("a certificate");
+
+    let mut clusters = Clusters::default();
+    clusters.insert(namespace, "builds", Known::default());
+    let (_clusters, known) = watch::channel(Some(std::sync::Arc::new(clusters)));
+    let installation = Sidecar {
+        image: "agent:1".into(),
+        coordinator: "coordinator:7400".into(),
+        server_name: "coordinator".into(),
+        audience: "leasehold.dev".into(),
+        authority: "leasehold-ca".into(),
+        cluster: None,
+        drain_deadline: None,
+        flags: Default::default(),
+        resources: Resources::standard(),
+    };
+    let injector = Injector { installation, served: Vec::new(), clusters: known };
+    let socket = TcpListener::bind(any).await.expect("a socket");
+    let webhook = socket.local_addr().expect("an address");
+    let certificates = authority.certificates.clone();
+    let (_events, events) = mpsc::channel(1);
+    let platform = Platform {
+        events,
+        commands: mpsc::channel(1).0,
+        problems: watch::channel(Default::default()).1,
+        access: Access::Open,
+        attend: None,
+    };
+    let options = Options {
+        tls: Some(certificates.clone()),
+        sessions_max: 10,
+        webhook: Some(Webhook { socket, certificates, injector }),
+        ..Options::default()
+    };
+    tokio::spawn(serve(options, sockets, platform, std::future::pending()));
+    let (_leads, leads) = watch::channel(true);
+    let ca_bundle = CaBundle {
+        client: client.clone(),
+        configuration: configuration.to_owned(),
+        bundle: authority.bundle,
+        leads,
+        every: Duration::from_secs(60),
+    };
+    tokio::spawn(ca_bundle.run());
+    Own { webhook, _events, _clusters, _leads }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_new_authority_is_followed_and_no_pod_is_refused_meanwhile() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("inject-ca");
+    let within = ["--namespace", &namespace];
+    access.kubectl(&[&within[..], &["wait", "--for=create", "serviceaccount/default"]].concat());
+    let client = access.client().await;
+    let name = format!("injector-{namespace}");
+    let own = serving(&client, &namespace, &name, 24).await;
+    let url = format!("https://{}/inject", own.webhook);
+    access.apply(&configuration(&name, &namespace, &url).to_string());
+
+    let bundle = || {
+        let path = "--output=jsonpath={.webhooks[0].clientConfig.caBundle}";
+        access.kubectl(&["get", "mutatingwebhookconfiguration", &name, path])
+    };
+    let create = || {
+        let arguments = ["create", "--dry-run=server", "--output=json", "--filename=-"];
+        let pod = opted_in("probe", json!({})).to_string();
+        access.try_kubectl_with(&[&within[..], &arguments].concat(), &pod)
+    };
+    eventually("a first pod", || create().ok());
+    let (mut bundles, mut made) = (Vec::new(), 0);
+    let followed = async {
+        // The first authority, both, and then the second alone.
+        while bundles.len() < 3 {
+            let pod = create().unwrap_or_else(|why| panic!("after {made} pods: {why}"));
+            assert!(pod.contains(AGENT), "{pod}");
+            made += 1;
+            let now = bundle();
+            if bundles.last() != Some(&now) {
+                bundles.push(now);
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let followed = timeout(2 * HANG, followed).await;
+    access.kubectl(&["delete", "mutatingwebhookconfiguration", &name]);
+    followed.expect("a successor");
+    assert!(bundles[1].len() > bundles[0].len() && bundles[1].len() > bundles[2].len());
+}

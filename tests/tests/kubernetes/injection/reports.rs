@@ -1,1 +1,179 @@
-//! .
+//! What people are told: at admission, in the status, and by events.
+
+use serde_json::{Value, json};
+use tests::process::{eventually, get};
+
+use super::{Ward, agents, image, opted_in, pod, worker_cluster};
+
+#[test]
+fn what_cannot_be_done_is_refused_in_words_and_what_may_go_wrong_is_warned_of() {
+    let Some(ward) = Ward::set(&[]) else { return };
+    let refusal = |pod: &Value| {
+        let (stored, told) = ward.try_create(&[], pod);
+        assert_eq!(stored, None, "{told}");
+        told
+    };
+    let told = refusal(&opted_in("early", json!({})));
+    assert!(told.contains("pod early") && told.contains("no WorkerCluster"), "{told}");
+
+    ward.apply(&worker_cluster("builds", json!({})));
+    ward.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
+    let told = refusal(&opted_in("typo", json!({ "config.leasehold.dev/adaptor": "file" })));
+    assert!(told.contains("pod typo") && told.contains("config.leasehold.dev/adapter"), "{told}");
+    let told = refusal(&opted_in("wrong", json!({ "config.leasehold.dev/cpu-limit": "much" })));
+    assert!(told.contains("config.leasehold.dev/cpu-limit") && told.contains("much"), "{told}");
+
+    // The cluster drains for 20 seconds at most.
+    let mut short = opted_in("short", json!({}));
+    short["spec"]["terminationGracePeriodSeconds"] = json!(5);
+    let (_, told) = ward.create(&short);
+    assert!(told.contains("Warning") && told.contains("terminationGracePeriodSeconds"), "{told}");
+
+    let labels = json!({ "leasehold.dev/inject": "true", "leasehold.dev/cluster": "later" });
+    let (stored, told) = ward.create(&pod("ahead", labels, json!({})));
+    assert_eq!(agents(&stored).len(), 1);
+    assert!(told.contains("Warning") && told.contains("no WorkerCluster later"), "{told}");
+
+    ward.apply(&worker_cluster("second", json!({})));
+    let told = eventually("the second cluster", || {
+        let (stored, told) = ward.try_create(&["--dry-run=server"], &opted_in("whose", json!({})));
+        stored.is_none().then_some(told)
+    });
+    assert!(told.contains("builds") && told.contains("second"), "{told}");
+    assert!(told.contains("leasehold.dev/cluster: NAME"), "{told}");
+}
+
+#[test]
+fn a_pods_word_outweighs_its_clusters_and_that_the_installations() {
+    let Some(ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
+    let agent = json!({
+        "flags": { "drain-deadline": "5m" },
+        "resources": { "limits": { "memory": "32Mi" }, "requests": { "cpu": 1 } },
+    });
+    ward.apply(&worker_cluster("builds", agent));
+    let probe = opted_in("probe", json!({}));
+    ward.until_known("the cluster", &probe, |_| true);
+    let (stored, _) = ward.create(&opted_in("plain", json!({})));
+    assert_eq!(image(&stored), "mirror/agent:1");
+    let resources = &agents(&stored)[0]["resources"];
+    assert_eq!(resources["limits"], json!({ "memory": "32Mi" }));
+    assert_eq!(resources["requests"], json!({ "memory": "32Mi", "cpu": "1" }));
+    let value = |pod: &Value, name: &str| {
+        let variables = agents(pod)[0]["env"].as_array().cloned().unwrap_or_default();
+        let found = variables.into_iter().find(|variable| variable["name"] == name);
+        found.map_or(Value::Null, |variable| variable["value"].clone())
+    };
+    assert_eq!(value(&stored, "LEASEHOLD_DRAIN_DEADLINE"), "5m");
+    let service = format!("leasehold-coordinator.{}.svc:7400", ward.namespace);
+    assert_eq!(value(&stored, "LEASEHOLD_COORDINATOR"), service);
+
+    let agent = json!({ "image": "cluster/agent:2", "adapter": "file" });
+    ward.apply(&worker_cluster("builds", agent));
+    ward.until_known("the cluster's image", &probe, |pod| image(pod) == "cluster/agent:2");
+    let own = json!({
+        "config.leasehold.dev/image": "pod/agent:3",
+        "config.leasehold.dev/adapter": "api",
+        "config.leasehold.dev/memory-limit": "128Mi",
+    });
+    let (stored, _) = ward.create(&opted_in("own", own));
+    assert_eq!(image(&stored), "pod/agent:3");
+    assert_eq!(value(&stored, "LEASEHOLD_ADAPTER"), "api");
+    assert_eq!(agents(&stored)[0]["resources"]["limits"]["memory"], "128Mi");
+
+    let wrong = worker_cluster("wrong", json!({ "flags": { "coordinator": "x:1" } }));
+    let apply = ["--namespace", &ward.namespace, "apply", "--filename=-"];
+    let told = ward.access.try_kubectl_with(&apply, &wrong.to_string());
+    let told = told.expect_err("no flag of a pod");
+    assert!(told.contains("a flag that cannot be set"), "{told}");
+    let explained = ward.access.kubectl(&["explain", "wc.spec.agent"]);
+    for field in ["image", "adapter", "flags", "resources", "native sidecar"] {
+        assert!(explained.contains(field), "{explained}");
+    }
+}
+
+#[test]
+fn pods_without_an_agent_and_with_an_old_one_are_reported_and_left_alone() {
+    let Some(mut ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
+    let mut cluster = worker_cluster("builds", json!({}));
+    cluster["spec"]["template"] = json!({
+        "metadata": { "labels": { "leasehold.dev/inject": "true" } },
+        "spec": { "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }] },
+    });
+    // Nobody answers the API server.
+    let delete = ["delete", "mutatingwebhookconfiguration", &ward.configuration];
+    ward.access.kubectl(&delete);
+    eventually("an API server without the webhook", || {
+        let (stored, _) = ward.try_create(&["--dry-run=server"], &opted_in("probe", json!({})));
+        stored.map(drop)
+    });
+    let (skipped, _) = ward.create(&opted_in("skipped", json!({})));
+    assert_eq!(agents(&skipped).len(), 0);
+    let url = format!("https://{}/inject", ward.replicas.running[0].webhook);
+    let wanted = super::configuration(&ward.configuration, &ward.namespace, &url);
+    ward.access.apply(&wanted.to_string());
+    eventually("the caBundle", || ward.bundle());
+
+    // The workload that it makes is injected.
+    ward.apply(&cluster);
+    let made = eventually("the workload's pods", || {
+        let pods = ward.pods();
+        let made = |pod: &&Value| pod["metadata"]["ownerReferences"].is_array();
+        let pods: Vec<Value> = pods.iter().filter(made).cloned().collect();
+        (pods.len() == 2).then_some(pods)
+    });
+    for pod in &made {
+        assert_eq!(image(pod), "mirror/agent:1", "{pod:#}");
+    }
+
+    let status = |path: &str| {
+        let cluster = ward_cluster(&ward);
+        cluster.pointer(path).cloned().unwrap_or(Value::Null)
+    };
+    let agents_are = |injected: u32, missing: u32, outdated: u32| {
+        let wanted = json!({ "injected": injected, "missing": missing, "outdated": outdated });
+        eventually("the figures", || (status("/status/agents") == wanted).then_some(()));
+    };
+    agents_are(2, 1, 0);
+    let condition = |type_: &str| {
+        let all = status("/status/conditions");
+        let all = all.as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|condition| condition["type"] == type_).unwrap_or(Value::Null)
+    };
+    let degraded = eventually("the condition", || {
+        Some(condition("Degraded")).filter(|it| it["reason"] == "AgentMissing")
+    });
+    assert!(degraded["message"].as_str().expect("a text").contains("skipped"), "{degraded}");
+    let event = eventually("the event", || {
+        let list = ward.kubectl(&["get", "events.v1.events.k8s.io", "--output=json"]);
+        let list: Value = serde_json::from_str(&list).ok()?;
+        let mut events = list["items"].as_array().cloned().unwrap_or_default().into_iter();
+        events.find(|event| event["reason"] == "InjectionSkipped")
+    });
+    assert_eq!(event["regarding"]["name"], "skipped");
+    assert!(event["note"].as_str().expect("a text").contains("delete the pod"), "{event:#}");
+
+    ward.kubectl(&["delete", "pod", "skipped", "--force", "--grace-period=0"]);
+    agents_are(2, 0, 0);
+    // Another image for agents that are made from now on.
+    let flag = ward.replicas.flags.iter_mut().find(|flag| *flag == "mirror/agent:1");
+    *flag.expect("the flag") = "mirror/agent:2".to_owned();
+    ward.replicas.replace(0);
+    ward.replicas.wait_ready();
+    let status = |path: &str| {
+        let cluster = ward_cluster(&ward);
+        cluster.pointer(path).cloned().unwrap_or(Value::Null)
+    };
+    let outdated = eventually("outdated agents", || {
+        (status("/status/agents/outdated") == 2).then(|| status("/status/conditions"))
+    });
+    assert!(outdated.to_string().contains("mirror/agent:2"), "{outdated}");
+    let metrics = eventually("metrics", || get(ward.replicas.running[0].http, "/metrics")).1;
+    assert!(metrics.contains("leasehold_agents_outdated 2"), "{metrics}");
+    let left: Vec<Value> = ward.pods().iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+    let before: Vec<Value> = made.iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+    assert!(before.iter().all(|uid| left.contains(uid)), "no pod is replaced for its agent");
+}
+
+fn ward_cluster(ward: &Ward) -> Value {
+    ward.get("workercluster", "builds").unwrap_or(Value::Null)
+}

@@ -5,6 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::platform::kube::names::{CLUSTER_NAME_BYTES_MAX, STATEFUL_NAME_BYTES_MAX};
+use leasehold_injection::FLAGS;
+use leasehold_injection::flags::Kind;
 use leasehold_types::limits;
 
 /// Streams that one object lists. With the longest names, and with who owns each field, they fill
@@ -12,6 +14,8 @@ use leasehold_types::limits;
 const STREAMS_INLINE_MAX: usize = 2_000;
 /// ConfigMap keys that one set takes streams from.
 const SOURCES_MAX: usize = 100;
+/// Bytes of a flag's value.
+const FLAG_BYTES_MAX: usize = 4_096;
 const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 const DNS_WANTED: &str =
@@ -48,6 +52,7 @@ pub(super) fn worker_cluster(schema: &mut Value) {
         blaming(".lease.floor", rule("self.lease.floor <= self.maxJobsPerWorker", floor));
     add(schema, "spec", json!([floor_rule]));
     add(schema, "spec.workload", workload_kinds());
+    agent(schema);
     let service = format!("self.matches(r'{DNS_LABEL}')");
     add(schema, "spec.workload.serviceName", json!([rule(&service, DNS_WANTED)]));
     let named = format!("self.matches(r'{DNS_SUBDOMAIN}')");
@@ -121,6 +126,24 @@ fn workload_rules() -> Value {
              WorkerCluster, and delete this one when its jobs have ended",
         ),
     ])
+}
+
+/// Settings that no agent takes are refused before a pod asks for them.
+fn agent(schema: &mut Value) {
+    let names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+    let listed = format!("self.all(flag, flag in ['{}'])", names.join("', '"));
+    let message = format!("a flag that cannot be set; there are: {}", names.join(", "));
+    let once = "!has(self.adapter) || !has(self.flags) || !('adapter' in self.flags)";
+    let flags = at(schema, "spec.agent.flags");
+    flags["additionalProperties"]["minLength"] = json!(1);
+    flags["additionalProperties"]["maxLength"] = json!(FLAG_BYTES_MAX);
+    add(schema, "spec.agent.flags", json!([rule(&listed, &message)]));
+    add(schema, "spec.agent", json!([rule(once, "adapter is given twice: keep agent.adapter")]));
+    let adapters = FLAGS.iter().find_map(|flag| match flag.kind {
+        Kind::OneOf(words) if flag.name == "adapter" => Some(words),
+        _ => None,
+    });
+    at(schema, "spec.agent.adapter")["enum"] = json!(adapters.unwrap_or_default());
 }
 
 fn workload_kinds() -> Value {

@@ -94,7 +94,8 @@ pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Resu
             is_new
         };
         agents.send_if_modified(is_new);
-        told.retain(|uid| missing.iter().any(|(pod, _)| pod.uid == *uid));
+        let uids: BTreeSet<&str> = missing.iter().map(|(pod, _)| pod.uid.as_str()).collect();
+        told.retain(|uid: &String| uids.contains(uid.as_str()));
         for (pod, cluster) in missing {
             if told.len() < TOLD_MAX && told.insert(pod.uid.clone()) {
                 tell(&context, pod, cluster.as_ref());

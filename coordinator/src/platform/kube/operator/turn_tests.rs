@@ -257,3 +257,13 @@ fn the_busy_label_is_written_at_once_and_struck_after_ten_idle_seconds() {
     assert_eq!(at(20_750, "a"), [""; 0]);
     assert_eq!(at(21_000, "a lost"), ["busy a true"]);
 }
+
+#[test]
+fn a_worker_whose_pod_ends_is_drained_at_once_whoever_ended_it() {
+    let mut memory = Memory::default();
+    let workload = || Some(facts(WorkloadKind::Deployment, 2));
+    let team = ["a going jobs=1", "b going drains jobs=1", "c going lost", "d going absent", "e"];
+    let turn = look(4, workload(), &team, &mut memory);
+    let ordered: Vec<_> = turn.orders.iter().map(|key| key.worker.as_str()).collect();
+    assert_eq!(ordered, ["a"]);
+}

@@ -224,3 +224,25 @@ fn figures_alone_leave_the_outline_as_it_was() {
     changed.workers[0].drain_ordered = true;
     assert_ne!(outlined(&before), outlined(&written(&changed)));
 }
+
+#[test]
+fn agents_that_are_missing_are_wrong_and_old_ones_are_only_told() {
+    let mut facts = facts();
+    facts.agents = Census { injected: 2, ..Census::default() };
+    assert_eq!(words(&facts).0, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
+    facts.agents.outdated = 1;
+    facts.agents.outdated_pods = vec![("a".into(), "agent:1".into(), "agent:2".into())];
+    let (words_of, _) = words(&facts);
+    assert_eq!(words_of[0], "+Ready Ready");
+    assert_eq!(words_of[3], "+AgentsOutdated ImageDiffers");
+    let message = written(&facts).conditions[3].message.clone();
+    assert!(message.starts_with("1 of 2 pods") && message.contains("agent:2: a;"), "{message}");
+    facts.agents.missing = 7;
+    facts.agents.missing_pods = ["x", "y"].map(str::to_owned).into();
+    let (words_of, message) = words(&facts);
+    assert_eq!(words_of[0], "-Ready AgentMissing");
+    assert_eq!(words_of[2], "+Degraded AgentMissing");
+    assert!(message.starts_with("7 pods") && message.contains("x, y, …"), "{message}");
+    let agents = written(&facts).agents;
+    assert_eq!((agents.injected, agents.missing, agents.outdated), (2, 7, 1));
+}

@@ -1,0 +1,220 @@
+//! The definitions of the kinds: there, established, and with the schema of this version. What only
+//! describes is not compared.
+
+use serde_json::Value;
+
+use super::cluster::Cluster;
+use super::installation::Installation;
+use super::manifests::{self, list, text};
+use super::report::{Finding, Problem, Report};
+
+/// Where definitions are.
+pub(super) const FOLDER: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+/// Differences of one definition that are listed.
+const DIFFERENCES_MAX: usize = 3;
+
+/// What is said of a field that this version has not.
+const UNKNOWN: &str = "is unknown here";
+
+/// Looks at both kinds.
+pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
+    let wanted = match manifests::definitions() {
+        Ok(wanted) => wanted,
+        Err(error) => {
+            let mut finding = Finding::new("kinds", "the kinds are known");
+            finding.fail(Problem::new(error.to_string(), "report this as a fault of the program"));
+            report.tell(finding);
+            return;
+        }
+    };
+    for definition in wanted {
+        let kind = text(&definition["spec"]["names"]["kind"]);
+        let id = match kind {
+            "WorkerCluster" => "kind-worker-cluster",
+            _ => "kind-stream-set",
+        };
+        let check = format!("{kind} is defined as version {} has it", super::version::OWN);
+        let mut finding = Finding::new(id, check);
+        let name = text(&definition["metadata"]["name"]);
+        match cluster.get(FOLDER, name).await {
+            Ok(Some(there)) => compare(&mut finding, name, &definition, &there, installation),
+            Ok(None) => {
+                let wrong = format!("there is no CustomResourceDefinition {name}");
+                let mend = "apply the definitions";
+                finding.fail(Problem::new(wrong, mend).run(installation.apply()));
+            }
+            Err(trouble) => finding.skip(trouble.text()),
+        }
+        report.tell(finding);
+    }
+}
+
+fn compare(
+    finding: &mut Finding,
+    name: &str,
+    wanted: &Value,
+    there: &Value,
+    installation: &Installation,
+) {
+    let differences = differences(wanted, there);
+    if !differences.is_empty() {
+        let shown = differences.iter().take(DIFFERENCES_MAX).cloned().collect::<Vec<_>>();
+        let more = match differences.len().saturating_sub(DIFFERENCES_MAX) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        let wrong = format!(
+            "CustomResourceDefinition {name} is of another version: {}{more}",
+            shown.join("; ")
+        );
+        // What somebody else has put there stays when it is only applied.
+        let is_newer = differences.iter().any(|it| it.ends_with(UNKNOWN));
+        finding.fail(match is_newer {
+            true => {
+                let mend = "check with the program of that version, or go back to this one's";
+                Problem::new(wrong, mend).run("kubectl replace --save-config -k deploy/crds")
+            }
+            false => {
+                let mend = "apply the definitions of this version";
+                Problem::new(wrong, mend).run(installation.apply())
+            }
+        });
+    }
+    for condition in ["Established", "NamesAccepted"] {
+        let is = list(&there["status"]["conditions"]).find(|it| it["type"] == condition);
+        if is.is_none_or(|it| it["status"] != "True") {
+            let why = is.map_or("", |it| text(&it["message"]));
+            let wrong = format!("CustomResourceDefinition {name} is not {condition}: {why}");
+            let mend = "see what is in its way, as another definition of the same names";
+            finding.fail(Problem::new(wrong, mend).run(format!("kubectl describe crd {name}")));
+        }
+    }
+}
+
+/// How a definition that is there differs from the one that is wanted; places as in the objects.
+pub(super) fn differences(wanted: &Value, there: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for version in list(&wanted["spec"]["versions"]) {
+        let name = text(&version["name"]);
+        let is = list(&there["spec"]["versions"]).find(|it| it["name"] == version["name"]);
+        let Some(is) = is else {
+            found.push(format!("version {name} is missing"));
+            continue;
+        };
+        for flag in ["served", "storage"] {
+            if is[flag] != version[flag] {
+                found.push(format!("version {name}: {flag} is {}", is[flag]));
+            }
+        }
+        if !is_same(&version["subresources"], &is["subresources"]) {
+            found.push(format!("version {name}: its subresources differ"));
+        }
+        let schema = |it: &Value| it["schema"]["openAPIV3Schema"].clone();
+        of_schema(&mut found, "", &schema(version), &schema(is));
+    }
+    found
+}
+
+/// Goes down both schemas, and names the highest places at which they differ.
+fn of_schema(found: &mut Vec<String>, path: &str, wanted: &Value, there: &Value) {
+    let fields = |schema: &Value| schema["properties"].as_object().cloned().unwrap_or_default();
+    let (wanted_fields, there_fields) = (fields(wanted), fields(there));
+    let shown = |name: &str| format!("{path}.{name}").trim_start_matches('.').to_owned();
+    for (name, below) in &wanted_fields {
+        match there_fields.get(name) {
+            None => found.push(format!("the field {} is missing", shown(name))),
+            Some(is) => of_schema(found, &shown(name), below, is),
+        }
+    }
+    for name in there_fields.keys().filter(|name| !wanted_fields.contains_key(*name)) {
+        found.push(format!("the field {} {UNKNOWN}", shown(name)));
+    }
+    if let (Some(below), Some(is)) = (wanted.get("items"), there.get("items")) {
+        of_schema(found, &format!("{path}[]"), below, is);
+    }
+    let words = wanted.as_object().into_iter().chain(there.as_object()).flat_map(|it| it.keys());
+    let mut words: Vec<&String> = words.collect();
+    words.sort();
+    words.dedup();
+    for word in words {
+        // The first is compared above, the second only describes.
+        let is_other = matches!(word.as_str(), "properties" | "description")
+            || word == "items" && wanted.get("items").is_some() && there.get("items").is_some();
+        if !is_other && !is_same(&wanted[word], &there[word]) {
+            let place = if path.is_empty() { "the object" } else { path };
+            found.push(format!("{place}: its {word} differs"));
+        }
+    }
+}
+
+/// Whether two values say the same: numbers by what they are, however they are written.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(a, b)| is_same(a, b))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            let keys = one.keys().chain(other.keys());
+            let at = |map: &serde_json::Map<String, Value>, key: &str| {
+                map.get(key).cloned().unwrap_or(Value::Null)
+            };
+            keys.clone().all(|key| key == "description" || is_same(&at(one, key), &at(other, key)))
+        }
+        (one, other) => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Value {
+        manifests::definitions().unwrap().remove(0)
+    }
+
+    #[test]
+    fn a_definition_is_itself_and_descriptions_do_not_count() {
+        let mut other = cluster();
+        assert_eq!(differences(&cluster(), &other), Vec::<String>::new());
+        let schema = &mut other["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        schema["properties"]["spec"]["description"] = "Something else.".into();
+        assert_eq!(differences(&cluster(), &other), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_differs_is_named_by_its_place() {
+        type Change = fn(&mut Value);
+        let changes: [(Change, &str); 5] = [
+            (
+                |spec| drop(spec["properties"].as_object_mut().unwrap().remove("drain")),
+                "the field spec.drain is missing",
+            ),
+            (
+                |spec| spec["properties"]["extra"] = serde_json::json!({ "type": "string" }),
+                "the field spec.extra is unknown here",
+            ),
+            (
+                |spec| spec["properties"]["maxJobs"]["maximum"] = 5.into(),
+                "spec.maxJobs: its maximum differs",
+            ),
+            (
+                |spec| spec["required"] = serde_json::json!(["maxJobs"]),
+                "spec: its required differs",
+            ),
+            (
+                |spec| {
+                    let drain = &mut spec["properties"]["drain"]["properties"]["deadline"];
+                    drain["default"] = "1h".into();
+                },
+                "spec.drain.deadline: its default differs",
+            ),
+        ];
+        for (change, wanted) in changes {
+            let mut other = cluster();
+            let schema = &mut other["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            change(&mut schema["properties"]["spec"]);
+            assert_eq!(differences(&cluster(), &other), [wanted]);
+        }
+    }
+}

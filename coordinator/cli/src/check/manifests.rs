@@ -1,0 +1,248 @@
+//! The manifests of `deploy/`, as this program was built with them: what an installation of its
+//! version consists of, and which rights the coordinator needs. There is no second list.
+
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The files of `deploy/base` and what the overlays add, with their names.
+const FILES: &[(&str, &str)] = &[
+    ("namespace.yaml", include_str!("../../../../deploy/base/namespace.yaml")),
+    ("service-account.yaml", include_str!("../../../../deploy/base/service-account.yaml")),
+    ("own-namespace.yaml", include_str!("../../../../deploy/base/own-namespace.yaml")),
+    ("cluster-role.yaml", include_str!("../../../../deploy/base/cluster-role.yaml")),
+    ("cluster-role-nodes.yaml", include_str!("../../../../deploy/base/cluster-role-nodes.yaml")),
+    (
+        "cluster-role-binding.yaml",
+        include_str!("../../../../deploy/base/cluster-role-binding.yaml"),
+    ),
+    ("service.yaml", include_str!("../../../../deploy/base/service.yaml")),
+    ("deployment.yaml", include_str!("../../../../deploy/base/deployment.yaml")),
+    ("disruption-budget.yaml", include_str!("../../../../deploy/base/disruption-budget.yaml")),
+    ("network-policy.yaml", include_str!("../../../../deploy/base/network-policy.yaml")),
+    ("webhook.yaml", include_str!("../../../../deploy/base/webhook.yaml")),
+    (
+        "../overlays/ha/priority-class.yaml",
+        include_str!("../../../../deploy/overlays/ha/priority-class.yaml"),
+    ),
+];
+
+/// The role that is Kubernetes' own, and what it is bound for: to ask whose a token is, and what
+/// its owner may do.
+const AUTH_DELEGATOR: &str = "system:auth-delegator";
+const AUTH_DELEGATOR_MAY: [(&str, &str); 2] =
+    [("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")];
+
+/// All objects of the installation but the definitions of kinds.
+pub(super) fn objects() -> &'static [Value] {
+    static OBJECTS: OnceLock<Vec<Value>> = OnceLock::new();
+    OBJECTS.get_or_init(|| FILES.iter().flat_map(|(_, text)| documents(text)).collect())
+}
+
+/// The documents of a YAML text.
+fn documents(text: &str) -> Vec<Value> {
+    serde_yaml::from_multiple(text).expect("the manifests of deploy/ are YAML, as a test says")
+}
+
+/// The definitions of the kinds, as this version has them.
+///
+/// # Errors
+/// Where they cannot be written.
+pub(super) fn definitions() -> anyhow::Result<Vec<Value>> {
+    Ok(documents(&leasehold_coordinator::platform::kube::crds()?))
+}
+
+/// Where a right holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Within {
+    /// In the coordinator's own namespace.
+    Own,
+    /// In all namespaces that it serves, and on what belongs to none.
+    Served,
+}
+
+/// A right that the coordinator needs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Right {
+    /// The role that gives it.
+    pub(super) role: String,
+    pub(super) within: Within,
+    pub(super) group: String,
+    pub(super) resource: String,
+    pub(super) subresource: String,
+    pub(super) verb: String,
+    /// The one object that it is for; all where it is empty.
+    pub(super) name: String,
+}
+
+impl Right {
+    /// As people say it: `patch configmaps/leasehold-ca`.
+    pub(super) fn words(&self) -> String {
+        let mut words = format!("{} {}", self.verb, self.resource);
+        if !self.group.is_empty() {
+            words.push_str(&format!(".{}", self.group));
+        }
+        if !self.subresource.is_empty() {
+            words.push_str(&format!("/{}", self.subresource));
+        }
+        if !self.name.is_empty() {
+            words.push_str(&format!(" {}", self.name));
+        }
+        words
+    }
+}
+
+/// Every right that the coordinator needs, from the roles and how they are bound.
+pub(super) fn rights() -> Vec<Right> {
+    let mut rights = Vec::new();
+    for binding in objects() {
+        let within = match binding["kind"].as_str() {
+            Some("ClusterRoleBinding") => Within::Served,
+            Some("RoleBinding") => Within::Own,
+            _ => continue,
+        };
+        let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
+        if name == AUTH_DELEGATOR {
+            rights.extend(AUTH_DELEGATOR_MAY.map(|(group, resource)| Right {
+                role: AUTH_DELEGATOR.into(),
+                within: Within::Served,
+                group: group.into(),
+                resource: resource.into(),
+                subresource: String::new(),
+                verb: "create".into(),
+                name: String::new(),
+            }));
+            continue;
+        }
+        let role =
+            objects().iter().find(|it| it["kind"] == *kind && it["metadata"]["name"] == *name);
+        let rules = role.into_iter().flat_map(|role| list(&role["rules"]));
+        let shown = format!("{} {}", text(kind), text(name));
+        rights.extend(rules.flat_map(|rule| of_rule(&shown, within, rule)));
+    }
+    rights.sort();
+    rights.dedup();
+    rights
+}
+
+fn of_rule(role: &str, within: Within, rule: &Value) -> Vec<Right> {
+    let mut rights = Vec::new();
+    let names: Vec<&str> = match rule.get("resourceNames") {
+        Some(names) => list(names).filter_map(Value::as_str).collect(),
+        None => vec![""],
+    };
+    for group in list(&rule["apiGroups"]) {
+        for resource in list(&rule["resources"]).filter_map(Value::as_str) {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            for verb in list(&rule["verbs"]) {
+                rights.extend(names.iter().map(|name| Right {
+                    role: role.into(),
+                    within,
+                    group: text(group).into(),
+                    resource: resource.into(),
+                    subresource: subresource.into(),
+                    verb: text(verb).into(),
+                    name: (*name).into(),
+                }));
+            }
+        }
+    }
+    rights
+}
+
+/// The kinds of the installation's objects as `(group, resource, is namespaced)`.
+pub(super) fn kinds() -> Vec<(String, String, bool)> {
+    let crds = ("apiextensions.k8s.io".into(), "customresourcedefinitions".into(), false);
+    let mut kinds = vec![crds];
+    for object in objects() {
+        let group = text(&object["apiVersion"]).rsplit_once('/').map_or("", |(group, _)| group);
+        let resource = plural(text(&object["kind"]));
+        let is_namespaced = !matches!(
+            resource.as_str(),
+            "namespaces"
+                | "clusterroles"
+                | "clusterrolebindings"
+                | "priorityclasses"
+                | "mutatingwebhookconfigurations"
+        );
+        let kind = (group.to_owned(), resource, is_namespaced);
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// A kind's name in addresses, for the kinds of [`FILES`].
+fn plural(kind: &str) -> String {
+    let lower = kind.to_lowercase();
+    match lower.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if lower.ends_with('s') => format!("{lower}es"),
+        None => format!("{lower}s"),
+    }
+}
+
+/// The items of a list; none where it is no list.
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// A text; empty where it is none.
+pub(super) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_base_is_known_and_is_yaml() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/base");
+        let names = std::fs::read_dir(root).unwrap();
+        let names: BTreeSet<String> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut known: BTreeSet<String> =
+            FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        known.retain(|name| !name.contains('/'));
+        known.insert("kustomization.yaml".into());
+        assert_eq!(known, names);
+        assert!(objects().len() >= FILES.len());
+        assert_eq!(definitions().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn rights_are_those_of_the_roles() {
+        let rights = rights();
+        let has = |within, words: &str| {
+            rights.iter().any(|right| right.within == within && right.words() == words)
+        };
+        assert!(has(Within::Served, "patch workerclusters.leasehold.dev/status"));
+        assert!(has(Within::Served, "delete pods"));
+        assert!(has(Within::Served, "watch nodes"));
+        assert!(has(Within::Served, "create tokenreviews.authentication.k8s.io"));
+        assert!(has(Within::Own, "update leases.coordination.k8s.io leasehold-coordinator"));
+        assert!(!has(Within::Served, "update leases.coordination.k8s.io leasehold-coordinator"));
+        assert!(!has(Within::Own, "get secrets"));
+    }
+
+    #[test]
+    fn kinds_have_the_names_of_addresses() {
+        let kinds = kinds();
+        for (group, resource, is_namespaced) in [
+            ("", "namespaces", false),
+            ("apps", "deployments", true),
+            ("policy", "poddisruptionbudgets", true),
+            ("networking.k8s.io", "networkpolicies", true),
+            ("scheduling.k8s.io", "priorityclasses", false),
+            ("rbac.authorization.k8s.io", "clusterroles", false),
+        ] {
+            let kind = (group.to_owned(), resource.to_owned(), is_namespaced);
+            assert!(kinds.contains(&kind), "{kind:?} in {kinds:?}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What pods get, and what people are told, without a socket.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use leasehold_injection::apply;
+use serde_json::json;
+
+use super::super::review::Review;
+use super::*;
+
+fn injector(served: &[&str]) -> Injector {
+    let installation = Sidecar {
+        image: "agent:1".into(),
+        coordinator: "coordinator.own.svc:7400".into(),
+        server_name: "coordinator.own.svc".into(),
+        audience: "leasehold.dev".into(),
+        authority: "leasehold-ca".into(),
+        cluster: None,
+        drain_deadline: None,
+        flags: BTreeMap::from([("log-format".to_owned(), "json".to_owned())]),
+        resources: Resources::standard(),
+    };
+    let served = served.iter().map(|name| (*name).to_owned()).collect();
+    Injector { installation, served, clusters: watch::channel(None).1 }
+}
+
+/// One WorkerCluster in `one`, seven in `many`.
+fn clusters() -> Clusters {
+    let agent = json!({
+        "image": "agent:2", "adapter": "file", "flags": { "file-path": "/it.yml" },
+        "resources": { "limits": { "memory": "8Mi" } },
+    });
+    let agent = serde_json::from_value(agent).expect("settings");
+    let mut clusters = Clusters::default();
+    let deadline = Duration::from_secs(60);
+    clusters.insert("one", "builds", Cluster { agent, drain_deadline: deadline });
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        clusters.insert("many", name, Cluster::default());
+    }
+    clusters
+}
+
+fn pod(labels: Value) -> Value {
+    json!({
+        "metadata": { "generateName": "worker-", "labels": labels },
+        "spec": { "containers": [{ "name": "w", "image": "w:1" }] },
+    })
+}
+
+fn opted_in() -> Value {
+    pod(json!({ names::INJECT: "true" }))
+}
+
+/// What the API server is answered.
+fn answer(injector: &Injector, namespace: &str, pod: &Value, change: impl Fn(&mut Value)) -> Value {
+    let mut asked = json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1", "operation": "CREATE", "namespace": namespace, "dryRun": true,
+            "kind": { "group": "", "version": "v1", "kind": "Pod" },
+            "resource": { "group": "", "version": "v1", "resource": "pods" },
+            "object": pod, "options": { "kind": "CreateOptions" },
+        },
+    });
+    change(&mut asked);
+    let review = Review::read(asked.to_string().as_bytes()).expect("a review");
+    let verdict = review.judge(injector, &clusters());
+    let answer: Value = serde_json::from_str(&review.answer(verdict)).expect("JSON");
+    assert_eq!(
+        (&answer["kind"], &answer["response"]["uid"]),
+        (&json!("AdmissionReview"), &json!("u-1"))
+    );
+    answer["response"].clone()
+}
+
+fn edits(injector: &Injector, namespace: &str, pod: &Value) -> Vec<Edit> {
+    match injector.judge(&clusters(), namespace, pod) {
+        Verdict::Injected { edits, .. } => edits,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_cluster_refines_what_the_installation_says() {
+    let injector = injector(&[]);
+    let clusters = clusters();
+    let sidecar = injector.sidecar(clusters.get("one", "builds"));
+    assert_eq!(sidecar.image, "agent:2");
+    let flags: Vec<_> = sidecar.flags.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let wanted = [("adapter", "file"), ("file-path", "/it.yml"), ("log-format", "json")];
+    assert_eq!(flags, wanted);
+    // What it asks for by default is more than it may use.
+    assert_eq!(sidecar.resources.memory_limit.as_deref(), Some("8Mi"));
+    assert_eq!(sidecar.resources.memory_request, None);
+    assert_eq!(sidecar.resources.cpu_request, Resources::standard().cpu_request);
+    assert_eq!(injector.image(&clusters, "one", None), "agent:2");
+    assert_eq!(injector.image(&clusters, "many", None), "agent:1");
+}
+
+#[test]
+fn a_pod_is_injected_once_however_often_it_is_asked_about() {
+    let injector = injector(&[]);
+    let mut pod = opted_in();
+    let first = edits(&injector, "one", &pod);
+    assert!(!first.is_empty());
+    apply(&first, &mut pod);
+    assert_eq!(pod["metadata"]["labels"][names::CLUSTER], "builds");
+    assert_eq!(edits(&injector, "one", &pod), []);
+    let answered = answer(&injector, "one", &pod, |_| {});
+    assert_eq!((&answered["allowed"], &answered["patch"]), (&json!(true), &Value::Null));
+}
+
+#[test]
+fn the_answer_is_a_patch_in_base64_and_what_is_wrong_is_named() {
+    let injector = injector(&[]);
+    let answered = answer(&injector, "one", &opted_in(), |_| {});
+    assert_eq!(answered["patchType"], "JSONPatch");
+    let patch = STANDARD.decode(answered["patch"].as_str().expect("a text")).expect("base64");
+    let patch: Value = serde_json::from_slice(&patch).expect("JSON");
+    assert!(patch[0]["op"].is_string() && patch[0]["path"].is_string(), "{patch:#}");
+
+    let refused = |namespace: &str, pod: &Value| {
+        let answered = answer(&injector, namespace, pod, |_| {});
+        assert_eq!(answered["allowed"], false, "{answered:#}");
+        answered["status"]["message"].as_str().expect("a text").to_owned()
+    };
+    let none = refused("none", &opted_in());
+    assert!(none.contains("pod worker-*") && none.contains("no WorkerCluster"), "{none}");
+    let several = refused("many", &opted_in());
+    assert!(several.contains("leasehold.dev/cluster: NAME"), "{several}");
+    assert!(several.contains("a, b, c, d, e, …"), "{several}");
+    let mut odd = opted_in();
+    odd["metadata"]["annotations"] = json!({ "config.leasehold.dev/adaptor": "\nfile" });
+    let odd = refused("one", &odd);
+    assert!(odd.contains("config.leasehold.dev/adapter"), "{odd}");
+}
+
+#[test]
+fn what_is_asked_about_by_mistake_is_left_as_it_is() {
+    let injector = injector(&[]);
+    let is_unchanged = |pod: &Value, change: fn(&mut Value)| {
+        let answered = answer(&injector, "one", pod, change);
+        answered["allowed"] == true && answered["patch"].is_null()
+    };
+    assert!(is_unchanged(&pod(json!({})), |_| {}));
+    assert!(is_unchanged(&pod(json!({ names::INJECT: "false" })), |_| {}));
+    assert!(is_unchanged(&opted_in(), |asked| asked["request"]["operation"] = json!("UPDATE")));
+    assert!(is_unchanged(&opted_in(), |asked| asked["request"]["subResource"] = json!("status")));
+    assert!(is_unchanged(&opted_in(), |asked| {
+        asked["request"]["resource"]["resource"] = json!("nodes");
+    }));
+    for garbage in ["", "{}", r#"{"apiVersion":"v1","kind":"Pod"}"#] {
+        assert!(Review::read(garbage.as_bytes()).is_err(), "{garbage}");
+    }
+}
+
+#[test]
+fn warnings_fit_into_a_header_and_name_what_is_not_there_yet() {
+    let injector = injector(&["one"]);
+    let warnings = |namespace: &str, name: &str| {
+        let labels = json!({ names::INJECT: "true", names::CLUSTER: name });
+        let answered = answer(&injector, namespace, &pod(labels), |_| {});
+        assert_eq!(answered["allowed"], true, "{answered:#}");
+        let all = answered["warnings"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|it| it.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+    };
+    let later = warnings("one", "later").join("|");
+    assert!(later.contains("no WorkerCluster later") && later.contains("builds"), "{later}");
+    let foreign = warnings("many", &"x".repeat(60)).join("|");
+    assert!(foreign.contains("serves one and not namespace many"), "{foreign}");
+    let long = warnings(&"n".repeat(300), "x");
+    assert!(long.iter().all(|text| text.len() < 256), "{long:?}");
+    // A pod whose grace period ends before its cluster's deadline.
+    let short = warnings("one", "builds").join("|");
+    assert!(short.contains("terminationGracePeriodSeconds"), "{short}");
+}

@@ -1,0 +1,96 @@
+//! A cluster before an installation, and one that is not there.
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use tests::kube::TokenFor;
+use tests::process::free_address;
+use tests::toolbox;
+
+use super::super::installed::Turn;
+use super::installation::is_documented;
+use super::scene::{check, check_as_text};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn before_an_installation_it_says_whether_one_can_be_made() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let found = check(access, &["--pre"]);
+    assert_eq!((found.that("fail"), found.that("warn")), (vec![], vec![]), "{:#}", found.report);
+    assert_eq!(found.code, Some(0));
+    is_documented(&found);
+    println!("{}", check_as_text(access, &["--pre"]));
+    // Without one, only that is said.
+    let found = check(access, &[]);
+    assert_eq!((found.that("fail"), found.code), (vec!["installed"], Some(1)));
+    // Somebody without rights.
+    let token = TokenFor {
+        namespace: "default",
+        service_account: "default",
+        audience: None,
+        pod: None,
+        seconds: 3_600,
+    };
+    let token = access.token(token).await.expect("a token");
+    let folder = tempfile::tempdir().expect("a folder");
+    let nobody = access.with_token(&token, &folder.path().join("kubeconfig"));
+    let found = check(&nobody, &["--pre"]);
+    assert_eq!(found.that("fail"), ["pre-rights", "pre-give-rights"], "{:#}", found.report);
+    assert_eq!(found.code, Some(1));
+    let rights = found.line("pre-rights")["problems"].to_string();
+    assert!(rights.contains("you may not get customresourcedefinitions"), "{rights}");
+    // A kind of an older version.
+    let older = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "streamsets.leasehold.dev" },
+        "spec": {
+            "group": "leasehold.dev",
+            "scope": "Namespaced",
+            "names": { "kind": "StreamSet", "plural": "streamsets" },
+            "versions": [{
+                "name": "v1alpha1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object" } },
+            }],
+        },
+    });
+    access.apply(&older.to_string());
+    let found = check(access, &["--pre"]);
+    assert_eq!((found.that("fail"), found.code), (vec!["pre-kinds"], Some(1)));
+    let mend = found.line("pre-kinds")["problems"][0]["run"][0].as_str().expect("a command");
+    access.try_shell(mend, toolbox::root()).expect("it is done");
+    let found = check(access, &["--pre"]);
+    assert_eq!((found.that("fail"), found.code), (vec![], Some(0)), "{:#}", found.report);
+    let kinds = ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"];
+    access.kubectl(&[&["delete", "crd"], &kinds[..]].concat());
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_one_clear_error() {
+    let Some(turn) = Turn::take() else { return };
+    let file = std::fs::read_to_string(turn.access().kubeconfig()).expect("a kubeconfig");
+    let nowhere = free_address();
+    let there = turn.url();
+    assert!(file.contains(&there), "{file}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let wrong = folder.path().join("kubeconfig");
+    let text = file.replace(&there, &format!("https://{nowhere}"));
+    std::fs::write(&wrong, text).expect("written");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(toolbox::binary("leasehold"));
+        command.args(["check", "--kubeconfig"]).arg(&wrong).args(arguments);
+        command.stdin(Stdio::null()).output().expect("the program starts")
+    };
+    for arguments in [&["--pre"][..], &[]] {
+        let output = run(arguments);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert_eq!(text.matches("FAIL").count(), 1, "{text}");
+        assert!(text.contains(&nowhere.to_string()) && text.contains("refused"), "{text}");
+    }
+    let output = run(&["--context", "other"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && text.contains("no cluster is configured"), "{text}");
+    assert_eq!(run(&["--timeout", "soon"]).status.code(), Some(2));
+    assert_eq!(run(&["--nonsense"]).status.code(), Some(2));
+}

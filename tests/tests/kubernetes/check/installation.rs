@@ -1,0 +1,180 @@
+//! Faults of the installation, planted while nobody leads who would mend them.
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::json;
+use tests::kube::Access;
+use tests::toolbox;
+
+use super::super::installed::Turn;
+use super::scene::{Fault, Found, Scene, check, check_as_text, until_all_is_well};
+
+const OWN: &str = "leasehold-system";
+const WEBHOOK: &str = "mutatingwebhookconfiguration/leasehold-injector";
+
+fn fails<'a>(line: &'a str, says: &'a [&'a str]) -> Fault<'a> {
+    Fault { line, result: "fail", says }
+}
+
+fn patch_json(access: &Access, object: &str, patch: &serde_json::Value) {
+    let patch = patch.to_string();
+    access.kubectl(&["--namespace", OWN, "patch", object, "--type=json", "--patch", &patch]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let mut scene = Scene::set(access).await;
+    until_all_is_well(access);
+    let found = check(access, &[]);
+    assert_eq!((found.that("fail"), found.that("warn")), (vec![], vec![]), "{:#}", found.report);
+    assert_eq!((&found.report["result"], found.code), (&json!("ok"), Some(0)));
+    is_documented(&found);
+    let shortest = found.line("deadline-shortest")["check"].as_str().expect("a text");
+    assert!(shortest.contains("10m: drain.deadline of WorkerCluster workers-"), "{shortest}");
+    let text = check_as_text(access, &[]);
+    println!("{text}");
+    assert!(text.is_ascii() && text.contains("All is well"), "{text}");
+    // It would mend some of what follows by itself.
+    scene.coordinator.process.kill();
+    scene.ask_the_service();
+    kinds(access);
+    rights_and_replicas(access);
+    webhook(access);
+    published(access, &scene);
+    election_and_authority(access, &mut scene).await;
+    scene.end().await;
+}
+
+/// Every line that was told has its place in the document.
+pub(super) fn is_documented(found: &Found) {
+    let document = toolbox::root().join("docs/CLI.md");
+    let document = std::fs::read_to_string(document).expect("the document");
+    for id in found.that("ok").into_iter().chain(found.that("skip")) {
+        assert!(document.contains(&format!("`{id}`")), "docs/CLI.md does not tell of {id}");
+    }
+}
+
+fn kinds(access: &Access) {
+    access.kubectl(&["delete", "crd/streamsets.leasehold.dev"]);
+    fails("kind-stream-set", &["no CustomResourceDefinition streamsets.leasehold.dev"])
+        .comes_and_goes(access);
+    let field = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/refresh";
+    let older = json!([{ "op": "remove", "path": field }]);
+    patch_json(access, "crd/streamsets.leasehold.dev", &older);
+    fails("kind-stream-set", &["of another version", "spec.refresh is missing"])
+        .comes_and_goes(access);
+    let field = field.replace("refresh", "later");
+    let newer = json!([{ "op": "add", "path": field, "value": { "type": "string" } }]);
+    patch_json(access, "crd/streamsets.leasehold.dev", &newer);
+    fails("kind-stream-set", &["spec.later is unknown here"]).comes_and_goes(access);
+}
+
+fn rights_and_replicas(access: &Access) {
+    let role = "clusterrole/leasehold-coordinator";
+    let none = json!([{ "op": "remove", "path": "/rules/3" }]);
+    patch_json(access, role, &none);
+    fails("coordinator-rights", &["ClusterRole leasehold-coordinator", "patch pods"])
+        .comes_and_goes(access);
+    let image = "coordinator=leasehold/coordinator:0.9.0";
+    access.kubectl(&[
+        "--namespace",
+        OWN,
+        "set",
+        "image",
+        "deployment/leasehold-coordinator",
+        image,
+    ]);
+    fails("coordinator-version", &["leasehold/coordinator:0.9.0", "0.1.0"]).comes_and_goes(access);
+    let selector = json!([{ "op": "add", "path": "/spec/selector/tier", "value": "none" }]);
+    patch_json(access, "service/leasehold-coordinator", &selector);
+    let says = &["nobody is behind its port `grpc`", "tier"];
+    fails("service", says).comes_and_goes(access);
+}
+
+fn webhook(access: &Access) {
+    access.kubectl(&["delete", WEBHOOK]);
+    fails("webhook", &["no MutatingWebhookConfiguration leasehold-injector"])
+        .comes_and_goes(access);
+    // As it was applied, the API server trusts nobody.
+    fails("webhook-trust", &["caBundle holds no certificate"]).comes_and_goes(access);
+    let other = authority(1, 4_000);
+    let other = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, other);
+    let path = "/webhooks/0/clientConfig/caBundle";
+    patch_json(access, WEBHOOK, &json!([{ "op": "replace", "path": path, "value": other }]));
+    fails("webhook-trust", &["caBundle does not hold the certificates of ConfigMap"])
+        .comes_and_goes(access);
+    let policy =
+        json!([{ "op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore" }]);
+    patch_json(access, WEBHOOK, &policy);
+    fails("webhook", &["failurePolicy is \\\"Ignore\\\""]).comes_and_goes(access);
+    let selector = json!([{ "op": "add", "path": "/spec/selector/tier", "value": "none" }]);
+    patch_json(access, "service/leasehold-coordinator", &selector);
+    fails("webhook-service", &["nobody is behind its port `webhook`"]).comes_and_goes(access);
+    // No pod is behind the Service but played ones.
+    fails("webhook-answers", &["the webhook does not answer"]).is_found(access);
+}
+
+fn published(access: &Access, scene: &Scene<'_>) {
+    scene.kubectl(&["delete", "configmap/leasehold-ca"]);
+    fails("published-everywhere", &["no ConfigMap leasehold-ca in workers-"])
+        .comes_and_goes(access);
+    let other = json!({ "data": { "ca.crt": authority(1, 4_000) } }).to_string();
+    scene.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
+    fails("published-everywhere", &["is not the one of leasehold-system"]).comes_and_goes(access);
+    scene.kubectl(&["delete", "poddisruptionbudget/builds-busy"]);
+    fails("busy-budgets", &["no PodDisruptionBudget builds-busy"]).comes_and_goes(access);
+}
+
+async fn election_and_authority(access: &Access, scene: &mut Scene<'_>) {
+    let lease = "lease/leasehold-coordinator";
+    let long_ago = "2020-01-01T00:00:00.000000Z";
+    let stale = json!([{ "op": "replace", "path": "/spec/renewTime", "value": long_ago }]);
+    patch_json(access, lease, &stale);
+    let over = fails("leader", &["nobody leads"]);
+    over.is_mended_as_told(access);
+    let expired = json!({ "data": {
+        "tls.crt": base64::Engine::encode(&base64::prelude::BASE64_STANDARD, authority(10, 5)),
+    } });
+    let patch = ["patch", "secret/leasehold-ca", "--patch", &expired.to_string()];
+    access.kubectl(&[&["--namespace", OWN], &patch[..]].concat());
+    let ended = fails("authority", &["tls.crt has been over since"]);
+    ended.is_mended_as_told(access);
+    let missing = fails("authority", &["no Secret leasehold-ca"]);
+    missing.is_mended_as_told(access);
+    // What the restart of its pods does, which are played.
+    scene.start_again().await;
+    over.is_gone(access);
+    missing.is_gone(access);
+    // The new authority is published, and trusted by the API server.
+    fails("webhook-trust", &[]).is_gone(access);
+    fails("webhook-answers", &[]).is_gone(access);
+}
+
+/// A certificate that began so many days ago and lasts so many.
+fn authority(days_ago: i64, days: i64) -> String {
+    let now = std::time::SystemTime::now();
+    let day = std::time::Duration::from_secs(24 * 3_600);
+    let from = now - day * u32::try_from(days_ago).expect("few days");
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_before = from.into();
+    params.not_after = (from + day * u32::try_from(days).expect("few days")).into();
+    let key = KeyPair::generate().expect("a key");
+    params.self_signed(&key).expect("a certificate").pem()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_coordinator_mends_by_itself_is_found_well_again() {
+    let Some(turn) = Turn::take() else { return };
+    let access = turn.access();
+    let scene = Scene::set(access).await;
+    let bundle = "/webhooks/0/clientConfig/caBundle";
+    patch_json(access, WEBHOOK, &json!([{ "op": "remove", "path": bundle }]));
+    fails("webhook-trust", &[]).is_gone(access);
+    access.kubectl(&["--namespace", OWN, "delete", "secret/leasehold-ca"]);
+    fails("authority", &[]).is_gone(access);
+    fails("webhook-answers", &[]).is_gone(access);
+    until_all_is_well(access);
+    scene.end().await;
+}

@@ -1,0 +1,176 @@
+//! What `deploy/` installs, for tests that look at it: a control plane of their own, which they
+//! take in turns, since it is installed into one namespace of one name; and a coordinator with no
+//! more than the rights that it is given there.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde_json::Value;
+use tests::kube::{Access, ControlPlane, TokenFor};
+use tests::process::{Process, eventually, free_address};
+use tests::toolbox;
+
+/// A control plane on which no other test of this kind runs meanwhile.
+pub(crate) struct Turn {
+    plane: &'static ControlPlane,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Turn {
+    /// None where there are no binaries, which is noted.
+    pub(crate) fn take() -> Option<Self> {
+        static TURN: Mutex<()> = Mutex::new(());
+        static PLANE: OnceLock<Option<ControlPlane>> = OnceLock::new();
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let plane = PLANE.get_or_init(ControlPlane::start).as_ref()?;
+        Some(Self { plane, _turn: turn })
+    }
+
+    pub(crate) fn access(&self) -> &Access {
+        self.plane.access()
+    }
+
+    /// The API server's address, as a URL.
+    pub(crate) fn url(&self) -> String {
+        self.plane.url()
+    }
+}
+
+/// An overlay that is installed for as long as this value is there.
+pub(crate) struct Installed<'a> {
+    access: &'a Access,
+    pub(crate) folder: String,
+}
+
+impl<'a> Installed<'a> {
+    pub(crate) fn new(access: &'a Access, folder: &Path) -> Self {
+        let folder = folder.to_str().expect("UTF-8").to_owned();
+        // Made first, so that half an installation is removed, too.
+        let installed = Self { access, folder };
+        strictly_apply(access, &["-k", &installed.folder]);
+        installed
+    }
+}
+
+impl Drop for Installed<'_> {
+    fn drop(&mut self) {
+        /// How often the removal is asked for, each time for up to half a minute.
+        const ATTEMPTS_MAX: u32 = 20;
+        let delete = ["delete", "-k", &self.folder, "--ignore-not-found", "--timeout=30s"];
+        let gone = (0..ATTEMPTS_MAX).any(|attempt| match self.access.try_kubectl(&delete) {
+            Ok(_) => true,
+            Err(why) => {
+                eprintln!("not removed yet: {why}");
+                nudge(self.access, attempt);
+                false
+            }
+        });
+        assert!(gone || std::thread::panicking(), "it is not removed");
+    }
+}
+
+/// Has the API server look again at the kinds that it is removing, and shows what it says of them:
+/// when it starved, its finalizer waits for minutes before it tries once more, or until the next
+/// change of the definition.
+fn nudge(access: &Access, attempt: u32) {
+    let conditions = "--output=jsonpath={range .items[?(@.metadata.deletionTimestamp)]}\
+        {.metadata.name}{\"\\n\"}{range .status.conditions[*]}    {.type}={.status} {.message}\
+        {\"\\n\"}{end}{end}";
+    let text = access.try_kubectl(&["get", "customresourcedefinitions", conditions]);
+    let text = text.unwrap_or_else(|why| why);
+    eprintln!("{text}");
+    let again = format!("leasehold.dev/nudge={attempt}");
+    for name in text.lines().filter(|line| line.ends_with(".leasehold.dev")) {
+        let annotate = ["annotate", "--overwrite", "customresourcedefinitions", name, &again];
+        if let Err(why) = access.try_kubectl(&annotate) {
+            eprintln!("{name}: {why}");
+        }
+    }
+}
+
+/// Applies what the arguments name; nothing in it may be unknown, and no warning may come of it.
+pub(crate) fn strictly_apply(access: &Access, what: &[&str]) {
+    let mut command = access.kubectl_command(&["apply", "--validate=strict"]);
+    let output = command.args(what).stdin(Stdio::null()).output().expect("kubectl starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "kubectl apply {what:?}: {said}");
+}
+
+pub(crate) fn folder(path: &str) -> PathBuf {
+    toolbox::root().join("deploy").join(path)
+}
+
+/// Objects of a namespace as JSON.
+pub(crate) fn list(access: &Access, namespace: &str, kind: &str) -> Vec<Value> {
+    let text = access.kubectl(&["get", kind, "--namespace", namespace, "--output=json"]);
+    let list: Value = serde_json::from_str(&text).expect("JSON");
+    list["items"].as_array().expect("a list").clone()
+}
+
+/// Waits until all pods of the coordinator are there: their admission is the namespace's level of
+/// pod security.
+pub(crate) fn until_pods_are_admitted(access: &Access, replicas: usize) {
+    eventually("the coordinator's pods", || {
+        for event in list(access, "leasehold-system", "events") {
+            assert_ne!(event["reason"], "FailedCreate", "{event:#}");
+        }
+        (list(access, "leasehold-system", "pods").len() == replicas).then_some(())
+    });
+}
+
+pub(crate) fn until_kinds_are_known(access: &Access) {
+    let kinds = ["crd/workerclusters.leasehold.dev", "crd/streamsets.leasehold.dev"];
+    access.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
+}
+
+/// A coordinator that is no pod.
+pub(crate) struct Alone {
+    pub(crate) process: Process,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    /// Where it serves the webhook.
+    pub(crate) webhook: SocketAddr,
+}
+
+/// The real coordinator as the Deployment starts it, but on this machine, with nothing but the
+/// rights of its service account.
+pub(crate) async fn coordinator_with_its_own_rights(access: &Access, folder: &Path) -> Alone {
+    let token = TokenFor {
+        namespace: "leasehold-system",
+        service_account: "leasehold-coordinator",
+        audience: None,
+        pod: None,
+        seconds: 3_600,
+    };
+    let token = access.token(token).await.expect("a token");
+    let own = access.with_token(&token, &folder.join("kubeconfig"));
+    let (grpc, http, webhook) = (free_address(), free_address(), free_address());
+    let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+    command.env("KUBECONFIG", own.kubeconfig());
+    let pods = list(access, "leasehold-system", "pods");
+    let container = &pods.first().expect("a pod")["spec"]["containers"][0];
+    for argument in container["args"].as_array().expect("arguments") {
+        command.arg(argument.as_str().expect("a text"));
+    }
+    for variable in container["env"].as_array().expect("variables") {
+        let name = variable["name"].as_str().expect("a name");
+        let value = match name {
+            "LEASEHOLD_LISTEN" | "LEASEHOLD_ADVERTISE" => grpc.to_string(),
+            "LEASEHOLD_HTTP_LISTEN" => http.to_string(),
+            "LEASEHOLD_WEBHOOK_LISTEN" => webhook.to_string(),
+            "RUST_LOG" => "info,leasehold_coordinator=debug".to_owned(),
+            _ => match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+                Some("metadata.name") => "replica".to_owned(),
+                Some("metadata.namespace") => "leasehold-system".to_owned(),
+                Some("status.podIP") => grpc.ip().to_string(),
+                Some(path) => panic!("what is {path}?"),
+                None => variable["value"].as_str().expect("a value").to_owned(),
+            },
+        };
+        command.env(name, value);
+    }
+    let process = Process::start(&mut command, &folder.join("coordinator.log"));
+    Alone { process, grpc, http, webhook }
+}
