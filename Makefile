@@ -78,9 +78,9 @@ contract: tools ## At a release: what later protos may not break. `make contract
 	@$(BUF) build --exclude-source-info -o tests/tools/contract.binpb
 
 .PHONY: binaries
-binaries: ## The coordinator and the agent, as in an image but for optimisation. `make binaries`
-	$(call say,building coordinator and agent (a few minutes the first time))
-	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent
+binaries: ## The coordinator, the agent and the command line, not optimised. `make binaries`
+	$(call say,building coordinator, agent and command line (a few minutes the first time))
+	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent -p leasehold-cli
 	@cargo build $(CARGO_FLAGS) -p leasehold --example worker
 
 .PHONY: images

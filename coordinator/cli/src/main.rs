@@ -3,7 +3,12 @@
 //! sense.
 
 mod inject;
+mod manifests;
+mod object;
+mod output;
+mod source;
 mod uninject;
+mod yaml;
 
 use std::ffi::OsStr;
 use std::path::Path;
