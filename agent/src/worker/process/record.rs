@@ -100,7 +100,8 @@ impl Record {
         };
         let text: Text = serde_json::from_str(&text).with_context(|| {
             format!(
-                "{} tells which programs may still run, and makes no sense: end them, and remove it",
+                "{} tells which programs may still run, and makes no sense: end them, then \
+                 remove it",
                 path.display()
             )
         })?;
