@@ -162,3 +162,6 @@ fn edited(
     }
     Ok(root)
 }
+
+#[cfg(test)]
+mod tests;

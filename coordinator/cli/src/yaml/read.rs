@@ -136,7 +136,18 @@ impl Reader<'_> {
                 let block = &self.source[content.clone()];
                 place.range.end = content.start + block.trim_end().len();
             }
+            // Those that are end where the next line begins.
+            Style::Block => {
+                let block = &self.source[content.clone()];
+                let lines = block.trim_end_matches([' ', '\t']);
+                let ends = if lines.ends_with('\n') { lines.len() } else { block.len() };
+                place.range.end = content.start + ends;
+            }
             _ => {}
+        }
+        if style == Style::Block {
+            let header = header(&self.source[..content.start]);
+            place.range.start = place.range.start.min(header.unwrap_or(content.start));
         }
         self.last = place.range.end;
         Ok(node)
@@ -180,4 +191,14 @@ impl Reader<'_> {
             },
         }
     }
+}
+
+/// Where the header of a block is, whose text comes after `before`: on the last line that is not
+/// empty.
+fn header(before: &str) -> Option<usize> {
+    let line_start = before.trim_end().rfind('\n').map_or(0, |newline| newline + 1);
+    let line = &before[line_start..];
+    let line = line.split_once(" #").map_or(line, |(line, _)| line).trim_end();
+    let indicators = line.trim_end_matches(|c: char| c.is_ascii_digit() || "+-".contains(c));
+    indicators.ends_with(['|', '>']).then(|| line_start + indicators.len() - 1)
 }

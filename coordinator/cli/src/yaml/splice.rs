@@ -234,17 +234,17 @@ impl Splicer<'_> {
     ) -> Option<()> {
         let start = self.start(old[first], flow)?;
         let end = self.end(old[next - 1], flow)?;
+        let before = match first.checked_sub(1) {
+            Some(before) => Some(self.end(old[before], flow)?),
+            None => None,
+        };
         let following = match old.get(next) {
             Some(child) => Some(self.start(*child, flow)?),
             None => None,
         };
         let range = match (flow, following) {
             (true, Some(following)) => start..following,
-            (true, None) => self.end(old[first.checked_sub(1)?], flow)?..end,
-            // The last go with the line end before them: what is put in after them comes there.
-            (false, None) if self.text.is_first(start) && !self.text.begins_line(end) => {
-                self.text.line_before(start)?..self.text.line_end(end)
-            }
+            (true, None) => before?..end,
             (false, _) if self.text.is_first(start) => {
                 self.text.line_start(start)..self.text.next_line(end)
             }
@@ -280,11 +280,31 @@ impl Splicer<'_> {
         if waiting.is_empty() {
             return Some(());
         }
-        let last = old[origin.iter().flatten().copied().next_back()?];
+        let kept = new.iter().zip(origin).rev().find(|(_, at)| at.is_some());
+        let (now, at) = kept.and_then(|(now, at)| Some((*now, (*at)?)))?;
+        let last = old[at];
         match flow {
             true => self.paste_in_braces(&waiting, last, false),
-            false => self.paste_after(&waiting, last),
+            false => {
+                let end = self.kept_end(last, now)?;
+                self.paste_after(&waiting, last, end)
+            }
         }
+    }
+
+    /// Where what is left of a child ends.
+    fn kept_end(&self, old: Child<'_>, new: Child<'_>) -> Option<usize> {
+        let flow = old.value.at.as_ref()?.flow;
+        if flow || !new.value.is(old.value) || is_hollow(old.value, new.value) {
+            return self.end(old, false);
+        }
+        let (before, after) = (children(old.value), children(new.value));
+        for new in after.iter().rev() {
+            if let Some(old) = before.iter().find(|old| new.is(old)) {
+                return self.kept_end(*old, *new);
+            }
+        }
+        self.end(old, false)
     }
 
     fn one(child: Child<'_>, column: usize, out: &mut String) {
@@ -321,9 +341,8 @@ impl Splicer<'_> {
         Some(())
     }
 
-    fn paste_after(&mut self, new: &[Child<'_>], last: Child<'_>) -> Option<()> {
+    fn paste_after(&mut self, new: &[Child<'_>], last: Child<'_>, end: usize) -> Option<()> {
         let column = self.text.column(self.start(last, false)?);
-        let end = self.end(last, false)?;
         let mut lines = String::new();
         for (number, child) in new.iter().enumerate() {
             lines.push_str(if number > 0 { "\n" } else { "" });

@@ -55,12 +55,6 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Where the text of the line before ends.
-    pub(super) fn line_before(self, at: usize) -> Option<usize> {
-        let newline = self.line_start(at).checked_sub(1)?;
-        Some(newline - usize::from(self.0[..newline].ends_with('\r')))
-    }
-
     pub(super) fn begins_line(self, at: usize) -> bool {
         self.0[..at].ends_with('\n')
     }
