@@ -156,3 +156,26 @@ impl Account {
         self.pool.map(|pool| pool.token)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn a_size_that_was_only_told_is_kept_no_longer_than_it_is_in_effect() {
+        let mut account = Account::new(GrantNumber(0), Moment(0));
+        let token = Token { epoch: Epoch(1), seq: 7 };
+        let told = |size| Some(HeldPool { token, size });
+        // A worker that counts for itself may keep to a size above what it was granted.
+        account.reported(told(3), Jobs::Running(3));
+        assert_eq!(account.size_kept(), 3);
+        account.applied(GrantNumber(0), told(2), Jobs::Running(1));
+        assert_eq!((account.size(), account.size_kept()), (3, 2), "the third slot is free");
+        account.granted(GrantNumber(1), PoolGrant { token, size: 4, floor: 0 });
+        account.size_unsure = false;
+        account.applied(GrantNumber(1), told(0), Jobs::Running(0));
+        assert_eq!(account.size_kept(), 4, "a grant is a claim");
+    }
+}
