@@ -219,7 +219,8 @@ fn outdated(facts: &ClusterFacts) -> Option<Why> {
     let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
     let message = format!(
         "{outdated} of {injected} pods have another agent than they would get now, as {has} \
-         instead of {wanted}: {}; a new pod gets the new one, so restart the workload when it suits",
+         instead of {wanted}: {}; a new pod gets the new one, so restart the workload when it \
+         suits",
         named(&names, *outdated)
     );
     Some(Why::new("ImageDiffers", message))
