@@ -60,7 +60,7 @@ fn worker_clusters() -> Value {
             wide(number("Committed", ".status.jobs.committed", "Jobs that may be running at most")),
             wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
             wide(text("Workload", ".status.workload.kind", "What its workers are made by")),
-            wide(number("Old Agents", ".status.agents.outdated", "Pods with another agent than now")),
+            wide(number("Old Agents", ".status.agents.outdated", "Pods whose agent is an old one")),
         ],
     });
     definition(WorkerCluster::KIND, WorkerCluster::PLURAL, "wc", version)

@@ -328,8 +328,8 @@ impl Rounds {
     }
 }
 
-/// Has workers drain that are marked, or whose pods end, as soon as they are heard: before they are granted anything
-/// where that is possible.
+/// Has workers drain that are marked, or whose pods end, as soon as they are heard: before they are
+/// granted anything where that is possible.
 pub(super) async fn mind_joins(context: Context) -> Result<(), Stopped> {
     use leasehold_coordinator_core::effect::Notice;
     use tokio::sync::broadcast::error::RecvError;

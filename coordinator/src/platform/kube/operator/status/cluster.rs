@@ -204,8 +204,8 @@ fn without_agent(facts: &ClusterFacts) -> Option<Why> {
     let Census { missing, missing_pods, .. } = &facts.agents;
     (*missing > 0).then(|| {
         let message = format!(
-            "{missing} pods ask for an agent and have none, so their workers get no leases: {}; see \
-             their events InjectionSkipped, and delete them when the webhook is there again",
+            "{missing} pods ask for an agent and have none, so their workers get no leases: {}; \
+             see their events InjectionSkipped, and delete them when the webhook is there again",
             named(missing_pods, *missing)
         );
         Why::new("AgentMissing", message)
@@ -218,8 +218,9 @@ fn outdated(facts: &ClusterFacts) -> Option<Why> {
     let (_, has, wanted) = outdated_pods.first()?;
     let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
     let message = format!(
-        "{outdated} of {injected} pods have another agent than they would get now, as {has} instead \
-         of {wanted}: {}; a new pod gets the new one, so restart the workload when it suits",
+        "{outdated} of {injected} pods have another agent than they would get now, as {has} \
+         instead of {wanted}: {}; a new pod gets the new one, so restart the workload when it \
+         suits",
         named(&names, *outdated)
     );
     Some(Why::new("ImageDiffers", message))
