@@ -220,6 +220,13 @@ mod tests {
     }
 
     #[test]
+    fn a_generation_that_a_pod_does_not_have_is_the_first() {
+        assert_eq!(parse("--generation=").expect("nothing").generation, 0);
+        assert_eq!(parse("--generation 7").expect("a number").generation, 7);
+        assert!(parse("--generation x").is_err());
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_and_named() {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),

@@ -206,3 +206,26 @@ fn the_manifests_in_the_documents_are_good() {
 fn write_lists(folder: &Path) {
     std::fs::write(folder.join("more-cars.txt"), "cars:parts\n").expect("a list");
 }
+
+#[test]
+fn every_flag_of_the_command_line_is_documented_and_no_other() {
+    let documented = flags(&read("docs/CLI.md"));
+    let there = flags_of("leasehold", &["inject", "uninject"]);
+    let missing: Vec<_> = there.difference(&documented).collect();
+    assert!(missing.is_empty(), "docs/CLI.md does not name {missing:?}");
+}
+
+#[test]
+fn every_flag_of_a_sidecar_may_be_set_by_annotation_or_is_refused_by_name() {
+    let known: BTreeSet<String> = leasehold_injection::FLAGS
+        .iter()
+        .map(|flag| flag.name)
+        .chain(leasehold_injection::flags::RESERVED.iter().map(|(name, _)| *name))
+        .map(|name| format!("--{name}"))
+        .collect();
+    let there = flags_of("leasehold-agent", &["run"]);
+    let unknown: Vec<_> = there.difference(&known).collect();
+    assert!(unknown.is_empty(), "injection/src/flags.rs does not know {unknown:?}");
+    let gone: Vec<_> = known.difference(&there).collect();
+    assert!(gone.is_empty(), "injection/src/flags.rs names {gone:?}, which the agent has not");
+}

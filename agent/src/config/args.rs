@@ -60,7 +60,8 @@ pub(super) struct RunArgs {
     #[arg(long, env = "LEASEHOLD_WORKER", value_name = "NAME")]
     pub(super) worker: WorkerName,
     /// The worker's rollout generation: in a rollout the highest is served first
-    #[arg(long, env = "LEASEHOLD_GENERATION", value_name = "N", default_value_t = 0)]
+    #[arg(long, env = "LEASEHOLD_GENERATION", value_name = "N", default_value = "0")]
+    #[arg(value_parser = generation)]
     pub(super) generation: u64,
     /// Where the journal is kept that lets a restarted agent claim what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
@@ -165,4 +166,13 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line
     Json,
+}
+
+/// Reads a generation; nothing is the first: a pod's annotation that is not there is an empty
+/// variable.
+fn generation(text: &str) -> Result<u64, String> {
+    match text {
+        "" => Ok(0),
+        text => text.parse().map_err(|_| "write a whole number".to_owned()),
+    }
 }

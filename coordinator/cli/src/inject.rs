@@ -1,16 +1,146 @@
-//! `leasehold inject`.
+//! `leasehold inject`: what the admission webhook does to pods, done to manifests.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_injection::{Resources, Sidecar, inject};
+
+use crate::output;
+use crate::{manifests, source};
+
+const EXAMPLES: &str = "\
+Examples:
+  # What a Deployment looks like with the sidecar in it
+  leasehold inject -f deployment.yaml --cluster builds
+
+  # Into the cluster, without the webhook
+  kustomize build . | leasehold inject -f - --cluster builds | kubectl apply -f -
+
+  # With an adapter, as the annotation config.leasehold.dev/adapter would set it
+  leasehold inject -f worker.yaml --cluster swarm --set adapter=file \\
+      --set file-path=/leasehold/streams.yml
+
+Pods and everything with a pod template are changed, in lists and among other documents too; all
+else comes out as it went in. What is injected already, and equal, stays as it is. Nothing is
+written where anything is wrong.";
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A file with manifests, a folder of such files, or - for stdin; may be repeated
     #[arg(short, long, value_name = "FILE", required = true)]
     filename: Vec<String>,
+    /// The WorkerCluster of pods whose label leasehold.dev/cluster names none
+    #[arg(long, value_name = "NAME", value_parser = cluster)]
+    cluster: Option<String>,
+    /// The agent's image
+    #[arg(long, value_name = "IMAGE", value_parser = image)]
+    #[arg(default_value = concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")))]
+    image: String,
+    /// A setting of the sidecar, by the name of its annotation without config.leasehold.dev/; a
+    /// pod's own annotation comes first; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// The coordinators' Service
+    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(default_value = "leasehold-coordinator.leasehold-system.svc:7400")]
+    coordinator: String,
+    /// The name in the coordinators' certificates, where it is not the host of --coordinator
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+    /// The audience of the agent's token
+    #[arg(long, value_name = "NAME", default_value = "leasehold.dev")]
+    audience: String,
+    /// How long a drain may take, the cluster's drain.deadline: pods whose grace period cannot
+    /// cover it are warned of
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    drain_deadline: Option<Duration>,
+}
+
+impl Args {
+    fn sidecar(&self) -> anyhow::Result<Sidecar> {
+        let host = self.coordinator.rsplit_once(':').map_or(&*self.coordinator, |(host, _)| host);
+        let mut sidecar = Sidecar {
+            image: String::new(),
+            coordinator: self.coordinator.clone(),
+            server_name: self.server_name.clone().unwrap_or_else(|| host.into()),
+            audience: self.audience.clone(),
+            authority: "leasehold-ca".into(),
+            cluster: self.cluster.clone(),
+            drain_deadline: self.drain_deadline,
+            flags: BTreeMap::new(),
+            resources: Resources::standard(),
+        };
+        sidecar.set("--", "image", &self.image)?;
+        for (name, value) in &self.set {
+            sidecar.set("--set ", name, value)?;
+        }
+        Ok(sidecar)
+    }
 }
 
 /// Writes the manifests with the sidecar in them.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("{} is not read yet", args.filename.join(", "))
+    let with = args.sidecar()?;
+    let sources = source::read(&args.filename)?;
+    let mut warnings = Vec::new();
+    let mut pods = 0;
+    let text = manifests::rewrite(&sources, &mut |place, pod, value| {
+        pods += 1;
+        let mut with = with.clone();
+        if let Some((name, deadline)) = &pod.cluster {
+            with.cluster = Some(name.clone());
+            let deadline = deadline.as_deref().and_then(|text| span(text).ok());
+            with.drain_deadline = deadline.or(with.drain_deadline);
+        }
+        let done = inject(value, &with)?;
+        warnings.extend(done.warnings.into_iter().map(|warning| format!("{place}: {warning}")));
+        Ok(done.edits)
+    })?;
+    if pods == 0 {
+        warnings.push("there is no pod and no pod template: nothing is injected".into());
+    }
+    output::write(&text, &warnings)
+}
+
+fn cluster(text: &str) -> Result<String, String> {
+    let name = leasehold_types::ClusterName::new(text).map_err(|why| why.to_string())?;
+    match name.parts() {
+        (None, _) => Ok(text.into()),
+        (Some(_), name) => Err(format!("pods and their cluster share a namespace: write {name}")),
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as in adapter=file")?;
+    checked(name, value)?;
+    Ok((name.into(), value.into()))
+}
+
+fn image(text: &str) -> Result<String, String> {
+    checked("image", text)?;
+    Ok(text.into())
+}
+
+/// Whether a sidecar can be set so.
+fn checked(name: &str, value: &str) -> Result<(), String> {
+    let mut scratch = Sidecar {
+        image: String::new(),
+        coordinator: String::new(),
+        server_name: String::new(),
+        audience: String::new(),
+        authority: String::new(),
+        cluster: None,
+        drain_deadline: None,
+        flags: BTreeMap::new(),
+        resources: Resources::default(),
+    };
+    scratch.set("", name, value).map_err(|why| why.to_string())
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    leasehold_injection::span(text)
+        .ok_or_else(|| "write a span of time, as in 500ms, 30s, 5m, 2h or 1h30m".into())
 }

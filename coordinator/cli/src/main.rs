@@ -4,7 +4,12 @@
 
 mod check;
 mod inject;
+mod manifests;
+mod object;
+mod output;
+mod source;
 mod uninject;
+mod yaml;
 
 use std::ffi::OsStr;
 use std::path::Path;

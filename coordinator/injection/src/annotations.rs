@@ -49,44 +49,69 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
             let field = format!("metadata.annotations: {key}");
             return Err(Refusal::Shape { field, wanted: "a text: write it in quotes" });
         };
-        take(&mut config, name, value)?;
+        config.take(CONFIG, name, value)?;
     }
-    image_ok(&config.image)?;
+    image_ok("the agent's ", &config.image)?;
     Ok(config)
 }
 
-/// Takes one annotation's value.
-fn take(config: &mut Config, name: &str, value: &str) -> Result<(), Refusal> {
-    let key = || format!("{CONFIG}{name}");
-    let resources = &mut config.resources;
-    let quantity = match name {
-        "image" => {
-            config.image = value.into();
-            return Ok(());
-        }
-        "container" => {
-            config.container = Some(value.into());
-            return Ok(());
-        }
-        "cpu-request" => &mut resources.cpu_request,
-        "cpu-limit" => &mut resources.cpu_limit,
-        "memory-request" => &mut resources.memory_request,
-        "memory-limit" => &mut resources.memory_limit,
-        flag => {
-            let known = FLAGS.iter().any(|known| known.name == flag);
-            if !known && RESERVED.iter().all(|(reserved, _)| *reserved != flag) {
-                let all = FLAGS.iter().map(|flag| flag.name).chain(OTHERS);
-                let near = nearest(flag, all).map(|near| format!("{CONFIG}{near}"));
-                return Err(Refusal::Unknown { what: key(), nearest: near });
+impl Config {
+    /// Takes one setting's value. `prefix` comes before its name where it was written.
+    fn take(&mut self, prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
+        let key = || format!("{prefix}{name}");
+        let resources = &mut self.resources;
+        let quantity = match name {
+            "image" => {
+                self.image = value.into();
+                return image_ok(prefix, value);
             }
-            check_flag(CONFIG, flag, value)?;
-            config.flags.insert(flag.into(), value.into());
-            return Ok(());
+            "container" => {
+                self.container = Some(value.into());
+                return Ok(());
+            }
+            "cpu-request" => &mut resources.cpu_request,
+            "cpu-limit" => &mut resources.cpu_limit,
+            "memory-request" => &mut resources.memory_request,
+            "memory-limit" => &mut resources.memory_limit,
+            flag => {
+                let known = FLAGS.iter().any(|known| known.name == flag);
+                if !known && RESERVED.iter().all(|(reserved, _)| *reserved != flag) {
+                    let all = FLAGS.iter().map(|flag| flag.name).chain(OTHERS);
+                    let near = nearest(flag, all).map(|near| format!("{prefix}{near}"));
+                    return Err(Refusal::Unknown { what: key(), nearest: near });
+                }
+                check_flag(prefix, flag, value)?;
+                self.flags.insert(flag.into(), value.into());
+                return Ok(());
+            }
+        };
+        quantity_ok(&key(), value)?;
+        *quantity = Some(value.into());
+        Ok(())
+    }
+}
+
+impl Sidecar {
+    /// Sets what an annotation of a pod could set, under the same name. `prefix` comes before the
+    /// name in a refusal, as in `--set `.
+    ///
+    /// # Errors
+    /// An unknown name, one that may not be set here, or a value that cannot be right.
+    pub fn set(&mut self, prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
+        if name == "container" {
+            let why = "containers have other names in every pod: it is an annotation of the pod";
+            return Err(Refusal::Reserved { what: format!("{prefix}{name}"), why });
         }
-    };
-    quantity_ok(&key(), value)?;
-    *quantity = Some(value.into());
-    Ok(())
+        let mut config = Config {
+            image: std::mem::take(&mut self.image),
+            container: None,
+            flags: std::mem::take(&mut self.flags),
+            resources: std::mem::take(&mut self.resources),
+        };
+        let taken = config.take(prefix, name, value);
+        (self.image, self.flags, self.resources) = (config.image, config.flags, config.resources);
+        taken
+    }
 }
 
 fn quantity_ok(what: &str, value: &str) -> Result<(), Refusal> {
@@ -97,13 +122,13 @@ fn quantity_ok(what: &str, value: &str) -> Result<(), Refusal> {
     })
 }
 
-fn image_ok(image: &str) -> Result<(), Refusal> {
+fn image_ok(prefix: &str, image: &str) -> Result<(), Refusal> {
     let wrong =
         image.is_empty() || image.len() > 1024 || image.chars().any(|c| !c.is_ascii_graphic());
     match wrong {
         false => Ok(()),
         true => Err(Refusal::Value {
-            what: format!("{CONFIG}image"),
+            what: format!("{prefix}image"),
             value: image.chars().take(64).collect(),
             why: "is no image".into(),
         }),

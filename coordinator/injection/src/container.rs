@@ -13,7 +13,7 @@ use crate::volumes;
 /// Where the worker asks, unless a flag says otherwise.
 const LISTEN: &str = "127.0.0.1:7411";
 /// Where the kubelet asks, unless a flag says otherwise.
-const HEALTH_LISTEN: &str = ":7412";
+const HEALTH_LISTEN: &str = "0.0.0.0:7412";
 /// The user and group that the agent runs as.
 const NOBODY: u32 = 65532;
 /// How often a starting agent is asked, a second apart each, before it is started again.
@@ -30,14 +30,17 @@ pub(crate) fn variable_from(name: &str, field: &str) -> Value {
 }
 
 /// The container.
-pub(crate) fn sidecar(config: &Config, with: &Sidecar, cluster: &str) -> Value {
+/// `more` are variables of its adapter.
+pub(crate) fn sidecar(config: &Config, with: &Sidecar, cluster: &str, more: Vec<Value>) -> Value {
+    let mut env = environment(config, with, cluster);
+    env.extend(more);
     let health = port(health_listen(config)).unwrap_or_default();
     json!({
         "name": CONTAINER,
         "image": config.image,
         "restartPolicy": "Always",
         "args": ["run"],
-        "env": environment(config, with, cluster),
+        "env": env,
         "startupProbe": {
             "httpGet": { "path": "/livez", "port": health },
             "periodSeconds": 1,

@@ -20,8 +20,10 @@ pub enum Kind {
     Text,
     /// A span of time, as in `1h30m`.
     Span,
-    /// `IP:PORT`, or `:PORT` for all addresses.
+    /// `IP:PORT`.
     Address,
+    /// A whole number, not below 0.
+    Number,
     /// `true` or `false`.
     Switch,
     /// One of these.
@@ -34,20 +36,48 @@ const fn flag(name: &'static str, kind: Kind) -> Flag {
 
 /// The flags that may be set.
 pub const FLAGS: &[Flag] = &[
-    flag("adapter", Kind::OneOf(&["api", "file", "travis", "http", "command", "process"])),
+    flag("adapter", Kind::OneOf(&["api", "command", "file", "http", "travis"])),
+    flag("command-count", Kind::Text),
+    flag("command-drain", Kind::Text),
+    flag("command-interval", Kind::Span),
+    flag("command-resize", Kind::Text),
+    flag("command-stream-start", Kind::Text),
+    flag("command-stream-stop", Kind::Text),
+    flag("command-timeout", Kind::Span),
     flag("drain-deadline", Kind::Span),
     flag("file-command", Kind::Text),
+    flag("file-count", Kind::Text),
     flag("file-path", Kind::Text),
     flag("file-pid", Kind::Text),
+    flag("file-pool", Kind::Switch),
     flag("file-settle", Kind::Span),
     flag("file-signal", Kind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
     flag("health-listen", Kind::Address),
+    flag("http-auth-file", Kind::Text),
+    flag("http-count-field", Kind::Text),
+    flag("http-count-url", Kind::Text),
+    flag("http-drain-body", Kind::Text),
+    flag("http-drain-method", Kind::Text),
+    flag("http-drain-url", Kind::Text),
+    flag("http-interval", Kind::Span),
+    flag("http-size-body", Kind::Text),
+    flag("http-size-field", Kind::Text),
+    flag("http-size-max", Kind::Number),
+    flag("http-size-method", Kind::Text),
+    flag("http-size-url", Kind::Text),
     flag("listen", Kind::Address),
     flag("listen-anywhere", Kind::Switch),
     flag("log-format", Kind::OneOf(&["text", "json"])),
     flag("socket", Kind::Text),
     flag("socket-mode", Kind::OneOf(&["0600", "0660"])),
+    flag("travis-auth", Kind::Text),
+    flag("travis-auth-file", Kind::Text),
+    flag("travis-interval", Kind::Span),
+    flag("travis-url", Kind::Text),
 ];
+
+const IN_THE_WORKER: &str =
+    "with the adapter process the agent starts the worker in its own container, without a sidecar";
 
 /// Flags of the agent that may not be set, and what decides them.
 pub const RESERVED: &[(&str, &str)] = &[
@@ -56,7 +86,8 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("cluster", "the label leasehold.dev/cluster decides it"),
     ("coordinator", "the installation decides it"),
     ("generation", "the operator decides it"),
-    ("linger", "a sidecar always stays until the pod ends"),
+    ("process-grace", IN_THE_WORKER),
+    ("process-kill", IN_THE_WORKER),
     ("restart", "a sidecar starts no worker"),
     ("share-dir", "the injection decides it"),
     ("sidecar", "the injection decides it"),
@@ -111,6 +142,8 @@ impl Kind {
                 Some(_) => Ok(()),
                 None => Err("is no address: write IP:PORT, as in 127.0.0.1:7411".into()),
             },
+            Self::Number if value.parse::<u32>().is_ok() => Ok(()),
+            Self::Number => Err("is no whole number".into()),
             Self::Switch if ["true", "false"].contains(&value) => Ok(()),
             Self::Switch => Err("is neither true nor false".into()),
             Self::OneOf(words) if words.contains(&value) => Ok(()),
@@ -119,12 +152,9 @@ impl Kind {
     }
 }
 
-/// The port of `IP:PORT` or `:PORT`.
+/// The port of `IP:PORT`.
 pub(crate) fn port(address: &str) -> Option<u16> {
-    let port = match address.strip_prefix(':') {
-        Some(port) => port.parse().ok()?,
-        None => address.parse::<std::net::SocketAddr>().ok()?.port(),
-    };
+    let port = address.parse::<std::net::SocketAddr>().ok()?.port();
     (port > 0).then_some(port)
 }
 
@@ -173,13 +203,17 @@ mod tests {
             check_flag("config.leasehold.dev/", name, value).expect_err(name).to_string()
         };
         assert_eq!(check_flag("", "adapter", "file"), Ok(()));
-        assert_eq!(check_flag("", "health-listen", ":7500"), Ok(()));
+        assert_eq!(check_flag("", "health-listen", "0.0.0.0:7500"), Ok(()));
         assert_eq!(check_flag("", "listen", "[::1]:7500"), Ok(()));
         for (name, value, word) in [
             ("adaptor", "file", "is config.leasehold.dev/adapter meant?"),
             ("zzz", "1", "docs/SIDECAR.md"),
             ("cluster", "c", "the label leasehold.dev/cluster"),
-            ("adapter", "fil", "none of api, file"),
+            ("adapter", "fil", "none of api, command, file"),
+            ("adapter", "process", "none of api"),
+            ("process-grace", "1s", "without a sidecar"),
+            ("http-size-max", "-1", "whole number"),
+            ("listen", ":7500", "IP:PORT"),
             ("drain-deadline", "5", "span of time"),
             ("listen", "localhost", "IP:PORT"),
             ("listen", "127.0.0.1:0", "IP:PORT"),

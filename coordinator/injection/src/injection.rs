@@ -12,6 +12,7 @@ use crate::refusal::Refusal;
 use crate::removal;
 use crate::sidecar::Sidecar;
 use crate::status::Status;
+use crate::travis;
 use crate::volumes;
 use crate::warnings;
 use crate::worker::{Worker, ports_taken};
@@ -101,11 +102,12 @@ fn build(
     }
     let first = keys(&["spec", "initContainers"]);
     draft.want_list(&first)?;
-    let sidecar = container::sidecar(config, with, &cluster);
+    let more = travis::agent_variables(config, worker.own(bare)?);
+    let sidecar = container::sidecar(config, with, &cluster, more);
     status.digest.add(&sidecar);
     draft.insert(below(&first, 0), sidecar);
 
-    worker.environment(&mut draft, &mut status, config, &cluster)?;
+    worker.environment(&mut draft, &mut status, config, &cluster, warnings)?;
     worker.hook(&mut draft, &mut status, warnings)?;
     worker.mount(&mut draft, &mut status)?;
 

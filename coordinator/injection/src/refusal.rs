@@ -81,6 +81,22 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The field of the pod that it is about, as far as one is to blame.
+    #[must_use]
+    pub fn field(&self) -> String {
+        match self {
+            Self::NoCluster => "metadata.labels".into(),
+            Self::Cluster(_) => format!("metadata.labels[{CLUSTER}]"),
+            Self::Shape { field, .. } | Self::Taken { field, .. } => field.clone(),
+            Self::NoContainers => "spec.containers".into(),
+            Self::NoSuchContainer { by: what, .. }
+            | Self::Unknown { what, .. }
+            | Self::Reserved { what, .. }
+            | Self::Value { what, .. } => format!("metadata.annotations[{what}]"),
+            Self::Status(_) => format!("metadata.annotations[{STATUS}]"),
+        }
+    }
+
     pub(crate) fn shape(path: &[Step], wanted: &'static str) -> Self {
         let field = match path {
             [] => "the pod".to_owned(),

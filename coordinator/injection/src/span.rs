@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Reads a span: numbers with a unit each, one after another.
-pub(crate) fn parse(text: &str) -> Option<Duration> {
+/// Reads a span: numbers with a unit each (`ms`, `s`, `m`, `h`, `d`), one after another.
+#[must_use]
+pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut sum = Duration::ZERO;
     while !rest.is_empty() {

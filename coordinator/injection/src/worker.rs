@@ -10,6 +10,7 @@ use crate::edit::{Change, Place, Step};
 use crate::names::CONFIG;
 use crate::refusal::Refusal;
 use crate::status::{Hook, Status};
+use crate::travis;
 use crate::volumes::{BIN_PATH, PROGRAM, worker_mount};
 
 /// kubectl's own word for the container that matters.
@@ -55,6 +56,11 @@ impl Worker {
         }
     }
 
+    /// Its own variables.
+    pub(crate) fn own<'a>(&self, pod: &'a Value) -> Result<&'a [Value], Refusal> {
+        list_at(pod, &self.field("env"))
+    }
+
     fn field(&self, name: &str) -> Vec<Step> {
         below(&self.path, name)
     }
@@ -66,34 +72,31 @@ impl Worker {
         status: &mut Status,
         config: &Config,
         cluster: &str,
+        warnings: &mut Vec<String>,
     ) -> Result<(), Refusal> {
         let path = self.field("env");
         let own = list_at(draft.pod(), &path)?;
         let address = config.flags.get("listen").map_or("127.0.0.1:7411", String::as_str);
         let address = address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
-        let address = match address.strip_prefix(':') {
-            Some(port) => format!("127.0.0.1:{port}"),
-            None => address,
-        };
         let wanted = [
             variable_of("LEASEHOLD_ADDR", &format!("http://{address}")),
             variable_from("LEASEHOLD_NAMESPACE", "metadata.namespace"),
             variable_of("LEASEHOLD_CLUSTER", &format!("$(LEASEHOLD_NAMESPACE)/{cluster}")),
             variable_from("LEASEHOLD_WORKER", "metadata.name"),
         ];
+        let wanted = wanted.into_iter().chain(travis::worker_variables(config));
         let name = |variable: &Value| variable["name"].as_str().unwrap_or_default().to_owned();
         let lacks = |variable: &Value| named(own, &name(variable)).is_none();
-        let wanted: Vec<Value> = wanted.into_iter().filter(lacks).collect();
-        if wanted.is_empty() {
-            return Ok(());
+        let wanted: Vec<Value> = wanted.filter(lacks).collect();
+        if !wanted.is_empty() {
+            draft.want_list(&path)?;
         }
-        draft.want_list(&path)?;
         for (index, variable) in wanted.into_iter().enumerate() {
             status.env.push(name(&variable));
             status.digest.add(&variable);
             draft.insert(below(&path, index), variable);
         }
-        Ok(())
+        travis::start_with_none(draft, status, config, &path, warnings)
     }
 
     /// The agent's program, for the hook: it runs in any image, even in an empty one.

@@ -188,8 +188,8 @@ fn annotations_come_before_the_settings() {
             "config.leasehold.dev/image": "mine:2",
             "config.leasehold.dev/drain-deadline": "20s",
             "config.leasehold.dev/file-path": "/leasehold/$HOME.yml",
-            "config.leasehold.dev/listen": ":7500",
-            "config.leasehold.dev/health-listen": ":7501",
+            "config.leasehold.dev/listen": "0.0.0.0:7500",
+            "config.leasehold.dev/health-listen": "[::]:7501",
             "config.leasehold.dev/memory-limit": "128Mi",
             "config.leasehold.dev/cpu-limit": "1"
         } },
@@ -202,8 +202,8 @@ fn annotations_come_before_the_settings() {
         ("LEASEHOLD_ADAPTER", "file"),
         ("LEASEHOLD_DRAIN_DEADLINE", "20s"),
         ("LEASEHOLD_FILE_PATH", "/leasehold/$$HOME.yml"),
-        ("LEASEHOLD_LISTEN", ":7500"),
-        ("LEASEHOLD_HEALTH_LISTEN", ":7501"),
+        ("LEASEHOLD_LISTEN", "0.0.0.0:7500"),
+        ("LEASEHOLD_HEALTH_LISTEN", "[::]:7501"),
     ] {
         assert_eq!(variable(agent, name)["value"], value, "{name}");
     }
@@ -212,6 +212,51 @@ fn annotations_come_before_the_settings() {
     let worker = &out["spec"]["containers"][0];
     assert_eq!(variable(worker, "LEASEHOLD_ADDR")["value"], "http://127.0.0.1:7500");
     assert_eq!(warnings, Vec::<String>::new(), "30 s of grace cover a drain of 20 s");
+}
+
+#[test]
+fn a_travis_worker_has_its_remote_controller_on_and_starts_with_none() {
+    let mut with = settings();
+    with.flags.insert("adapter".into(), "travis".into());
+    let pod = |env: Value| json!({ "spec": { "containers": [{ "name": "w", "env": env }] } });
+    let value = |container: &Value, name: &str| variable(container, name)["value"].clone();
+    let (addr, auth) =
+        ("TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR", "TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH");
+
+    let (out, _) = check(&pod(json!([])), &with);
+    let worker = &out["spec"]["containers"][0];
+    assert_eq!(value(worker, addr), "127.0.0.1:8080");
+    assert_eq!(value(worker, auth), "leasehold:leasehold");
+    assert_eq!(value(worker, "TRAVIS_WORKER_POOL_SIZE"), "0");
+    assert_eq!(value(sidecar(&out), "LEASEHOLD_TRAVIS_AUTH"), Value::Null);
+
+    let secret = json!({ "secretKeyRef": { "name": "s", "key": "auth" } });
+    let (out, warnings) = check(
+        &pod(json!([
+            { "name": "TRAVIS_WORKER_POOL_SIZE", "value": "50" },
+            { "name": addr, "value": "0.0.0.0:9000" },
+            { "name": auth, "valueFrom": secret }
+        ])),
+        &with,
+    );
+    let worker = &out["spec"]["containers"][0];
+    assert_eq!(value(worker, "TRAVIS_WORKER_POOL_SIZE"), "0");
+    assert_eq!(value(worker, addr), "0.0.0.0:9000");
+    assert_eq!(value(sidecar(&out), "LEASEHOLD_TRAVIS_URL"), "http://127.0.0.1:9000");
+    assert_eq!(variable(sidecar(&out), "LEASEHOLD_TRAVIS_AUTH")["valueFrom"], secret);
+    assert!(!warnings.iter().any(|it| it.contains("TRAVIS")), "{warnings:?}");
+
+    let elsewhere = json!([{ "name": "TRAVIS_WORKER_POOL_SIZE", "valueFrom": secret }]);
+    let (_, warnings) = check(&pod(elsewhere), &with);
+    let told = "spec.containers[0].env[6]: TRAVIS_WORKER_POOL_SIZE comes from elsewhere";
+    assert!(warnings.iter().any(|it| it.starts_with(told)), "{warnings:?}");
+
+    with.flags.insert("travis-url".into(), "http://127.0.0.1:8181".into());
+    with.flags.insert("travis-auth".into(), "a:b$c".into());
+    let (out, _) = check(&pod(json!(null)), &with);
+    let worker = &out["spec"]["containers"][0];
+    assert_eq!(value(worker, addr), "127.0.0.1:8181");
+    assert_eq!(value(worker, auth), "a:b$$c");
 }
 
 #[test]

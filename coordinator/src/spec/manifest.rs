@@ -76,7 +76,9 @@ pub struct WorkerClusterSpec {
     /// leasehold.dev/cluster with this object's name. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<WorkloadRef>,
-    /// The agent that pods with the label leasehold.dev/inject: "true" get. Kubernetes only.
+    /// The agent that pods with the label leasehold.dev/inject: "true" get as a native sidecar. An
+    /// annotation config.leasehold.dev/SETTING of a pod outweighs what stands here. Pods that run
+    /// keep the agent that they have. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentSpec>,
     /// How workers leave.

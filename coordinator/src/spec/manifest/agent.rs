@@ -13,12 +13,11 @@ pub(super) const FLAGS_MAX: usize = 64;
 /// Bytes of an image's name.
 pub const IMAGE_BYTES_MAX: usize = 512;
 
-/// The agent that pods with the label leasehold.dev/inject: "true" get as a native sidecar. An
-/// annotation config.leasehold.dev/SETTING of a pod outweighs what stands here. Kubernetes only.
+/// What the agents of a cluster's opted-in pods are like.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct AgentSpec {
-    /// Its image; the installation's unless given. Pods that run keep the one that they have.
+    /// Its image; the installation's unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = IMAGE_BYTES_MAX), regex(pattern = r"^[^\s]+$"))]
     #[schemars(extend("x-wanted" = "the name of an image"))]

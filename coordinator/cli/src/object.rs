@@ -1,0 +1,114 @@
+//! Which parts of an object are pods, or what pods are made from.
+
+use leasehold_injection::Step;
+
+use crate::yaml::{Kind, Node, look};
+
+/// A pod, or a template of pods, in an object.
+#[derive(Debug)]
+pub(crate) struct Pod<'a> {
+    /// The way to it from the document's root.
+    pub(crate) path: Vec<Step>,
+    /// The node itself.
+    pub(crate) node: &'a Node,
+    /// Whose it is, as in `Deployment web`.
+    pub(crate) of: String,
+    /// The object is a WorkerCluster: its name, and how long a drain may take.
+    pub(crate) cluster: Option<(String, Option<String>)>,
+}
+
+/// An object that must have a template, and has none that makes sense.
+#[derive(Debug)]
+pub(crate) struct NoTemplate {
+    /// Whose it is.
+    pub(crate) of: String,
+    /// The field that is missing.
+    pub(crate) field: String,
+    /// The line of the object.
+    pub(crate) line: Option<usize>,
+}
+
+/// How deep lists may be in lists.
+const LISTS_MAX: usize = 8;
+
+/// Kubernetes' own kinds with pods, and where those are.
+const KINDS: [(&str, &[&str]); 9] = [
+    ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
+    ("DaemonSet", &["spec", "template"]),
+    ("Deployment", &["spec", "template"]),
+    ("Job", &["spec", "template"]),
+    ("Pod", &[]),
+    ("PodTemplate", &["template"]),
+    ("ReplicaSet", &["spec", "template"]),
+    ("ReplicationController", &["spec", "template"]),
+    ("StatefulSet", &["spec", "template"]),
+];
+
+/// The pods in a document without aliases. An object that Kubernetes would refuse for want of a
+/// template is an error; objects of all other kinds have a pod where `spec.template` is one.
+pub(crate) fn pods(root: &Node) -> Result<Vec<Pod<'_>>, NoTemplate> {
+    let mut found = Vec::new();
+    walk(root, None, &[], &mut found)?;
+    Ok(found)
+}
+
+fn walk<'a>(
+    object: &'a Node,
+    kind_if_none: Option<&str>,
+    path: &[Step],
+    found: &mut Vec<Pod<'a>>,
+) -> Result<(), NoTemplate> {
+    let text = |node: Option<&'a Node>| node.and_then(Node::text);
+    let own = text(look(object, "kind"));
+    let Some(kind) = own.or(kind_if_none) else { return Ok(()) };
+    let below = |node: &'a Node, key: &str| look(node, key);
+    if let (Some(of), Some(items)) = (kind.strip_suffix("List"), below(object, "items")) {
+        let Kind::List(items) = &items.kind else { return Ok(()) };
+        if path.len() >= 2 * LISTS_MAX {
+            return Ok(());
+        }
+        for (index, item) in items.iter().enumerate() {
+            let path = [path, &["items".into(), index.into()]].concat();
+            walk(item, Some(of).filter(|of| !of.is_empty()), &path, found)?;
+        }
+        return Ok(());
+    }
+    let metadata = below(object, "metadata");
+    let name = metadata.and_then(|it| text(look(it, "name")).or(text(look(it, "generateName"))));
+    let of = format!("{kind} {}", name.unwrap_or("without a name"));
+    let group = text(below(object, "apiVersion"));
+    let known = KINDS.iter().find(|(known, _)| *known == kind && is_kubernetes(group));
+    let fields = known.map_or(["spec", "template"].as_slice(), |(_, fields)| fields);
+    let node = fields.iter().try_fold(object, |node, field| look(node, field));
+    let has_containers = node.is_some_and(|node| {
+        let containers = look(node, "spec").and_then(|spec| look(spec, "containers"));
+        containers.is_some_and(|it| matches!(&it.kind, Kind::List(items) if !items.is_empty()))
+    });
+    match (node.filter(|_| has_containers), known) {
+        (Some(node), _) => {
+            let steps = fields.iter().map(|field| Step::from(*field));
+            let cluster = (kind == "WorkerCluster").then_some(name).flatten().map(|name| {
+                let drain = below(object, "spec").and_then(|spec| look(spec, "drain"));
+                let deadline = drain.and_then(|drain| text(look(drain, "deadline")));
+                (name.to_owned(), deadline.map(str::to_owned))
+            });
+            let path = path.iter().cloned().chain(steps).collect();
+            found.push(Pod { path, node, of, cluster });
+            Ok(())
+        }
+        (None, Some((_, fields))) => {
+            let field = fields.iter().chain(&["spec", "containers"]).copied().collect::<Vec<_>>();
+            let line = object.at.as_ref().map(|place| place.line);
+            Err(NoTemplate { of, field: field.join("."), line })
+        }
+        (None, None) => Ok(()),
+    }
+}
+
+/// Whether an object of one of the names in [`KINDS`] is Kubernetes' own: others have kinds of the
+/// same names.
+fn is_kubernetes(api_version: Option<&str>) -> bool {
+    let Some(api_version) = api_version else { return true };
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    ["", "apps", "batch", "extensions"].contains(&group)
+}

@@ -1,0 +1,209 @@
+//! What the program says where something is wrong or will surprise, and that it then writes nothing.
+
+mod shared;
+
+use std::io::Read;
+use std::process::Stdio;
+
+use shared::{leasehold, output, run, stderr, testdata};
+
+const POD: &str = "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: w}]}\n";
+
+/// Its complaint about a text on stdin; it must have written nothing else.
+fn complaint(args: &[&str], input: &[u8]) -> (Option<i32>, String) {
+    let output = run(args, input);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "all or nothing");
+    (output.status.code(), stderr(&output))
+}
+
+#[test]
+fn mistakes_are_told_with_file_document_line_and_field() {
+    let cluster = "metadata: {labels: {leasehold.dev/cluster: c}}";
+    let cases = [
+        // Broken YAML, in a later document.
+        (format!("{POD}---\na: [1,\nb: }}\n"), "stdin: line 5, document 2: "),
+        ("a: \"open\n".into(), "stdin: line "),
+        ("a: *nowhere\n".into(), "unknown anchor"),
+        // No containers.
+        (
+            format!(
+                "{POD}---\nkind: Deployment\nmetadata: {{name: web}}\nspec: {{template: {{}}}}\n"
+            ),
+            "stdin: line 5, document 2: Deployment web: spec.template.spec.containers is missing",
+        ),
+        ("kind: Pod\nspec:\n  containers: []\n".into(), "Pod without a name: spec.containers"),
+        // An annotation.
+        (
+            "kind: Pod\nmetadata:\n  name: p\n  annotations:\n    a: b\n    \
+             config.leasehold.dev/imgae: x\nspec: {containers: [{name: w}]}\n"
+                .into(),
+            "stdin: line 6, document 1: Pod p: config.leasehold.dev/imgae is not known; is \
+             config.leasehold.dev/image meant?",
+        ),
+        (
+            "kind: Pod\nmetadata: {annotations: {config.leasehold.dev/file-path: 3}}\n\
+             spec: {containers: [{name: w}]}\n"
+                .into(),
+            "write it in quotes",
+        ),
+        // A field.
+        (
+            format!("kind: Pod\n{cluster}\nspec:\n  containers:\n  - name: w\n    env: x\n"),
+            "stdin: line 6, document 1: Pod without a name: spec.containers[0].env is not a list",
+        ),
+        (
+            format!("kind: Pod\n{cluster}\nspec:\n  containers:\n  - {{name: w, name: x}}\n"),
+            "stdin: line 5, document 1: Pod without a name: the key \"name\" is there twice",
+        ),
+        // JSON after JSON.
+        (
+            "{\"kind\":\"Pod\",\"spec\":{\"containers\":[{\"name\":\"a\"}]}}\n\n{\"kind\":\"Pod\"}"
+                .into(),
+            "stdin: line 3, document 2: Pod without a name: spec.containers is missing",
+        ),
+        ("a: &a [*a, *a]\nkind: Pod\n".into(), "endless"),
+    ];
+    for (text, words) in cases {
+        let args = ["inject", "-f", "-", "--cluster", "builds"];
+        let (code, said) = complaint(&args, text.as_bytes());
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.starts_with("error: ") && said.contains(words), "{said}\n{text}");
+    }
+    let (code, said) = complaint(&["inject", "-f", "-"], POD.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(said.contains("line 2, document 1: Pod p: metadata.labels: leasehold.dev/cluster is"));
+    let (_, said) = complaint(&["uninject", "-f", "-"], b"a: 1\nb: \xff\n");
+    assert!(said.contains("stdin: line 2 is not UTF-8"), "{said}");
+}
+
+#[test]
+fn an_alias_that_grows_beyond_all_bounds_is_refused() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..9 {
+        let below = vec![format!("*a{}", level - 1); 10].join(", ");
+        text.push_str(&format!("a{level}: &a{level} [{below}]\n"));
+    }
+    text.push_str(POD);
+    let (code, said) = complaint(&["inject", "-f", "-"], text.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(said.contains("too large"), "{said}");
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_a_usage_error() {
+    for (args, words) in [
+        (vec!["inject"], "--filename"),
+        (vec!["inject", "-f", "-", "--set", "adapter"], "NAME=VALUE"),
+        (vec!["inject", "-f", "-", "--set", "adaptor=file"], "is adapter meant?"),
+        (vec!["inject", "-f", "-", "--set", "adapter=paper"], "none of api"),
+        (vec!["inject", "-f", "-", "--set", "worker=w"], "the pod's name decides it"),
+        (vec!["inject", "-f", "-", "--set", "container=w"], "annotation of the pod"),
+        (vec!["inject", "-f", "-", "--set", "memory-limit=64MB"], "64Mi"),
+        (vec!["inject", "-f", "-", "--cluster", "ns/c"], "write c"),
+        (vec!["inject", "-f", "-", "--cluster", "C"], "--cluster"),
+        (vec!["inject", "-f", "-", "--drain-deadline", "5"], "30s"),
+        (vec!["inject", "-f", "-", "--image", ""], "--image"),
+        (vec!["explode"], "explode"),
+    ] {
+        let (code, said) = complaint(&args, POD.as_bytes());
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn files_and_folders_are_read_in_order_and_what_is_missing_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (code, said) = complaint(&["uninject", "-f", &path("none.yaml")], b"");
+    assert!(code == Some(1) && said.contains("none.yaml"), "{said}");
+    let (_, said) = complaint(&["uninject", "-f", &path("")], b"");
+    assert!(said.contains("no .yaml, .yml or .json file"), "{said}");
+    for (name, text) in [("b.yml", "b: 1"), ("a.yaml", "a: 1\n"), ("c.txt", "no")] {
+        std::fs::write(path(name), text).expect("it is written");
+    }
+    let all = output(&["uninject", "-f", &path(""), "-f", "-"], b"%YAML 1.2\n---\nc: 1\n");
+    assert_eq!(String::from_utf8_lossy(&all), "a: 1\n---\nb: 1\n...\n%YAML 1.2\n---\nc: 1\n");
+    let (_, said) = complaint(&["uninject", "-f", "-", "-f", "-"], b"");
+    assert!(said.contains("twice"), "{said}");
+    std::fs::write(path("z.yaml"), "a: [").expect("it is written");
+    let (_, said) = complaint(&["uninject", "-f", &path("")], b"");
+    assert!(said.contains("z.yaml: line "), "{said}");
+}
+
+#[test]
+fn warnings_go_to_stderr_and_name_the_pod() {
+    let args = ["inject", "-f", "-", "--cluster", "c", "--drain-deadline", "10m"];
+    let warned = run(&args, POD.as_bytes());
+    assert_eq!(warned.status.code(), Some(0));
+    assert!(!warned.stdout.is_empty());
+    let said = stderr(&warned);
+    let words = "warning: stdin: document 1, Pod p: spec.terminationGracePeriodSeconds is 30 (the \
+                 default), and a drain may take 600 s";
+    assert!(said.starts_with(words), "{said}");
+    let said = stderr(&run(&args, b"kind: Secret\n"));
+    assert!(said.contains("nothing is injected"), "{said}");
+    // A WorkerCluster says itself which cluster its pods are of, and how long a drain may take.
+    let file = testdata().join("worker-cluster.yaml").display().to_string();
+    let own = run(&["inject", "-f", &file], b"");
+    assert!(stderr(&own).contains("600 s"), "{}", stderr(&own));
+    let text = String::from_utf8_lossy(&own.stdout).into_owned();
+    assert!(text.contains("leasehold.dev/cluster: builds"), "{text}");
+}
+
+#[test]
+fn settings_reach_the_agent_unless_the_pod_has_its_own() {
+    let pod = "kind: Pod\nmetadata:\n  annotations: {config.leasehold.dev/log-format: json}\n\
+               spec: {containers: [{name: w}]}\n";
+    let args = [
+        ["inject", "-f", "-", "--cluster", "c", "--image", "mine:1"].as_slice(),
+        &["--coordinator", "lh.ns.svc:1", "--set", "adapter=file", "--set", "log-format=text"],
+        &["--set", "file-path=/leasehold/a=b.yml", "--set", "cpu-limit=1"],
+    ]
+    .concat();
+    let text = String::from_utf8(output(&args, pod.as_bytes())).expect("UTF-8");
+    for words in [
+        "\"image\": \"mine:1\"",
+        "\"LEASEHOLD_COORDINATOR\", \"value\": \"lh.ns.svc:1\"",
+        "\"LEASEHOLD_TLS_SERVER_NAME\", \"value\": \"lh.ns.svc\"",
+        "\"LEASEHOLD_ADAPTER\", \"value\": \"file\"",
+        "\"LEASEHOLD_FILE_PATH\", \"value\": \"/leasehold/a=b.yml\"",
+        "\"LEASEHOLD_LOG_FORMAT\", \"value\": \"json\"",
+        "\"cpu\": \"1\"",
+    ] {
+        assert!(text.contains(words) || text.contains(&words.replace('"', "")), "{words}:\n{text}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let many = format!("{POD}---\n").repeat(500);
+    let mut child = leasehold()
+        .args(["inject", "-f", "-", "--cluster", "c"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let fed = std::thread::spawn(move || std::io::Write::write_all(&mut stdin, many.as_bytes()));
+    let mut stdout = child.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut [0; 10]).expect("it begins to write");
+    drop(stdout);
+    let output = child.wait_with_output().expect("it ends");
+    fed.join().expect("no panic").expect("it read everything");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("panicked"));
+}
+
+#[cfg(unix)]
+#[test]
+fn as_a_plugin_of_kubectl_it_shows_that_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let link = folder.path().join("kubectl-leasehold");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_leasehold"), &link).expect("a link");
+    let help = std::process::Command::new(link).args(["inject", "--help"]).output().expect("help");
+    let help = String::from_utf8(help.stdout).expect("UTF-8");
+    assert!(help.contains("Usage: kubectl leasehold inject"), "{help}");
+    assert!(help.contains("Examples:"), "{help}");
+}

@@ -1,0 +1,202 @@
+//! `inject` and `uninject` on manifests that are not ours, of many kinds and in every way to write
+//! YAML: what is injected is what the webhook would inject, injecting twice is injecting once, and
+//! what is taken out leaves what there was.
+
+mod shared;
+
+use std::collections::BTreeMap;
+
+use granit_parser::{Event, Parser, options};
+use leasehold_injection::{Resources, Sidecar, apply, inject};
+use serde_json::Value;
+
+use shared::{output, testdata};
+
+const INJECT: [&str; 5] = ["inject", "-f", "-", "--cluster", "builds"];
+const UNINJECT: [&str; 3] = ["uninject", "-f", "-"];
+const TEMPLATE: &str = "/spec/template";
+
+/// Every manifest: where its pods are, each by its document and the way to it.
+fn manifests() -> BTreeMap<&'static str, Vec<(usize, &'static str)>> {
+    BTreeMap::from([
+        (
+            "anchors.yaml",
+            vec![
+                (0, "/items/0/spec/template"),
+                (0, "/items/1/spec/template"),
+                (0, "/items/2/spec/template"),
+                (0, "/items/3/spec/template"),
+            ],
+        ),
+        ("chart.yaml", vec![(2, TEMPLATE)]),
+        ("cronjob.yaml", vec![(0, "/spec/jobTemplate/spec/template")]),
+        ("daemonset.yaml", vec![(0, TEMPLATE)]),
+        ("deployment.json", vec![(0, TEMPLATE)]),
+        ("deployment.yaml", vec![(0, TEMPLATE)]),
+        ("empty.yaml", vec![(0, "")]),
+        ("job.yaml", vec![(0, TEMPLATE)]),
+        ("knative.yaml", vec![(0, TEMPLATE)]),
+        ("list.yaml", vec![(0, "/items/1/spec/template"), (0, "/items/2/items/0")]),
+        ("live.yaml", vec![(0, "/items/0/spec/template"), (0, "/items/1/spec/template")]),
+        ("mark.yaml", vec![(0, "")]),
+        ("operator.yaml", vec![(4, TEMPLATE)]),
+        ("pod.yaml", vec![(0, "")]),
+        ("podtemplate.yaml", vec![(0, "/template")]),
+        ("replicaset.yaml", vec![(0, TEMPLATE)]),
+        ("replicationcontroller.yaml", vec![(0, TEMPLATE)]),
+        ("rollout.yaml", vec![(0, TEMPLATE)]),
+        ("statefulset.yaml", vec![(1, TEMPLATE)]),
+        ("stream.json", vec![(0, ""), (1, "")]),
+        ("traps.yaml", vec![(0, TEMPLATE)]),
+        ("unicode.yaml", vec![(0, TEMPLATE)]),
+        ("windows.yaml", vec![(0, TEMPLATE)]),
+        ("worker-cluster.yaml", vec![(0, TEMPLATE)]),
+    ])
+}
+
+fn read(name: &str) -> Vec<u8> {
+    std::fs::read(testdata().join(name)).expect(name)
+}
+
+/// What the documents say, to a reader that has nothing to do with the program. Empty documents say
+/// nothing.
+fn said(text: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(text).expect("UTF-8");
+    if text.starts_with('{') {
+        let all = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        if let Ok(all) = all.collect() {
+            return all;
+        }
+    }
+    let options = serde_yaml::options! {
+        ignore_binary_tag_for_string: true,
+        non_finite_float_policy: serde_yaml::NonFiniteFloatPolicy::PassThrough,
+    };
+    let text = text.trim_start_matches('\u{feff}');
+    serde_yaml::from_multiple_with_options::<Value>(text, options).expect("YAML")
+}
+
+/// The order of all keys, and the text and quoting of every scalar; nulls are all alike.
+fn written(text: &[u8]) -> Vec<String> {
+    let text = std::str::from_utf8(text).expect("UTF-8");
+    let mut options = options! {};
+    options.set_emit_comments(false);
+    let events = Parser::new_from_str_with_options(text, options).map(|event| {
+        let (event, _) = event.expect("YAML");
+        match event {
+            Event::Scalar(text, style, ..) => match (style, &*text) {
+                (granit_parser::ScalarStyle::Plain, "" | "~" | "null") => "null".into(),
+                _ => format!("{style:?} {text}"),
+            },
+            Event::DocumentStart(..) => "document".into(),
+            other => format!("{other:?}"),
+        }
+    });
+    events.collect()
+}
+
+fn sidecar() -> Sidecar {
+    Sidecar {
+        image: concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")).into(),
+        coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
+        server_name: "leasehold-coordinator.leasehold-system.svc".into(),
+        audience: "leasehold.dev".into(),
+        authority: "leasehold-ca".into(),
+        cluster: Some("builds".into()),
+        drain_deadline: None,
+        flags: BTreeMap::new(),
+        resources: Resources::standard(),
+    }
+}
+
+#[test]
+fn every_manifest_is_listed() {
+    let files = std::fs::read_dir(testdata()).expect("the folder");
+    let names: Vec<String> =
+        files.map(|file| file.expect("a file").file_name().into_string().expect("UTF-8")).collect();
+    let mut sorted = names.clone();
+    sorted.sort();
+    assert_eq!(sorted, manifests().into_keys().collect::<Vec<_>>());
+    assert!(names.len() >= 20);
+}
+
+#[test]
+fn what_goes_in_is_what_the_webhook_puts_in_and_nothing_else_changes() {
+    for (name, pods) in manifests() {
+        let before = read(name);
+        let mut wanted = said(&before);
+        for (document, path) in pods {
+            let pod = wanted[document].pointer_mut(path).expect(path);
+            let edits = inject(pod, &sidecar()).expect(name).edits;
+            assert!(!edits.is_empty(), "{name}");
+            apply(&edits, pod);
+        }
+        assert_eq!(said(&output(&INJECT, &before)), wanted, "{name}");
+    }
+}
+
+#[test]
+fn injecting_twice_is_injecting_once_to_the_byte() {
+    for name in manifests().into_keys() {
+        let once = output(&INJECT, &read(name));
+        let twice = output(&INJECT, &once);
+        assert_eq!(String::from_utf8_lossy(&twice), String::from_utf8_lossy(&once), "{name}");
+    }
+}
+
+#[test]
+fn uninject_gives_back_what_inject_was_given() {
+    for name in manifests().into_keys() {
+        let before = read(name);
+        compare(name, &before, &output(&UNINJECT, &output(&INJECT, &before)));
+    }
+}
+
+/// A manifest that has come back, and what it was.
+fn compare(name: &str, before: &[u8], back: &[u8]) {
+    assert_eq!(said(back), said(before), "{name}");
+    match name {
+        // Aliases of what was changed have become what they referred to.
+        "anchors.yaml" => {}
+        // A null may be written in another way.
+        "empty.yaml" | "replicationcontroller.yaml" => {
+            assert_eq!(written(back), written(before), "{name}");
+        }
+        _ => {
+            let texts = [back, before].map(|text| String::from_utf8_lossy(text));
+            assert_eq!(texts[0], texts[1], "{name}");
+        }
+    }
+}
+
+#[test]
+fn other_settings_replace_what_was_injected() {
+    let newer = ["inject", "-f", "-", "--cluster", "builds", "--image", "agent:2"];
+    for name in manifests().into_keys() {
+        let before = read(name);
+        let anew = output(&newer, &output(&INJECT, &before));
+        assert_eq!(said(&anew), said(&output(&newer, &before)), "{name}");
+        compare(name, &before, &output(&UNINJECT, &anew));
+    }
+}
+
+#[test]
+fn what_was_never_injected_goes_through_as_it_is() {
+    for name in manifests().into_keys() {
+        assert_eq!(output(&UNINJECT, &read(name)), read(name), "{name}");
+    }
+}
+
+#[test]
+fn several_files_become_one_stream() {
+    let folder = testdata();
+    let file = |name: &str| folder.join(name).display().to_string();
+    let names = ["empty.yaml", "mark.yaml", "operator.yaml", "cronjob.yaml", "windows.yaml"];
+    let files = names.map(file);
+    let mut args = vec!["inject", "--cluster", "builds"];
+    files.iter().for_each(|file| args.extend(["-f", file]));
+    let all = output(&args, b"");
+    let each = names.map(|name| said(&output(&INJECT, &read(name)))).concat();
+    assert_eq!(said(&all), each);
+    assert_eq!(output(&INJECT, &all), all, "one stream is a fixed point too");
+}
