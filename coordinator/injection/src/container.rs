@@ -13,7 +13,7 @@ use crate::volumes;
 /// Where the worker asks, unless a flag says otherwise.
 const LISTEN: &str = "127.0.0.1:7411";
 /// Where the kubelet asks, unless a flag says otherwise.
-const HEALTH_LISTEN: &str = "0.0.0.0:7412";
+const HEALTH_LISTEN: &str = ":7412";
 /// The user and group that the agent runs as.
 const NOBODY: u32 = 65532;
 /// How often a starting agent is asked, a second apart each, before it is started again.

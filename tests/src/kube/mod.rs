@@ -32,7 +32,7 @@ pub use image::Image;
 pub use node::{Node, PAUSE_IMAGE};
 pub use pods::{NoProcesses, PlayedPod, Runner};
 pub use real_cluster::RealCluster;
-pub use real_installation::{RealInstallation, Room, WORKER_IMAGE};
+pub use real_installation::{RealInstallation, Room, WORKER_IMAGE, container};
 pub use release::Program;
 pub use replicas::{AUDIENCE, Operator, Replicas};
 pub use stage::{Lease, Stage};

@@ -186,14 +186,24 @@ impl Room<'_> {
         (volume, "{name: journals, mountPath: /journals}".to_owned())
     }
 
+    /// How a container of a pod stands, whichever kind it is of; null where there is none.
+    ///
+    /// # Panics
+    /// Where there is no such pod.
+    #[must_use]
+    pub fn container(&self, pod: &str, name: &str) -> Value {
+        let pod = self.kubectl(&["get", "pod", pod, "--output=json"]);
+        container(&serde_json::from_str(&pod).expect("an object"), name)
+    }
+
     /// Sends SIGKILL to a container of a pod, as the kernel does where memory is short.
     ///
     /// # Panics
     /// Where there is no such container, or it has ended.
     pub fn kill(&self, pod: &str, container: &str) {
-        let status = format!(".status.*[?(@.name==\"{container}\")].containerID");
-        let id = self.field(&format!("pod/{pod}"), &status);
-        let id = id.strip_prefix("containerd://").unwrap_or_else(|| panic!("{container}: {id:?}"));
+        let status = self.container(pod, container);
+        let id = status["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
+        let id = id.unwrap_or_else(|| panic!("{container} of {pod}: {status}"));
         let node = self.field(&format!("pod/{pod}"), ".spec.nodeName");
         let nodes = self.installation.cluster.nodes();
         let node = nodes.iter().find(|it| it.name() == node).expect("a node of the cluster");
@@ -244,6 +254,14 @@ impl Room<'_> {
     fn access(&self) -> &Access {
         self.installation.cluster.access()
     }
+}
+
+/// How a container of a pod stands, whichever kind it is of; null where there is none.
+#[must_use]
+pub fn container(pod: &Value, name: &str) -> Value {
+    let kinds = ["containerStatuses", "initContainerStatuses"];
+    let mut all = kinds.iter().filter_map(|kind| pod["status"][kind].as_array()).flatten();
+    all.find(|status| status["name"] == name).cloned().unwrap_or_default()
 }
 
 impl Drop for Room<'_> {

@@ -1,11 +1,12 @@
 //! The end of pods: by a rollout, a scale-in, an eviction, the drain of a node, or because the work
 //! is done.
 
+use serde_json::Value;
 use tests::demo::checker::peak;
-use tests::kube::RealInstallation;
+use tests::kube::{RealInstallation, container};
 use tests::process::eventually;
 
-use super::{AGENT, cluster, container, deployment, nothing_broke, pods, template};
+use super::{AGENT, cluster, deployment, nothing_broke, pods, template};
 
 /// What a Deployment that was there before becomes with one label: ten minutes of a platform team's
 /// day, in half-minute jobs.
@@ -73,7 +74,7 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
         let worker = &container(pod, "worker")["state"]["terminated"];
         let agent = &container(pod, AGENT)["state"]["terminated"];
         assert_eq!((&worker["exitCode"], &agent["exitCode"]), (&0.into(), &0.into()), "{name}");
-        let at = |state: &serde_json::Value| state["finishedAt"].as_str().map(str::to_owned);
+        let at = |state: &Value| state["finishedAt"].as_str().map(str::to_owned);
         assert!(at(worker) <= at(agent), "{name}: {worker} {agent}");
     }
 }

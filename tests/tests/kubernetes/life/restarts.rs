@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use tests::demo::checker::moves;
 use tests::demo::clock::now_ns;
-use tests::kube::{Image, Program, RealInstallation, Room};
+use tests::kube::{Image, Program, RealInstallation, Room, container};
 use tests::process::eventually;
 use tests::toolbox;
 
@@ -43,11 +43,9 @@ fn an_agent_that_is_killed_comes_back_to_the_jobs_and_streams_of_its_worker() {
     let workers = two_workers(&room);
     let from_ns = now_ns();
     room.kill(&workers[0], AGENT);
-    eventually("the agent's restart", || {
-        (restarts(&room, &workers[0], AGENT) == "1").then_some(())
-    });
+    eventually("the agent's restart", || (restarts(&room, &workers[0], AGENT) == 1).then_some(()));
     work_goes_on(&room, &workers[0]);
-    assert_eq!(restarts(&room, &workers[0], "worker"), "0");
+    assert_eq!(restarts(&room, &workers[0], "worker"), 0);
     let evidence = room.evidence();
     assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
     end(&room);
@@ -68,11 +66,9 @@ fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
         {"op": "replace", "path": "/spec/initContainers/0/image", "value": "localhost/agent:another"},
     ]);
     room.kubectl(&["patch", "pod", &workers[0], "--type=json", &format!("--patch={patch}")]);
-    eventually("the agent's restart", || {
-        (restarts(&room, &workers[0], AGENT) == "1").then_some(())
-    });
+    eventually("the agent's restart", || (restarts(&room, &workers[0], AGENT) == 1).then_some(()));
     work_goes_on(&room, &workers[0]);
-    assert_eq!(restarts(&room, &workers[0], "worker"), "0");
+    assert_eq!(restarts(&room, &workers[0], "worker"), 0);
     let evidence = room.evidence();
     assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
     // Nobody was drained for it.
@@ -89,11 +85,11 @@ fn a_worker_that_is_killed_begins_anew_beside_its_agent() {
     room.kill(&workers[0], "worker");
     room.note_killed(&workers[0]);
     eventually("the worker's restart", || {
-        (restarts(&room, &workers[0], "worker") == "1").then_some(())
+        (restarts(&room, &workers[0], "worker") == 1).then_some(())
     });
     work_goes_on(&room, &workers[0]);
     room.until("ss/feeds", ".status.streams.owned", "6");
-    assert_eq!(restarts(&room, &workers[0], AGENT), "0");
+    assert_eq!(restarts(&room, &workers[0], AGENT), 0);
     end(&room);
     let mut evidence = room.evidence();
     // What it had in its hands is lost with it, and only that.
@@ -126,12 +122,12 @@ fn a_worker_starts_where_there_is_no_coordinator() {
     assert!(manifest.contains(AGENT), "{manifest}");
     room.apply(&manifest);
     room.kubectl(&["wait", "--for=condition=Ready", "pod/alone", "--timeout=170s"]);
-    assert_eq!(restarts(&room, "alone", AGENT), "0");
+    assert_eq!(restarts(&room, "alone", AGENT), 0);
     // No lease, no job.
     assert!(room.evidence().runs.is_empty());
     room.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
     let seen = &room.pods_seen()["alone"];
-    let worker = &super::container(seen, "worker")["state"]["terminated"];
+    let worker = &container(seen, "worker")["state"]["terminated"];
     assert_eq!(worker["exitCode"], 0, "{worker}");
 }
 
