@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::annotations::Config;
-use crate::flags::{port, variable};
+use crate::flags::{listening_port, variable};
 use crate::names::CONTAINER;
 use crate::sidecar::{Resources, Sidecar};
 use crate::volumes;
@@ -34,7 +34,7 @@ pub(crate) fn variable_from(name: &str, field: &str) -> Value {
 pub(crate) fn sidecar(config: &Config, with: &Sidecar, cluster: &str, more: Vec<Value>) -> Value {
     let mut env = environment(config, with, cluster);
     env.extend(more);
-    let health = port(health_listen(config)).unwrap_or_default();
+    let health = listening_port(health_listen(config)).unwrap_or_default();
     json!({
         "name": CONTAINER,
         "image": config.image,
@@ -110,5 +110,5 @@ fn health_listen(config: &Config) -> &str {
 /// The ports that the agent listens on: the worker's, and the kubelet's.
 pub(crate) fn ports(config: &Config) -> [u16; 2] {
     let listen = config.flags.get("listen").map_or(LISTEN, String::as_str);
-    [listen, health_listen(config)].map(|address| port(address).unwrap_or_default())
+    [listen, health_listen(config)].map(|address| listening_port(address).unwrap_or_default())
 }

@@ -22,6 +22,8 @@ pub enum Kind {
     Span,
     /// `IP:PORT`.
     Address,
+    /// `IP:PORT`, or `:PORT` for every address.
+    AddressOrPort,
     /// A whole number, not below 0.
     Number,
     /// `true` or `false`.
@@ -52,7 +54,7 @@ pub const FLAGS: &[Flag] = &[
     flag("file-pool", Kind::Switch),
     flag("file-settle", Kind::Span),
     flag("file-signal", Kind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
-    flag("health-listen", Kind::Address),
+    flag("health-listen", Kind::AddressOrPort),
     flag("http-auth-file", Kind::Text),
     flag("http-count-field", Kind::Text),
     flag("http-count-url", Kind::Text),
@@ -142,6 +144,10 @@ impl Kind {
                 Some(_) => Ok(()),
                 None => Err("is no address: write IP:PORT, as in 127.0.0.1:7411".into()),
             },
+            Self::AddressOrPort => match listening_port(value) {
+                Some(_) => Ok(()),
+                None => Err("is no address: write [IP]:PORT, as in :7412".into()),
+            },
             Self::Number if value.parse::<u32>().is_ok() => Ok(()),
             Self::Number => Err("is no whole number".into()),
             Self::Switch if ["true", "false"].contains(&value) => Ok(()),
@@ -152,8 +158,16 @@ impl Kind {
     }
 }
 
+/// The port of `IP:PORT` or `:PORT`.
+pub(crate) fn listening_port(address: &str) -> Option<u16> {
+    match address.strip_prefix(':') {
+        Some(port) => port.parse().ok().filter(|port| *port > 0),
+        None => port(address),
+    }
+}
+
 /// The port of `IP:PORT`.
-pub(crate) fn port(address: &str) -> Option<u16> {
+fn port(address: &str) -> Option<u16> {
     let port = address.parse::<std::net::SocketAddr>().ok()?.port();
     (port > 0).then_some(port)
 }
