@@ -336,18 +336,21 @@ async fn lost_answers_change_nothing_but_the_time_it_takes() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &["--lose-every", "2"]).await;
     let coordinator = Coordinator::start().await;
-    let _agent = start(&coordinator, &worker, &[]).await;
+    let agent = start(&coordinator, &worker, &[]).await;
     for size in [3, 0, 2, 1, 3, 0, 1] {
         coordinator.forget();
         coordinator.pool(size);
-        until("it is told and keeps to it", || {
-            // One that has not been told begins the next.
-            if worker.jobs().len() > size as usize {
-                worker.end_job();
+        let settling = async {
+            while coordinator.count(|message| told(message, size, size)) == 0 {
+                // One that has not been told begins the next.
+                if worker.jobs().len() > size as usize {
+                    worker.end_job();
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
-            coordinator.count(|message| told(message, size, size)) > 0
-        })
-        .await;
+        };
+        let settled = tokio::time::timeout(super::coordinator::PATIENCE, settling).await;
+        assert!(settled.is_ok(), "{size}: {:?}\n{}", worker.lines(), agent.log.text());
     }
     assert!(worker.count("lost_answer") > 2, "{:?}", worker.lines());
     assert!(worker.peak() <= 3);
