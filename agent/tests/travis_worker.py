@@ -54,6 +54,7 @@ class Processor(threading.Thread):
     def __init__(self, pool, number):
         super().__init__(daemon=True)
         self.pool = pool
+        self.number = number
         self.id = f"{number:08x}@{os.getpid()}.{pool.args.worker}"
         self.graceful = threading.Event()
         self.processed = 0
@@ -63,7 +64,7 @@ class Processor(threading.Thread):
         try:
             while not self.graceful.wait(self.pool.pause_between()):
                 self.status = "processing"
-                self.pool.run_job()
+                self.pool.run_job(self.number)
                 self.processed += 1
                 self.status = "waiting"
         finally:
@@ -99,10 +100,10 @@ class Pool:
     def pause_between(self):
         return self.random.uniform(0, self.args.pause_ms / 1000)
 
-    def run_job(self):
+    def run_job(self, processor):
         with self.lock:
             self.jobs += 1
-            job = f"{self.args.worker}-{os.getpid()}-{self.jobs}"
+            job = f"{self.args.worker}-{os.getpid()}-{processor:04}-{self.jobs}"
             lasts = self.random.uniform(*self.args.job_ms) / 1000
         folder = self.args.job_dir
         file = folder and Path(folder) / job
