@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::process::{Agent, Coordinator, Process, eventually, get};
 use tests::toolbox;
 
 const WORKERS: usize = 10;
@@ -35,15 +35,16 @@ struct Stage {
 impl Pod {
     fn start(stage: &Stage, name: &str) -> Self {
         let folder = stage.coordinator.folder();
-        let (journal, address) = (folder.join(format!("{name}.journal")), free_address());
+        let journal = folder.join(format!("{name}.journal"));
         let mut command = Command::new("python3");
         command.arg(toolbox::root().join("agent/tests/travis_worker.py"));
         command.args(["--worker", name, "--job-ms", "100", "900", "--journal"]).arg(&journal);
-        command.env("TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR", address.to_string());
+        command.env("TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR", "127.0.0.1:0");
         command.env("TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH", "leasehold:leasehold");
         command.env("TRAVIS_WORKER_POOL_SIZE", "0");
         let worker = Process::start(&mut command, &folder.join(format!("{name}.worker.log")));
-        let url = format!("http://{address}");
+        let port = eventually("the worker's port", || lines(&journal).first()?["port"].as_u64());
+        let url = format!("http://127.0.0.1:{port}");
         let more = ["--adapter", "travis", "--travis-url", &url, "--travis-interval", "200ms"];
         let agent = stage.coordinator.agent("builds", name, &more);
         Self { name: name.into(), agent, worker, journal }
