@@ -76,9 +76,9 @@ fn lines(path: &Path) -> Vec<String> {
 #[tokio::test]
 async fn jobs_are_counted_sized_and_drained_by_programs() {
     let stage = Stage::start().await;
-    let drain = "echo $LEASEHOLD_POOL_SIZE >> drained; LEASEHOLD_POOL_SIZE=0; export \
-                 LEASEHOLD_POOL_SIZE; flock lock sh -c 'echo $LEASEHOLD_POOL_SIZE > size'";
-    let programs = ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", drain];
+    let drain = format!("{RESIZE}; echo $LEASEHOLD_POOL_SIZE >> drained");
+    let programs =
+        ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", &drain];
     let mut agent = stage.agent(&programs).await;
     stage.coordinator.pool(3);
     stage.hear(3, 3).await;
