@@ -81,6 +81,7 @@ contract: tools ## At a release: what later protos may not break. `make contract
 binaries: ## The coordinator and the agent, as in an image but for optimisation. `make binaries`
 	$(call say,building coordinator and agent (a few minutes the first time))
 	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent
+	@cargo build $(CARGO_FLAGS) -p leasehold --example worker
 
 .PHONY: images
 images: ## Container images without a builder, in .cache/images. `make images` or `make images PROFILE=dev`
