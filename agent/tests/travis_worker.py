@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +53,7 @@ class Processor(threading.Thread):
     def __init__(self, pool, number):
         super().__init__(daemon=True)
         self.pool = pool
+        self.number = number
         self.id = f"{number:08x}@{os.getpid()}.{pool.args.worker}"
         self.graceful = threading.Event()
         self.processed = 0
@@ -63,7 +63,7 @@ class Processor(threading.Thread):
         try:
             while not self.graceful.wait(self.pool.pause_between()):
                 self.status = "processing"
-                self.pool.run_job()
+                self.pool.run_job(self.number)
                 self.processed += 1
                 self.status = "waiting"
         finally:
@@ -99,10 +99,10 @@ class Pool:
     def pause_between(self):
         return self.random.uniform(0, self.args.pause_ms / 1000)
 
-    def run_job(self):
+    def run_job(self, processor):
         with self.lock:
             self.jobs += 1
-            job = f"{self.args.worker}-{os.getpid()}-{self.jobs}"
+            job = f"{self.args.worker}-{os.getpid()}-{processor:04}-{self.jobs}"
             lasts = self.random.uniform(*self.args.job_ms) / 1000
         folder = self.args.job_dir
         file = folder and Path(folder) / job
@@ -358,7 +358,8 @@ def main():
     while not pool.over.wait(0.05):
         pass
     journal.write("exit")
-    sys.exit(0)
+    # At once: a signal that comes during a longer farewell would look like a crash.
+    os._exit(0)
 
 
 main()

@@ -156,7 +156,8 @@ impl Travis {
         let written = Record { born_ms: born(uptime), heard }.write(path);
         if let Err(error) = written {
             // A successor would toggle it again: the worker then ends after its jobs.
-            tracing::warn!(%error, path = %path.display(), "that the worker is paused was not kept");
+            let path = path.display();
+            tracing::warn!(%error, %path, "that the worker is paused was not kept");
         }
     }
 }

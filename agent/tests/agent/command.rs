@@ -76,9 +76,9 @@ fn lines(path: &Path) -> Vec<String> {
 #[tokio::test]
 async fn jobs_are_counted_sized_and_drained_by_programs() {
     let stage = Stage::start().await;
-    let drain = "echo $LEASEHOLD_POOL_SIZE >> drained; LEASEHOLD_POOL_SIZE=0; export \
-                 LEASEHOLD_POOL_SIZE; flock lock sh -c 'echo $LEASEHOLD_POOL_SIZE > size'";
-    let programs = ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", drain];
+    let drain = format!("{RESIZE}; echo $LEASEHOLD_POOL_SIZE >> drained");
+    let programs =
+        ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", &drain];
     let mut agent = stage.agent(&programs).await;
     stage.coordinator.pool(3);
     stage.hear(3, 3).await;
@@ -111,6 +111,11 @@ async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() 
     assert!(status == 503 && why.contains("ended with 7: words"), "{status} {why}");
     stage.end_job();
     until("the next begins", || stage.running() == 2).await;
+    // The jobs are counted again before each try.
+    let failures = "leasehold_agent_worker_failures_total";
+    while agent.metric(failures).await.parse::<u64>().unwrap() < 4 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
     assert_eq!(stage.coordinator.count(freed), 0, "freed though the size is not in effect");
     std::fs::remove_file(stage.path("broken")).unwrap();

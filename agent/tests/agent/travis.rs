@@ -73,6 +73,11 @@ impl Worker {
         std::fs::remove_file(&self.jobs()[0]).unwrap();
     }
 
+    /// Ends the job of the processor that came last, which is the first to drain.
+    fn end_last_job(&self) {
+        std::fs::remove_file(self.jobs().last().unwrap()).unwrap();
+    }
+
     /// The most jobs that ever ran at once.
     fn peak(&self) -> i32 {
         let mut running = 0;
@@ -166,7 +171,7 @@ async fn a_shrunk_pool_counts_until_its_jobs_have_ended_and_never_overshoots() {
     coordinator.pool(1);
     until("it was told", || worker.lines().iter().any(|line| line["size"] == 1)).await;
     // All three run on; when one has ended, two count.
-    worker.end_job();
+    worker.end_last_job();
     hear(&coordinator, 2, 2).await;
     let freed = |message: &AgentMessage| told(message, 1, 1) || told(message, 1, 2);
     assert_eq!(coordinator.count(freed), 0, "freed while two jobs run");
@@ -336,18 +341,21 @@ async fn lost_answers_change_nothing_but_the_time_it_takes() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &["--lose-every", "2"]).await;
     let coordinator = Coordinator::start().await;
-    let _agent = start(&coordinator, &worker, &[]).await;
+    let agent = start(&coordinator, &worker, &[]).await;
     for size in [3, 0, 2, 1, 3, 0, 1] {
         coordinator.forget();
         coordinator.pool(size);
-        until("it is told and keeps to it", || {
-            // One that has not been told begins the next.
-            if worker.jobs().len() > size as usize {
-                worker.end_job();
+        let settling = async {
+            while coordinator.count(|message| told(message, size, size)) == 0 {
+                // One that has not been told begins the next.
+                if worker.jobs().len() > size as usize {
+                    worker.end_job();
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
-            coordinator.count(|message| told(message, size, size)) > 0
-        })
-        .await;
+        };
+        let settled = tokio::time::timeout(super::coordinator::PATIENCE, settling).await;
+        assert!(settled.is_ok(), "{size}: {:?}\n{}", worker.lines(), agent.log.text());
     }
     assert!(worker.count("lost_answer") > 2, "{:?}", worker.lines());
     assert!(worker.peak() <= 3);

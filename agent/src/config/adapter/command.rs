@@ -67,7 +67,8 @@ pub(super) struct CommandArgs {
     #[arg(long, env = "LEASEHOLD_COMMAND_TIMEOUT", value_name = "SPAN", value_parser = span::parse)]
     command_timeout: Option<Duration>,
     /// How often jobs are counted; five times as often while something is to change [default: 1s]
-    #[arg(long, env = "LEASEHOLD_COMMAND_INTERVAL", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_COMMAND_INTERVAL", value_name = "SPAN")]
+    #[arg(value_parser = span::parse)]
     command_interval: Option<Duration>,
 }
 
