@@ -81,6 +81,7 @@ contract: tools ## At a release: what later protos may not break. `make contract
 binaries: ## The coordinator, the agent and the command line, not optimised. `make binaries`
 	$(call say,building coordinator, agent and command line (a few minutes the first time))
 	@cargo build $(CARGO_FLAGS) -p leasehold-coordinator -p leasehold-agent -p leasehold-cli
+	@cargo build $(CARGO_FLAGS) -p leasehold --example worker
 
 .PHONY: images
 images: ## Container images without a builder, in .cache/images. `make images` or `make images PROFILE=dev`

@@ -205,7 +205,7 @@ fn several_files_become_one_stream() {
 
 /// Ways to write that few people use: explicit keys, tags and anchors everywhere, lists that are
 /// both of one thing and of another, comments where none are expected.
-const ODD: [&str; 6] = [
+const ODD: [&str; 5] = [
     r##"? kind
 : Deployment
 ? spec
@@ -273,7 +273,6 @@ spec:
 ...
 # after
 "##,
-    "kind: Pod\nspec:\n  containers:\n  - name: a\n    image: |\n      x",
 ];
 
 #[test]
@@ -286,6 +285,9 @@ fn what_is_written_oddly_says_the_same_afterwards() {
             assert_eq!(said(&output(&UNINJECT, &injected)), said(before.as_bytes()), "{before}");
         }
     }
-    let unended = String::from_utf8(output(&INJECT, ODD[5].as_bytes())).expect("UTF-8");
-    assert!(unended.contains("image: |-\n"), "a text that had no line end gets none: {unended}");
+    // A text that ends with its file has no line end, and gets none. (This test's reader would give
+    // it one; kubectl's does not.)
+    let unended = "kind: Pod\nspec:\n  containers:\n  - name: a\n    image: |\n      x";
+    let once = String::from_utf8(output(&INJECT, unended.as_bytes())).expect("UTF-8");
+    assert!(once.contains("image: |-\n"), "{once}");
 }

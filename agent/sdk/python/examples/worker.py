@@ -1,0 +1,113 @@
+"""A worker with the SDK: jobs, streams, and a sink that refuses whoever has been replaced.
+
+    leasehold-agent run ... -- python3 agent/sdk/python/examples/worker.py FOLDER
+
+It writes what it did, and when, to FOLDER/journal/WORKER.jsonl, and a record every few milliseconds
+to FOLDER/sink/STREAM.jsonl while it owns that stream. While FOLDER/hold exists no job ends. SIGTERM
+drains it, and it ends when nothing is left.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import leasehold
+
+FOLDER = Path(sys.argv[1])
+NAME = os.environ.get("LEASEHOLD_WORKER", "worker")
+# Jobs at once, where the pool allows as many.
+THREADS = 4
+STEP_S = 0.02
+
+
+class Journal:
+    """What this worker did. One write a line: threads may share it."""
+
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, event, at_ns=None, **fields):
+        at_ns = at_ns or time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        line = {"event": event, "at_ns": at_ns, "wall_us": time.time_ns() // 1000, "worker": NAME}
+        os.write(self.fd, (json.dumps({**line, **fields}) + "\n").encode())
+
+
+class Fenced(Exception):
+    """A higher token has been here."""
+
+
+class Sink:
+    """A stream's file. It keeps the highest token that it has seen, and refuses lower ones."""
+
+    def __init__(self, stream):
+        self.token, self.last_ns = stream.token, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        path = FOLDER / "sink" / f"{quote(stream.name, safe='')}.jsonl"
+        self.file = open(path, "a+b", buffering=0)
+
+    def append(self):
+        """Adds the next record."""
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        try:
+            self.file.seek(max(0, self.file.seek(0, os.SEEK_END) - 4096))
+            lines = self.file.read().splitlines() or [b'{"token": "0.0", "record": 0}']
+            last = json.loads(lines[-1])
+            if leasehold.token_order(self.token) < leasehold.token_order(last["token"]):
+                raise Fenced(f"token {self.token} is older than {last['token']}")
+            record = last["record"] + 1
+            self.last_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            line = {"token": self.token, "record": record, "worker": NAME, "at_ns": self.last_ns}
+            self.file.write((json.dumps({**line, "text": f"record {record}"}) + "\n").encode())
+        finally:
+            fcntl.flock(self.file, fcntl.LOCK_UN)
+
+
+def run_jobs(worker, journal):
+    """One job after another, until the worker drains."""
+    for job in worker.jobs():
+        journal.write("job_start", job=job.id, token=job.token)
+        time.sleep(5 * STEP_S)
+        while (FOLDER / "hold").exists():
+            time.sleep(STEP_S)
+        journal.write("job_end", job=job.id)
+
+
+def consume(stream, journal):
+    """Writes to the sink for as long as the stream is this worker's."""
+    lease = {"set": stream.set, "stream": stream.name, "token": stream.token}
+    journal.write("own_start", **lease)
+    sink, why = Sink(stream), "revoked"
+    try:
+        while not stream.stopping.wait(STEP_S):
+            if stream.valid():
+                sink.append()
+    except Fenced as fenced:
+        why = f"fenced: {fenced}"
+    if stream.lost.is_set():
+        why = "lost"
+    # Of a stream that is over this thread may hear late; it wrote nothing after that moment.
+    journal.write("own_end", at_ns=None if why == "revoked" else sink.last_ns, why=why, **lease)
+
+
+def main():
+    for folder in ("journal", "sink"):
+        (FOLDER / folder).mkdir(parents=True, exist_ok=True)
+    journal = Journal(FOLDER / "journal" / f"{NAME}.jsonl")
+    with leasehold.Worker() as worker:
+        drain = threading.Thread(target=worker.drain, daemon=True)
+        signal.signal(signal.SIGTERM, lambda *_: drain.is_alive() or drain.start())
+        jobs = [threading.Thread(target=run_jobs, args=(worker, journal)) for _ in range(THREADS)]
+        for thread in jobs:
+            thread.start()
+        worker.run_streams(lambda stream: consume(stream, journal))
+        for thread in jobs:
+            thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The link to the agent: it follows the lease, and is made again whenever it breaks.
+
+Invariant: whoever hears of a lease, or asks for a job, does so after this agent's process has been
+told of this start and of the jobs that run. One process of the agent's is one *era*.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Callable, Optional, Set
+
+from . import clock
+from .agent import Agent, Connection, read_lease
+from .errors import LeaseholdError
+from .messages import Lease
+
+LOG = logging.getLogger("leasehold")
+# Between two attempts to reach the agent.
+PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
+
+Obey = Callable[[int, Lease], None]
+
+
+class Link:
+    """Follows the lease in a thread of its own. `state` guards all of a worker's state."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        state: threading.Condition,
+        start_id: Optional[str],
+        running: Callable[[], Set[str]],
+        obey: Obey,
+    ) -> None:
+        self._agent, self._state = agent, state
+        self._start_id, self._running, self._obey = start_id, running, obey
+        self._started = start_id is None
+        self._watch: Optional[Connection] = None
+        self._control: Optional[Connection] = None
+        # Calls on the control connection, one after another.
+        self._calls = threading.Lock()
+        # Jobs that ran when this era began: an agent without memory knows their number only.
+        self._unnamed: Set[str] = set()
+        self._closed = threading.Event()
+        #: Counts the agent's processes, as far as this worker has met them.
+        self.era = 0
+        #: Whether this era's process has been told how things stand.
+        self.up = False
+
+    def run(self) -> None:
+        """Follows the lease until the link is closed."""
+        pause = PAUSE_MIN_S
+        while not self._closed.is_set():
+            try:
+                self._follow()
+                pause = PAUSE_MIN_S
+            except (OSError, LeaseholdError) as error:
+                pause = PAUSE_MIN_S if self.up else min(pause * 2, PAUSE_MAX_S)
+                LOG.debug("no link to the agent at %s: %s", self._agent.address, error)
+            except Exception:
+                # A worker whose link has ended for good would never hear of a lease's end.
+                LOG.exception("the link to the agent at %s fails", self._agent.address)
+            finally:
+                self._down()
+            self._closed.wait(pause)
+
+    def close(self) -> None:
+        """Ends the link, for good."""
+        self._closed.set()
+        self.cut()
+
+    def cut(self) -> None:
+        """Ends this era: the link is made anew."""
+        with self._state:
+            connections = (self._watch, self._control)
+        for connection in connections:
+            if connection is not None:
+                connection.cut()
+
+    def end_heard(self, job_id: str, era: int) -> bool:
+        """A process has heard of a job's end; false where another has taken over meanwhile, which
+        is to be told too. One that knows no ids is told that there are fewer jobs."""
+        with self._state:
+            if self.era != era:
+                return False
+            if job_id not in self._unnamed:
+                return True
+            self._unnamed.discard(job_id)
+            control, left = self._control, len(self._unnamed)
+        try:
+            if control is not None:
+                # No new connection: it might reach a process that knows less than this one.
+                self._say_start(control, left)
+        except (OSError, LeaseholdError):
+            with self._state:
+                broken = self._control is control
+            if broken:
+                self.cut()
+        return True
+
+    def _follow(self) -> None:
+        if not self._started and self._start_id is not None:
+            # Before the first look: what the process before owned must not be seen as ours.
+            self._agent.start(self._start_id, 0)
+            self._started = True
+        watch = self._agent.connect()
+        with self._state:
+            self._watch = watch
+        asked_ns = clock.now_ns()
+        leases = watch.watch()
+        control = self._agent.connect()
+        with self._state:
+            self._control = control
+            self.era += 1
+            self._unnamed = set(self._running())
+            running = len(self._unnamed)
+        # It may be another process than before, with or without a memory: this is right for both.
+        self._say_start(control, running)
+        control_asked_ns = clock.now_ns()
+        with self._calls:
+            first = read_lease(control)
+        with self._state:
+            self.up = True
+            LOG.info("linked to the agent at %s (era %d)", self._agent.address, self.era)
+        self._obey(control_asked_ns, first)
+        for lease in leases:
+            # What was on its way before the start was told speaks of another start.
+            if lease.version >= first.version:
+                self._obey(asked_ns, lease)
+            if self._closed.is_set():
+                return
+
+    def _say_start(self, control: Connection, running: int) -> None:
+        if self._start_id is None:
+            return
+        with self._calls:
+            control.call("POST", "/v1/start", {"start_id": self._start_id, "running": running})
+
+    def _down(self) -> None:
+        with self._state:
+            if self.up and not self._closed.is_set():
+                LOG.warning("the link to the agent at %s is lost", self._agent.address)
+            connections = (self._watch, self._control)
+            self._watch = self._control = None
+            self.up = False
+            self._state.notify_all()
+        for connection in connections:
+            if connection is not None:
+                connection.close()

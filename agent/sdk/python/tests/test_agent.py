@@ -1,0 +1,95 @@
+"""Where the agent is, and what is made of its answers."""
+
+import os
+import socketserver
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import leasehold
+from leasehold.agent import Agent, read_lease
+from leasehold.messages import Lease, RefusalReason, StreamLeaseState
+
+from .fake_agent import FakeAgent, _Handler
+
+
+class Addresses(unittest.TestCase):
+    def test_the_environment_says_where_the_agent_is(self):
+        both = {"LEASEHOLD_ADDR": "http://[::1]:1234", "LEASEHOLD_SOCKET": "/run/a.sock"}
+        cases = [
+            (both, "http://[::1]:1234"),
+            ({"LEASEHOLD_SOCKET": "/run/a.sock"}, "unix:/run/a.sock"),
+            ({}, "http://127.0.0.1:7411"),
+        ]
+        for environment, address in cases:
+            with mock.patch.dict(os.environ, environment, clear=True):
+                self.assertEqual(Agent().address, address)
+
+    def test_what_is_no_address_is_refused(self):
+        for address in ("127.0.0.1:7411", "https://localhost:1", "http://"):
+            with self.assertRaises(ValueError, msg=address):
+                Agent(address)
+
+    def test_a_unix_socket_serves_the_same(self):
+        agent = FakeAgent()
+        self.addCleanup(agent.kill)
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder, "agent.sock"))
+            with socketserver.ThreadingUnixStreamServer(path, _UnixHandler) as server:
+                server.agent, server.daemon_threads = agent, True
+                threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+                with leasehold.Worker(f"unix:{path}") as worker, worker.job("a"):
+                    self.assertEqual(agent.jobs, {"a"})
+                server.shutdown()
+
+    def test_a_connection_never_reaches_another_process(self):
+        agent = FakeAgent()
+        self.addCleanup(agent.kill)
+        connection = Agent(agent.address).connect()
+        self.addCleanup(connection.close)
+        self.assertEqual(read_lease(connection).worker, "w1")
+        agent.kill()
+        agent.revive()
+        for _ in range(2):
+            with self.assertRaises(OSError):
+                read_lease(connection)
+
+
+class _UnixHandler(_Handler):
+    # Nagle's algorithm is TCP's.
+    disable_nagle_algorithm = False
+
+    def address_string(self):
+        return "unix"
+
+
+class Messages(unittest.TestCase):
+    def test_a_lease_is_read_as_the_agent_writes_it(self):
+        lease = Lease.from_json(
+            {
+                "version": 7,
+                "pool": {"size": 3, "token": "8.17", "running": 1, "valid_for_ms": 9120},
+                "streams": [
+                    {"set": "cars", "stream": "cars:new", "token": "8.18", "state": "held"},
+                    {"set": "cars", "stream": "cars:sold", "state": "borrowed"},
+                ],
+                "draining": False,
+                "connected": True,
+                "of_tomorrow": {},
+            }
+        )
+        self.assertEqual((lease.pool.size, lease.pool.valid_for_ms), (3, 9120))
+        self.assertEqual(lease.streams[0].state, StreamLeaseState.HELD)
+        self.assertIsNone(lease.streams[0].valid_for_ms)
+        # A state of tomorrow is no permission.
+        self.assertEqual(lease.streams[1].state, StreamLeaseState.UNSPECIFIED)
+        self.assertEqual((lease.connected, lease.worker), (True, ""))
+
+    def test_reasons_are_the_words_of_the_api(self):
+        self.assertEqual(RefusalReason("no_slot"), RefusalReason.NO_SLOT)
+
+
+if __name__ == "__main__":
+    unittest.main()

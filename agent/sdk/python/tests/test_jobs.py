@@ -1,0 +1,155 @@
+"""Jobs: slots that are asked for, ends that are told, and agents that come and go meanwhile."""
+
+import threading
+import unittest
+
+import leasehold
+
+from .fake_agent import FakeAgent, eventually
+
+
+class Jobs(unittest.TestCase):
+    def setUp(self):
+        self.agent = FakeAgent(pool=1)
+        self.addCleanup(self.agent.kill)
+        self.worker = leasehold.Worker(self.agent.address)
+        self.addCleanup(self.worker.close, 0)
+
+    def test_a_block_is_a_job(self):
+        with self.worker.job("build/1 ä") as job:
+            self.assertEqual((job.id, job.token), ("build/1 ä", "1.1"))
+            self.assertEqual(self.agent.jobs, {"build/1 ä"})
+        eventually("the end", lambda: not self.agent.jobs)
+
+    def test_the_start_is_told_before_anything_is_asked(self):
+        self.worker.job("a").end()
+        paths = [path.split("?")[0] for _, path, _ in self.agent.calls]
+        self.assertEqual(paths[0], "/v1/start")
+        self.assertLess(paths.index("/v1/start"), paths.index("/v1/jobs/a"))
+
+    def test_a_failing_job_ends_too(self):
+        with self.assertRaises(ZeroDivisionError), self.worker.job("a"):
+            1 / 0
+        eventually("the end", lambda: not self.agent.jobs)
+
+    def test_a_job_waits_for_a_slot(self):
+        first = self.worker.job("a")
+        began = threading.Event()
+        second = threading.Thread(target=lambda: (self.worker.job("b"), began.set()))
+        second.start()
+        eventually("the question", lambda: self.agent.called("PUT", "/v1/jobs/b"))
+        self.assertFalse(began.is_set())
+        first.end()
+        second.join()
+        self.assertEqual(self.agent.jobs, {"b"})
+
+    def test_no_slot_in_time_is_refused_and_leaves_none_taken(self):
+        with self.worker.job("a"):
+            with self.assertRaises(leasehold.Refused) as refused:
+                self.worker.job("b", wait=0.05)
+            self.assertEqual(refused.exception.reason, "no_slot")
+            self.assertEqual(self.agent.jobs, {"a"})
+
+    def test_an_id_that_makes_no_sense_is_refused_at_once(self):
+        with self.assertRaises(leasehold.Refused) as refused:
+            self.worker.job("a\nb")
+        self.assertEqual(refused.exception.reason, "invalid")
+
+    def test_an_id_runs_once(self):
+        with self.worker.job("a"), self.assertRaises(ValueError):
+            self.worker.job("a")
+        # Its end is heard before it begins again: it does not end the second run.
+        with self.worker.job("a"):
+            self.assertEqual(self.agent.jobs, {"a"})
+            self.assertEqual(len(self.agent.called("DELETE", "/v1/jobs/a")), 1)
+
+    def test_a_drain_ends_the_loop(self):
+        done = []
+        for job in self.worker.jobs():
+            done.append(job.id)
+            if len(done) == 3:
+                self.assertEqual(self.worker.drain(), 1)
+        self.assertEqual(len(set(done)), 3)
+        with self.assertRaises(leasehold.Draining):
+            self.worker.job()
+        eventually("the last end", lambda: not self.agent.jobs)
+
+    def test_an_end_is_told_once_the_agent_is_back(self):
+        job = self.worker.job("a")
+        self.agent.kill()
+        job.end()
+        self.agent.revive()
+        eventually("the end", lambda: not self.agent.jobs)
+        with self.worker.job("b"):
+            self.assertEqual(self.agent.jobs, {"b"})
+
+    def test_an_agent_that_remembers_counts_no_job_twice(self):
+        self.agent.pool = 2
+        first, _second = self.worker.job("a"), self.worker.job("b")
+        self.agent.kill()
+        self.agent.revive()
+        starts = eventually("the word", lambda: self.agent.called("POST", "/v1/start")[2:])
+        self.assertEqual(starts[0][2]["running"], 2)
+        self.assertEqual((self.agent.jobs, self.agent.unnamed), ({"a", "b"}, 0))
+        first.end()
+        eventually("the end", lambda: self.agent.jobs == {"b"})
+
+    def test_an_agent_without_memory_is_told_how_many_run_and_as_they_end(self):
+        self.agent.pool = 3
+        first, second = self.worker.job("a"), self.worker.job("b")
+        self.agent.kill()
+        self.agent.forget()
+        self.agent.revive()
+        eventually("the word", lambda: self.agent.unnamed == 2)
+        # A job that this agent knows the id of is no part of that number.
+        third = self.worker.job("c")
+        first.end()
+        eventually("one fewer", lambda: self.agent.unnamed == 1)
+        third.end()
+        eventually("its end", lambda: not self.agent.jobs)
+        self.assertEqual(self.agent.unnamed, 1)
+        second.end()
+        eventually("none", lambda: self.agent.unnamed == 0)
+
+    def test_a_job_that_waits_while_the_agent_dies_is_asked_for_again(self):
+        first = self.worker.job("a")
+        began = []
+        second = threading.Thread(target=lambda: began.append(self.worker.job("b")))
+        second.start()
+        eventually("the question", lambda: self.agent.called("PUT", "/v1/jobs/b"))
+        self.agent.kill()
+        self.agent.forget()
+        self.agent.revive()
+        eventually("the word", lambda: self.agent.unnamed == 1)
+        self.assertEqual(began, [], "a slot that waits is no job that runs")
+        first.end()
+        second.join()
+        self.assertEqual((self.agent.jobs, self.agent.unnamed), ({"b"}, 0))
+
+    def test_an_agent_that_is_not_there_is_unreachable_in_time(self):
+        self.agent.kill()
+        with self.assertRaises(leasehold.Unreachable):
+            self.worker.job(wait=0.05)
+        self.agent.revive()
+
+    def test_another_process_of_the_worker_says_no_start(self):
+        agent = FakeAgent()
+        agent.start_id = "told by the worker's first process"
+        self.addCleanup(agent.kill)
+        with leasehold.Worker(agent.address, start=False) as helper, helper.job("of a helper"):
+            self.assertEqual(agent.jobs, {"of a helper"})
+        self.assertEqual(agent.called("POST", "/v1/start"), [])
+
+    def test_closing_ends_the_loops_and_tells_what_is_owed(self):
+        job = self.worker.job("a")
+        loop = threading.Thread(target=lambda: list(self.worker.jobs()))
+        loop.start()
+        job.end()
+        self.worker.close()
+        loop.join()
+        with self.assertRaises(leasehold.Closed):
+            self.worker.job()
+
+
+if __name__ == "__main__":
+    unittest.main()

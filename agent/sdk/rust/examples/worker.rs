@@ -1,0 +1,184 @@
+//! A worker with the SDK: jobs, streams, and a sink that refuses whoever has been replaced.
+//!
+//!     leasehold-agent run ... -- target/debug/examples/worker FOLDER
+//!
+//! It writes what it did, and when, to FOLDER/journal/WORKER.jsonl, and a record every few
+//! milliseconds to FOLDER/sink/STREAM.jsonl while it owns that stream. While FOLDER/hold exists no
+//! job ends. SIGTERM drains it, and it ends when nothing is left.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use leasehold::{Stream, Token, Worker};
+use rustix::fs::FlockOperation;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Jobs at once, where the pool allows as many.
+const TASKS: usize = 4;
+const STEP: Duration = Duration::from_millis(20);
+/// No line of a sink is longer.
+const LINE_BYTES_MAX: u64 = 4096;
+
+/// Where this worker writes, and as whom.
+struct Place {
+    folder: PathBuf,
+    worker: String,
+    journal: File,
+}
+
+impl Place {
+    fn open(folder: &Path) -> anyhow::Result<Self> {
+        let worker = std::env::var("LEASEHOLD_WORKER").unwrap_or_else(|_| "worker".into());
+        for name in ["journal", "sink"] {
+            std::fs::create_dir_all(folder.join(name))?;
+        }
+        let path = folder.join("journal").join(format!("{worker}.jsonl"));
+        let journal = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self { folder: folder.into(), worker, journal })
+    }
+
+    /// Writes what this worker did; one write a line.
+    fn note(&self, event: &str, at_ns: u64, fields: Value) -> anyhow::Result<()> {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
+        let mut line = json!({
+            "event": event, "at_ns": at_ns, "wall_us": u64::try_from(wall)?, "worker": self.worker,
+        });
+        if let (Some(line), Value::Object(fields)) = (line.as_object_mut(), fields) {
+            line.extend(fields);
+        }
+        (&self.journal).write_all(format!("{line}\n").as_bytes()).context("the journal")
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let part = |number: i64| u64::try_from(number).expect("the time since the boot");
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
+/// A stream's file. It keeps the highest token that it has seen, and refuses lower ones.
+struct Sink {
+    file: File,
+    token: Token,
+    last_ns: u64,
+}
+
+impl Sink {
+    fn open(place: &Place, stream: &Stream) -> anyhow::Result<Self> {
+        let name = stream.name().replace(':', "%3A");
+        let path = place.folder.join("sink").join(format!("{name}.jsonl"));
+        let file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        Ok(Self { file, token: stream.token(), last_ns: now_ns() })
+    }
+
+    /// Adds the next record.
+    fn append(&mut self, place: &Place) -> anyhow::Result<()> {
+        rustix::fs::flock(&self.file, FlockOperation::LockExclusive)?;
+        let appended = self.append_alone(place);
+        rustix::fs::flock(&self.file, FlockOperation::Unlock)?;
+        appended
+    }
+
+    fn append_alone(&mut self, place: &Place) -> anyhow::Result<()> {
+        let size = self.file.metadata()?.len();
+        self.file.seek(SeekFrom::Start(size.saturating_sub(LINE_BYTES_MAX)))?;
+        let mut tail = String::new();
+        self.file.read_to_string(&mut tail)?;
+        let last = match tail.lines().last() {
+            Some(line) => serde_json::from_str(line)?,
+            None => json!({"token": "0.0", "record": 0}),
+        };
+        let highest: Token = last["token"].as_str().context("a token")?.parse()?;
+        if self.token < highest {
+            bail!("fenced: token {} is older than {highest}", self.token);
+        }
+        let record = last["record"].as_u64().context("a record's number")? + 1;
+        self.last_ns = now_ns();
+        let line = json!({
+            "token": self.token.to_string(), "record": record, "worker": place.worker,
+            "at_ns": self.last_ns, "text": format!("record {record}"),
+        });
+        self.file.write_all(format!("{line}\n").as_bytes()).context("the sink")
+    }
+}
+
+/// One job after another, until the worker drains.
+async fn run_jobs(worker: Worker, place: Arc<Place>) -> anyhow::Result<()> {
+    while let Some(job) = worker.next_job().await {
+        let token = job.token().to_string();
+        place.note("job_start", now_ns(), json!({"job": job.id(), "token": token}))?;
+        tokio::time::sleep(5 * STEP).await;
+        while place.folder.join("hold").exists() {
+            tokio::time::sleep(STEP).await;
+        }
+        place.note("job_end", now_ns(), json!({"job": job.id()}))?;
+    }
+    Ok(())
+}
+
+/// Writes to the sink for as long as the stream is this worker's.
+async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
+    let (set, name, token) = (stream.set(), stream.name(), stream.token().to_string());
+    let lease = json!({"set": set, "stream": name, "token": token});
+    place.note("own_start", now_ns(), lease.clone())?;
+    let mut sink = Sink::open(&place, &stream)?;
+    let written = async {
+        loop {
+            tokio::select! {
+                () = stream.stopping() => return "revoked".to_owned(),
+                () = tokio::time::sleep(STEP) => {}
+            }
+            if stream.is_valid()
+                && let Err(error) = sink.append(&place)
+            {
+                return error.to_string();
+            }
+        }
+    };
+    let mut why = written.await;
+    if !stream.is_valid() {
+        why = "lost".into();
+    }
+    // Of a stream that is over this task may hear late; it wrote nothing after that moment.
+    let at_ns = if why == "revoked" { now_ns() } else { sink.last_ns };
+    let mut end = lease;
+    end["why"] = why.into();
+    place.note("own_end", at_ns, end)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let folder = std::env::args_os().nth(1).context("usage: worker FOLDER")?;
+    let place = Arc::new(Place::open(Path::new(&folder))?);
+    let worker = Worker::connect().await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let drained = worker.clone();
+    tokio::spawn(async move {
+        terminate.recv().await;
+        drained.drain().await
+    });
+    let jobs: Vec<_> =
+        (0..TASKS).map(|_| tokio::spawn(run_jobs(worker.clone(), place.clone()))).collect();
+    let consumed = place.clone();
+    worker
+        .run_streams(move |stream| {
+            let consuming = consume(stream, consumed.clone());
+            async move {
+                if let Err(error) = consuming.await {
+                    eprintln!("a stream: {error:#}");
+                }
+            }
+        })
+        .await;
+    for job in jobs {
+        job.await??;
+    }
+    worker.close().await;
+    Ok(())
+}

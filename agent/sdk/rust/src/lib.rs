@@ -1,0 +1,35 @@
+//! Leases for workers: how many jobs may run, and which streams this worker owns.
+//!
+//! ```no_run
+//! # async fn build(_: &str) {}
+//! # async fn consume(_: leasehold::Stream) {}
+//! # async fn example() -> Result<(), leasehold::Error> {
+//! let worker = leasehold::Worker::connect().await?;
+//! let job = worker.job("build-42").await?; // waits for a slot
+//! build(job.id()).await;
+//! drop(job); // ended: the agent is told until it answers
+//!
+//! worker.run_streams(consume).await; // a task each, until the worker drains
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What holds however often the agent restarts: a job runs only after a yes, an end and a release
+//! are told until they are answered, a stream is handed out once a token, and it is lost, by this
+//! process's own clock, before its lease ends.
+
+mod address;
+mod clock;
+mod error;
+mod job;
+mod keeper;
+mod link;
+mod state;
+mod stream;
+mod worker;
+
+pub use error::Error;
+pub use job::Job;
+pub use leasehold_types::Token;
+pub use stream::{Stream, Streams};
+pub use worker::{Options, Worker};

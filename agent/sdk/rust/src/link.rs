@@ -1,0 +1,169 @@
+//! The link to the agent: it follows the lease, and is made again whenever it breaks.
+//!
+//! Invariant: one connection is one process of the agent's, an *era*. Whoever asks over it does so
+//! after that process has been told of this start and of the jobs that run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_proto::worker::v1 as wire;
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use tonic::{Response, Status};
+
+use crate::address::Address;
+use crate::clock;
+use crate::error::Error;
+use crate::state::{Client, Shared};
+
+/// Between two attempts to reach the agent.
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long an answer may take beyond what the question allows it.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The answer to a question that lets the agent wait for so long.
+pub(crate) async fn answer<T>(
+    asked: impl Future<Output = Result<Response<T>, Status>>,
+    wait: Duration,
+) -> Result<T, Error> {
+    let answered = tokio::time::timeout(wait.saturating_add(ANSWER), asked).await;
+    Ok(answered.map_err(|_| Error::lost("it does not answer"))??.into_inner())
+}
+
+/// The link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) address: Address,
+    /// None where another process of the worker says that it starts.
+    pub(crate) start_id: Option<String>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Link {
+    /// Follows the lease until it is dropped.
+    pub(crate) async fn follow_always(self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let Err(error) = self.follow().await;
+            let was_up = self.shared.change(|state| state.client.take().is_some());
+            if was_up {
+                tracing::warn!(%error, "the link to the agent is lost");
+                pause = PAUSE_MIN;
+            } else {
+                tracing::debug!(%error, "no link to the agent");
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn follow(&self) -> Result<std::convert::Infallible, Error> {
+        let channel = self.address.connect().await?;
+        let mut client = Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let running = self.shared.change(|state| state.begin_era());
+        // It may be another process than before, with or without a memory: this is right for both.
+        self.say_start(&mut client, running).await?;
+        let asked = clock::now();
+        let mut leases =
+            answer(client.watch_lease(wire::WatchLeaseRequest {}), Duration::ZERO).await?;
+        while let Some(wire::WatchLeaseResponse { lease }) = leases.message().await? {
+            let lease = lease.ok_or_else(|| Error::lost("it sent no lease"))?;
+            self.shared.change(|state| {
+                state.obey(&lease, asked);
+                if state.client.is_none() {
+                    tracing::info!(era = state.era, "linked to the agent");
+                    state.client = Some(client.clone());
+                }
+            });
+        }
+        Err(Error::lost("it has ended the watch"))
+    }
+
+    async fn say_start(&self, client: &mut Client, running: u32) -> Result<(), Error> {
+        let Some(start_id) = self.start_id.clone() else { return Ok(()) };
+        let request = wire::StartWorkerRequest { start_id, running };
+        answer(client.start_worker(request), Duration::ZERO).await?;
+        Ok(())
+    }
+}
+
+/// Tells the agent what is owed to it, until it has answered to all of that.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    pub(crate) start_id: Option<String>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Teller {
+    /// Tells until it is dropped.
+    pub(crate) async fn tell_always(self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let (era, client) = self.owing().await;
+            match self.tell_all(era, client).await {
+                Ok(()) => pause = PAUSE_MIN,
+                Err(error) => {
+                    tracing::debug!(%error, "an end or a release was not heard");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    async fn owing(&self) -> (u64, Client) {
+        let owing = self.shared.until(|state| {
+            let client = state.client.clone()?;
+            (state.owes() || state.fewer_unnamed).then_some((state.era, client))
+        });
+        owing.await
+    }
+
+    async fn tell_all(&self, era: u64, mut client: Client) -> Result<(), Error> {
+        let (ended, released) = {
+            let state = self.shared.look();
+            (state.ended.clone(), state.released.clone())
+        };
+        for job_id in ended {
+            let request = wire::EndJobRequest { job_id: job_id.clone() };
+            heard(answer(client.end_job(request), Duration::ZERO).await, &["invalid"])?;
+            self.shared.change(|state| state.end_heard(&job_id, era));
+        }
+        for (key, token) in released {
+            let (set, stream) = key.clone();
+            let request = wire::ReleaseStreamRequest { set, stream, token: token.to_string() };
+            // What is not held any more needs no release.
+            let over = ["not_held", "invalid"];
+            heard(answer(client.release_stream(request), Duration::ZERO).await, &over)?;
+            self.shared.change(|state| state.released.remove(&(key, token)));
+        }
+        self.tell_fewer(era, client).await
+    }
+
+    /// Over the era's own connection: another process may know less than this one does.
+    async fn tell_fewer(&self, era: u64, mut client: Client) -> Result<(), Error> {
+        let left = {
+            let state = self.shared.look();
+            (state.era == era && state.fewer_unnamed).then(|| state.unnamed_left())
+        };
+        let Some(running) = left else { return Ok(()) };
+        if let Some(start_id) = self.start_id.clone() {
+            let request = wire::StartWorkerRequest { start_id, running };
+            answer(client.start_worker(request), Duration::ZERO).await?;
+        }
+        self.shared.change(|state| {
+            if state.era == era && state.unnamed_left() == running {
+                state.fewer_unnamed = false;
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Whether the agent has heard: its yes, or one of these noes.
+fn heard<T>(answered: Result<T, Error>, over: &[&str]) -> Result<(), Error> {
+    match answered {
+        Err(error) if !over.contains(&error.reason()) => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,134 @@
+//! What is handed out, given back and told, lease by lease.
+
+use super::*;
+
+/// A lease that lists streams of the set `cars`: name, token, `held` or `revoked`, milliseconds.
+fn lease(streams: &[(&str, &str, &str, Option<u64>)]) -> wire::Lease {
+    let listed = streams.iter().map(|(stream, token, state, valid_for_ms)| wire::StreamLease {
+        set: "cars".into(),
+        stream: (*stream).into(),
+        token: (*token).into(),
+        state: match *state {
+            "held" => wire::StreamLeaseState::Held.into(),
+            "revoked" => wire::StreamLeaseState::Revoked.into(),
+            _ => 99,
+        },
+        valid_for_ms: *valid_for_ms,
+        release_within_ms: None,
+    });
+    wire::Lease { streams: listed.collect(), ..wire::Lease::default() }
+}
+
+fn consuming() -> State {
+    let mut state = State { spare_max: Duration::from_secs(1), ..State::default() };
+    state.consume();
+    state
+}
+
+fn key(stream: &str) -> Key {
+    ("cars".into(), stream.into())
+}
+
+fn token(text: &str) -> Token {
+    text.parse().expect("a token")
+}
+
+/// What can be taken now: `STREAM TOKEN`.
+fn takes(state: &mut State) -> Vec<String> {
+    let taken = std::iter::from_fn(|| state.take());
+    taken.map(|((_, stream), token, _)| format!("{stream} {token}")).collect()
+}
+
+#[test]
+fn a_token_is_handed_out_once() {
+    let mut state = consuming();
+    let held = lease(&[("new", "8.9", "held", None)]);
+    state.obey(&held, clock::now());
+    assert_eq!(takes(&mut state), ["new 8.9"]);
+    state.release(&key("new"), token("8.9"));
+    // What was on its way lists it once more.
+    state.obey(&held, clock::now());
+    assert_eq!(takes(&mut state), Vec::<String>::new());
+    state.obey(&lease(&[("new", "8.10", "held", None)]), clock::now());
+    assert_eq!(takes(&mut state), ["new 8.10"]);
+    assert_eq!(state.released, BTreeSet::from([(key("new"), token("8.9"))]));
+}
+
+#[test]
+fn the_next_owner_comes_after_the_last_has_let_go() {
+    let mut state = consuming();
+    state.obey(&lease(&[("new", "8.1", "held", None)]), clock::now());
+    let (_, _, last) = state.take().expect("it is held");
+    state.obey(&lease(&[("new", "8.2", "held", None)]), clock::now());
+    assert!(last.borrow().is_lost(), "it was granted anew");
+    assert_eq!(takes(&mut state), Vec::<String>::new());
+    state.release(&key("new"), token("8.1"));
+    assert_eq!(takes(&mut state), ["new 8.2"]);
+}
+
+#[test]
+fn what_nobody_took_is_given_back_when_it_is_asked_for() {
+    let mut state = State::default();
+    let revoked = lease(&[("new", "8.1", "revoked", None)]);
+    state.obey(&revoked, clock::now());
+    assert!(state.released.is_empty(), "nobody consumes streams here: they are another process's");
+    state.consume();
+    assert_eq!(state.released, BTreeSet::from([(key("new"), token("8.1"))]));
+    assert_eq!(takes(&mut state), Vec::<String>::new());
+}
+
+#[test]
+fn a_state_of_tomorrow_is_no_permission() {
+    let mut state = consuming();
+    state.obey(&lease(&[("new", "8.1", "borrowed", None)]), clock::now());
+    assert_eq!(takes(&mut state), Vec::<String>::new());
+}
+
+#[test]
+fn a_stream_is_lost_before_its_lease_ends_counted_from_the_question() {
+    let mut state = consuming();
+    let asked = clock::now();
+    state.obey(&lease(&[("new", "8.1", "held", Some(600_000))]), asked);
+    let (_, _, standing) = state.take().expect("it is held");
+    let lease_end = asked + Duration::from_secs(600);
+    let left = state.keep_time(asked).expect("it ends by time");
+    assert!(asked + left < lease_end && lease_end.since(asked + left) <= Duration::from_secs(1));
+    assert!(!standing.borrow().is_lost());
+    assert_eq!(state.keep_time(asked + left), None);
+    assert!(standing.borrow().is_lost());
+    // The agent may still list it: what is lost stays lost.
+    state.obey(&lease(&[("new", "8.1", "held", Some(900_000))]), asked);
+    assert!(standing.borrow().is_lost());
+    assert_eq!(takes(&mut state), Vec::<String>::new());
+}
+
+#[test]
+fn a_lease_that_is_over_is_not_handed_out_until_it_is_renewed() {
+    let mut state = consuming();
+    state.obey(&lease(&[("new", "8.1", "held", Some(0))]), clock::now());
+    assert_eq!(takes(&mut state), Vec::<String>::new());
+    state.obey(&lease(&[("new", "8.1", "held", Some(60_000))]), clock::now());
+    assert_eq!(takes(&mut state), ["new 8.1"]);
+}
+
+#[test]
+fn an_agent_without_memory_hears_of_fewer_jobs_as_those_of_before_end() {
+    let running = ["a", "b"].map(str::to_owned).into();
+    let mut state = State { running, ..State::default() };
+    assert_eq!(state.begin_era(), 2);
+    state.running.insert("c".into());
+    state.end("c");
+    state.end_heard("c", 1);
+    assert!(!state.fewer_unnamed, "it knows the id of c");
+    state.end("a");
+    state.end_heard("a", 1);
+    assert!(state.fewer_unnamed);
+    assert_eq!(state.unnamed_left(), 1);
+    // What the process before has heard, its successor may not know.
+    assert_eq!(state.begin_era(), 1);
+    state.end("b");
+    state.end_heard("b", 1);
+    assert!(state.ended.contains("b"));
+    state.end_heard("b", 2);
+    assert_eq!((state.ended.len(), state.unnamed_left()), (0, 0));
+}

@@ -1,0 +1,122 @@
+//! The SDKs against real agents and a real coordinator: the same example worker in each language,
+//! judged by what it wrote down and what its sink holds.
+
+#[path = "sdk/fleet.rs"]
+mod fleet;
+
+use fleet::{Fleet, Language};
+use rustix::process::Signal;
+use tests::process::eventually;
+
+/// A test for each language.
+macro_rules! in_each_language {
+    ($($test:ident),+ $(,)?) => {
+        mod python {
+            $(#[test]
+            fn $test() {
+                if let Some(fleet) = super::Fleet::start(super::Language::Python) {
+                    super::$test(fleet);
+                }
+            })+
+        }
+        mod rust {
+            $(#[test]
+            fn $test() {
+                let fleet = super::Fleet::start(super::Language::Rust);
+                super::$test(fleet.expect("it is built with the tests"));
+            })+
+        }
+    };
+}
+
+in_each_language!(
+    an_agent_that_is_killed_ends_no_job_and_loses_no_slot,
+    an_agent_that_lost_its_memory_is_told_what_runs,
+    streams_stop_before_their_leases_end,
+    streams_of_a_silent_agent_stop_before_another_worker_owns_them,
+    a_worker_that_was_stopped_spoils_nothing_when_it_wakes,
+    a_drain_ends_the_loops,
+);
+
+fn an_agent_that_is_killed_ends_no_job_and_loses_no_slot(mut fleet: Fleet) {
+    fleet.hold_jobs();
+    let held = fleet.eventually_running(0, 2);
+    fleet.agents[0].process.kill();
+    fleet.restart_agent(0);
+    eventually("the successor to claim both jobs", || {
+        let lease = fleet.lease(0)?;
+        (lease["connected"] == true && lease["pool"]["running"] == 2).then_some(())
+    });
+    assert_eq!(fleet.running(0), held, "no job ended or began");
+    fleet.let_jobs_end();
+    fleet.eventually_done(&held);
+    fleet.hold_jobs();
+    fleet.eventually_running(0, 2);
+    fleet.let_jobs_end();
+    fleet.judge();
+}
+
+fn an_agent_that_lost_its_memory_is_told_what_runs(mut fleet: Fleet) {
+    fleet.hold_jobs();
+    let held = fleet.eventually_running(0, 2);
+    fleet.agents[0].process.kill();
+    std::fs::remove_dir_all(fleet.coordinator.folder().join("state-w-0")).expect("its journal");
+    fleet.restart_agent(0);
+    eventually("the successor to hear of both jobs", || {
+        (fleet.lease(0)?["pool"]["running"] == 2).then_some(())
+    });
+    assert_eq!(fleet.running(0), held, "no job ended or began");
+    fleet.let_jobs_end();
+    fleet.eventually_done(&held);
+    // Both slots come back, and both are used.
+    fleet.hold_jobs();
+    fleet.eventually_running(0, 2);
+    fleet.let_jobs_end();
+    fleet.judge();
+}
+
+fn streams_stop_before_their_leases_end(mut fleet: Fleet) {
+    fleet.coordinator.process.signal(Signal::STOP);
+    let ends = fleet.follow_leases_to_their_ends();
+    assert_eq!(ends.len(), 4, "{ends:?}");
+    for write in fleet.writes() {
+        if let Some(end_ns) = ends.get(&write.token) {
+            assert!(write.at_ns < *end_ns, "{write:?} is later than the lease's end at {end_ns}");
+        }
+    }
+    fleet.coordinator.process.signal(Signal::CONT);
+    fleet.eventually_owned(4);
+    fleet.judge();
+}
+
+fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fleet) {
+    fleet.agents[0].process.signal(Signal::STOP);
+    eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
+    assert_eq!(fleet.owned_by(0), 0, "its worker has let go by its own clock");
+    fleet.agents[0].process.signal(Signal::CONT);
+    eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
+    fleet.judge();
+}
+
+fn a_worker_that_was_stopped_spoils_nothing_when_it_wakes(mut fleet: Fleet) {
+    fleet.agents[0].process.signal(Signal::STOP);
+    fleet.workers[0].signal(Signal::STOP);
+    eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
+    fleet.workers[0].signal(Signal::CONT);
+    fleet.agents[0].process.signal(Signal::CONT);
+    eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
+    fleet.judge();
+}
+
+fn a_drain_ends_the_loops(mut fleet: Fleet) {
+    // As Kubernetes does: by the agent.
+    fleet.drain(0);
+    assert!(fleet.workers[0].wait().success(), "{}", fleet.workers[0].log());
+    eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
+    // As somebody at a terminal does: by the worker.
+    fleet.workers[1].signal(Signal::TERM);
+    assert!(fleet.workers[1].wait().success(), "{}", fleet.workers[1].log());
+    assert_eq!((fleet.owned_by(0), fleet.owned_by(1)), (0, 0));
+    assert!(fleet.running(0).is_empty() && fleet.running(1).is_empty());
+    fleet.judge();
+}
