@@ -208,7 +208,7 @@ fn write_lists(folder: &Path) {
 }
 
 #[test]
-fn every_flag_of_the_command_line_is_documented_and_no_other() {
+fn every_flag_of_the_command_line_is_documented() {
     let documented = flags(&read("docs/CLI.md"));
     let there = flags_of("leasehold", &["inject", "uninject"]);
     let missing: Vec<_> = there.difference(&documented).collect();

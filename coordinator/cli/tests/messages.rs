@@ -1,4 +1,5 @@
-//! What the program says where something is wrong or will surprise, and that it then writes nothing.
+//! What the program says where something will surprise, and where something is wrong: then it
+//! writes nothing.
 
 mod shared;
 

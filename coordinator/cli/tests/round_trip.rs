@@ -202,3 +202,92 @@ fn several_files_become_one_stream() {
     assert_eq!(said(&all), each);
     assert_eq!(output(&INJECT, &all), all, "one stream is a fixed point too");
 }
+
+/// Ways to write that few people use: explicit keys, tags and anchors everywhere, lists that are
+/// both of one thing and of another, comments where none are expected.
+const ODD: [&str; 5] = [
+    r##"? kind
+: Deployment
+? spec
+: ? template
+  : ? spec
+    : ? containers
+      : - ? name
+          : w
+          ? env
+          : [ ]   # nothing
+"##,
+    r##"--- !!map &root
+kind: Pod
+&k metadata: &m !!map
+  !!str name: "p"
+spec: !!map {containers: !!seq [!!map {name: w, env: [ {name: a, value: b} # c
+   ,
+   ] # d
+   }]}
+"##,
+    r##"kind: Pod
+metadata: {name: "p", annotations: {a: b,
+  # comment
+  }}
+spec:
+  containers: &c
+    - &w
+      name: w
+      command: [a]
+      args:
+        - |2-
+            indented
+           less
+        - >+
+          folded
+
+          more
+
+    -   name: x
+        tty: true
+  initContainers: *c
+"##,
+    r##"{kind: Pod, spec: {containers: [{name: a, lifecycle: {preStop: {exec: {command: [sh,
+  "-c",
+  bye]}}}, ? env : [{name: x}]}]}}
+"##,
+    r##"kind: Pod
+spec: {containers: [name: a]}
+---
+kind: Pod
+spec:
+  containers:
+  - name: a
+    env:
+    - name: x
+      value: "multi
+        line"
+    - {name: y, value: 'it''s
+        two'}
+  volumes:
+  - name: v
+    configMap: {name: x}
+# final comment
+  # indented
+...
+# after
+"##,
+];
+
+#[test]
+fn what_is_written_oddly_says_the_same_afterwards() {
+    for before in ODD {
+        let once = output(&INJECT, before.as_bytes());
+        assert!(said(&once) != said(before.as_bytes()), "{before}");
+        let other = output(&["inject", "-f", "-", "--image", "x:2"], &once);
+        for injected in [once, other] {
+            assert_eq!(said(&output(&UNINJECT, &injected)), said(before.as_bytes()), "{before}");
+        }
+    }
+    // A text that ends with its file has no line end, and gets none. (This test's reader would give
+    // it one; kubectl's does not.)
+    let unended = "kind: Pod\nspec:\n  containers:\n  - name: a\n    image: |\n      x";
+    let once = String::from_utf8(output(&INJECT, unended.as_bytes())).expect("UTF-8");
+    assert!(once.contains("image: |-\n"), "{once}");
+}

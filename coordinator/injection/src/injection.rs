@@ -47,7 +47,8 @@ pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
     apply(&edits, &mut bare);
     let mut warnings = Vec::new();
     let config = annotations::read(&bare, with)?;
-    let (fresh, added) = build(&bare, &config, with, &mut warnings)?;
+    let cluster = cluster(pod, with)?;
+    let (fresh, added) = build(&bare, &config, with, &cluster, &mut warnings)?;
     warnings::all(&bare, &config, with, &mut warnings);
     ports_taken(&bare, &config, &mut warnings);
     match status {
@@ -83,10 +84,10 @@ fn build(
     bare: &Value,
     config: &Config,
     with: &Sidecar,
+    cluster: &str,
     warnings: &mut Vec<String>,
 ) -> Result<(crate::digest::Digest, Vec<Edit>), Refusal> {
     check_names(bare)?;
-    let cluster = cluster(bare, with)?;
     let worker = Worker::find(bare, config)?;
     let mut draft = Draft::new(bare);
     let mut status = Status::new(&config.image, &worker.name);
@@ -97,17 +98,17 @@ fn build(
     let labels = keys(&["metadata", "labels"]);
     if label(bare, CLUSTER)?.is_none() {
         draft.want_map(&labels)?;
-        draft.insert(below(&labels, CLUSTER), cluster.as_str().into());
+        draft.insert(below(&labels, CLUSTER), cluster.into());
         status.label = true;
     }
     let first = keys(&["spec", "initContainers"]);
     draft.want_list(&first)?;
     let more = travis::agent_variables(config, worker.own(bare)?);
-    let sidecar = container::sidecar(config, with, &cluster, more);
+    let sidecar = container::sidecar(config, with, cluster, more);
     status.digest.add(&sidecar);
     draft.insert(below(&first, 0), sidecar);
 
-    worker.environment(&mut draft, &mut status, config, &cluster, warnings)?;
+    worker.environment(&mut draft, &mut status, config, cluster, warnings)?;
     worker.hook(&mut draft, &mut status, warnings)?;
     worker.mount(&mut draft, &mut status)?;
 
@@ -152,9 +153,9 @@ fn check_names(bare: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// The WorkerCluster's name: the label's, or the one that is given.
-fn cluster(bare: &Value, with: &Sidecar) -> Result<String, Refusal> {
-    let labelled = text_at(bare, &below(&keys(&["metadata", "labels"]), CLUSTER))?;
+/// The WorkerCluster's name: the label's, an injection's too, or the one that is given.
+fn cluster(pod: &Value, with: &Sidecar) -> Result<String, Refusal> {
+    let labelled = text_at(pod, &below(&keys(&["metadata", "labels"]), CLUSTER))?;
     let name = labelled.or(with.cluster.as_deref()).ok_or(Refusal::NoCluster)?;
     ClusterName::new(name).map_err(|why| Refusal::Cluster(why.to_string()))?;
     match name.len() <= LABEL_CHARS_MAX && !name.contains('/') {

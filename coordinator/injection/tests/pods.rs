@@ -321,6 +321,21 @@ fn other_settings_are_injected_anew_and_leave_no_trace_of_the_old() {
 }
 
 #[test]
+fn a_pod_that_is_injected_keeps_its_cluster() {
+    let pod = json!({ "spec": { "containers": [{ "name": "w" }] } });
+    let (out, _) = check(&pod, &settings());
+    for cluster in [None, Some("another".to_owned())] {
+        let mut with = settings();
+        with.cluster = cluster;
+        assert_eq!(inject(&out, &with).expect("the label says it").edits, []);
+        with.image = "newer".into();
+        let anew = after(&inject(&out, &with).expect("the label says it").edits, &out);
+        assert_eq!(anew["metadata"]["labels"]["leasehold.dev/cluster"], "builds");
+        assert_eq!(after(&uninject(&anew).expect("it can be"), &anew), pod);
+    }
+}
+
+#[test]
 fn what_the_api_server_adds_changes_nothing() {
     let pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "w" }] } });
     let (mut out, _) = check(&pod, &settings());

@@ -125,6 +125,11 @@ impl Reader<'_> {
             ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
             ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
         };
+        // Where the source ends with the text, no line end is part of it.
+        let unended = style == Style::Block
+            && !self.source.ends_with('\n')
+            && span.end.byte_offset() == Some(self.source.len());
+        let text = if unended { text.strip_suffix('\n').unwrap_or(text) } else { text };
         let mut node = self.node(Kind::Scalar(text.into(), style), tag, span, false)?;
         let Some(place) = &mut node.at else { return Ok(node) };
         let content = span.start.byte_offset().unwrap_or(0)..place.range.end;
