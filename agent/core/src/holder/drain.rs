@@ -1,5 +1,6 @@
 //! A drain: no new job, streams given back, jobs end by themselves, and the agent leaves, empty
-//! or at the deadline. One that stays says at the deadline what is left, and leaves when nothing is.
+//! or at the deadline. One that stays says at the deadline what is left, and leaves when all is
+//! done.
 
 use std::time::Duration;
 

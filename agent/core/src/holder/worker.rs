@@ -10,9 +10,9 @@ use crate::lease::Refused;
 
 impl<J: Journal> Holder<J> {
     /// The worker's process says that it starts, and how many jobs already run in it. A new
-    /// start id ends the jobs of the process before, gives its streams back, and beside an agent that
-    /// stays ends a drain that the coordinator did not order. The same start id
-    /// again, with fewer jobs, tells that jobs have ended which its agent knows no id of.
+    /// start id ends the jobs of the process before, gives its streams back, and beside an agent
+    /// that stays ends a drain that the coordinator did not order. The same start id again, with
+    /// fewer jobs, tells that jobs have ended which its agent knows no id of.
     ///
     /// # Errors
     /// [`Refused::Limit`] or [`Refused::Journal`].

@@ -73,7 +73,7 @@ impl Pool {
 fn count_in(path: &Path) -> Option<u32> {
     let count = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
     if count.is_none() {
-        tracing::debug!(path = %path.display(), "no count of jobs: as many as may count as running");
+        tracing::debug!(path = %path.display(), "no count of jobs: it counts as full");
     }
     count
 }

@@ -1,5 +1,5 @@
-//! The streams that a worker owns. It owns each for as long as its lease is surely valid, by its own
-//! clock and from when it asked, and writes down both ends.
+//! The streams that a worker owns. It owns each for as long as its lease is surely valid, by its
+//! own clock and from when it asked, and writes down both ends.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

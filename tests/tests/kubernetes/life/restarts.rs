@@ -11,6 +11,9 @@ use tests::toolbox;
 
 use super::{AGENT, cluster, deployment, nothing_broke, pods, restarts, template};
 
+/// The agent by another name.
+const ANOTHER_IMAGE: &str = "localhost/agent:another";
+
 const SHORT: [&str; 3] = ["--streams", "--job-ms-min=2000", "--job-ms-max=4000"];
 
 /// Two workers that share four jobs and six streams.
@@ -56,14 +59,15 @@ fn an_agent_that_is_killed_comes_back_to_the_jobs_and_streams_of_its_worker() {
 fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
     let Some(installation) = RealInstallation::shared() else { return };
     let room = installation.room("image");
-    let another = Image::new("localhost/agent:another", &["/leasehold-agent"]);
+    let another = Image::new(ANOTHER_IMAGE, &["/leasehold-agent"]);
     let program = toolbox::binary(Program::Agent.binary());
     installation.cluster().load(&another.program(&program, "/leasehold-agent"));
     let workers = two_workers(&room);
     let from_ns = now_ns();
+    let sidecar = "/spec/initContainers/0";
     let patch = json!([
-        {"op": "test", "path": "/spec/initContainers/0/name", "value": AGENT},
-        {"op": "replace", "path": "/spec/initContainers/0/image", "value": "localhost/agent:another"},
+        {"op": "test", "path": format!("{sidecar}/name"), "value": AGENT},
+        {"op": "replace", "path": format!("{sidecar}/image"), "value": ANOTHER_IMAGE},
     ]);
     room.kubectl(&["patch", "pod", &workers[0], "--type=json", &format!("--patch={patch}")]);
     eventually("the agent's restart", || (restarts(&room, &workers[0], AGENT) == 1).then_some(()));
