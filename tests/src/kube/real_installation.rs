@@ -16,7 +16,7 @@ use super::image::Image;
 use super::real_cluster::RealCluster;
 use super::release::Program;
 use crate::demo::evidence::Evidence;
-use crate::demo::journal::{Event, Journals, Writer};
+use crate::demo::journal::Journals;
 use crate::process::eventually;
 use crate::toolbox;
 
@@ -196,11 +196,11 @@ impl Room<'_> {
         container(&serde_json::from_str(&pod).expect("an object"), name)
     }
 
-    /// Sends SIGKILL to a container of a pod, as the kernel does where memory is short.
+    /// Sends a signal, as in SIGKILL, to the first process of a container of a pod.
     ///
     /// # Panics
     /// Where there is no such container, or it has ended.
-    pub fn kill(&self, pod: &str, container: &str) {
+    pub fn signal(&self, pod: &str, container: &str, signal: &str) {
         let status = self.container(pod, container);
         let id = status["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
         let id = id.unwrap_or_else(|| panic!("{container} of {pod}: {status}"));
@@ -209,16 +209,7 @@ impl Room<'_> {
         let node = nodes.iter().find(|it| it.name() == node).expect("a node of the cluster");
         let mut kill = Command::new("ctr");
         kill.arg("--address").arg(node.socket()).args(["--namespace", "k8s.io"]);
-        run(kill.args(["tasks", "kill", "--signal", "SIGKILL", id])).expect("it is killed");
-    }
-
-    /// Writes down that a worker was killed, after it was.
-    ///
-    /// # Panics
-    /// Where the journal cannot be written.
-    pub fn note_killed(&self, worker: &str) {
-        let mut writer = Writer::open(&self.journals.join("test.jsonl")).expect("a journal");
-        writer.write(worker, Event::Killed).expect("written");
+        run(kill.args(["tasks", "kill", "--signal", signal, id])).expect("it is signalled");
     }
 
     /// What the workers' journals say so far.

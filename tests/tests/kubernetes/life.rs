@@ -57,6 +57,7 @@ fn template(room: &Room<'_>, arguments: &[&str]) -> String {
         image: {WORKER_IMAGE}
         imagePullPolicy: Never
         args: {all:?}
+        resources: {{limits: {{memory: 64Mi}}}}
         volumeMounts: [{mount}]
       volumes: [{volume}]
 "

@@ -26,6 +26,9 @@ const SLOT_WAIT_MS: u32 = 1_000;
 /// Between two tries to reach an agent that does not answer.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// What it takes on SIGUSR1, to be killed for it.
+const HOARD_BYTES: usize = 256 << 20;
+
 /// Runs long jobs: as many as the agent at LEASEHOLD_ADDR allows, or a fixed number.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:\n  \
@@ -97,6 +100,13 @@ async fn main() -> anyhow::Result<()> {
         let running = told.running.load(Ordering::Relaxed);
         let owned = owning.load(Ordering::Relaxed);
         told.write(Event::ToldToEnd { running, owned }).await
+    });
+    let mut hoard = signal(SignalKind::user_defined1())?;
+    tokio::spawn(async move {
+        hoard.recv().await;
+        // Written to, so that it is there; far more than a test lets it have.
+        let hoarded = std::hint::black_box(vec![1_u8; HOARD_BYTES]);
+        std::process::exit(i32::from(hoarded.len() != HOARD_BYTES) + 3);
     });
     if let Gate::Agent(address) = gate {
         let body = format!(r#"{{"start_id":"{}-{}"}}"#, args.worker, start_id());
