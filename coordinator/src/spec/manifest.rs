@@ -73,7 +73,8 @@ pub struct WorkerClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSpec>,
     /// A workload that exists already, instead of a template. Its pods must carry the label
-    /// leasehold.dev/cluster with this object's name. Kubernetes only.
+    /// leasehold.dev/cluster with this object's name, or only opt in to injection, by the label
+    /// leasehold.dev/inject, where it is the only WorkerCluster here. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<WorkloadRef>,
     /// The agent that pods with the label leasehold.dev/inject: "true" get as a native sidecar. An

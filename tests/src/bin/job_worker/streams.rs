@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tests::demo::clock::now_ns;
 use tests::demo::journal::Event;
+use tests::demo::work::quote;
 use tests::http::call;
 
 use super::{RETRY, Shared};
@@ -104,8 +105,8 @@ impl Streams {
         }
         self.count.store(self.owned.len(), Ordering::Relaxed);
         for stream in revoked {
-            let path =
-                format!("/v1/streams/{}/{}?token={}", stream.set, stream.stream, stream.token);
+            let (set, name) = (quote(&stream.set), quote(&stream.stream));
+            let path = format!("/v1/streams/{set}/{name}?token={}", stream.token);
             // One that was not heard is told again with the next answer.
             let _ = call(self.address, "DELETE", &path, "").await;
         }

@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use leasehold_injection::names::INJECT;
 
 use super::super::names::{
     CLUSTER_LABEL, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
@@ -93,6 +94,8 @@ pub(super) struct WorkloadFacts {
     pub(super) first_ordinal: u32,
     /// The cluster that the pods of its template belong to.
     pub(super) pods_cluster: Option<String>,
+    /// Whether they opt in to injection, which gives those without a cluster the only one there is.
+    pub(super) pods_opt_in: bool,
     /// Of a made one: the digest of its template, and its generation.
     pub(super) digest: Option<String>,
     pub(super) template_generation: u64,
@@ -170,6 +173,7 @@ impl WorkloadFacts {
         let made = labels.get(MANAGED_BY_LABEL).is_some_and(|by| by == FIELD_MANAGER);
         let owners = meta.owner_references.iter().flatten();
         let generation = pods.annotations.as_ref().and_then(|it| it.get(GENERATION_ANNOTATION));
+        let label = |name: &str| pods.labels.as_ref().and_then(|it| it.get(name));
         Self {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
@@ -181,7 +185,8 @@ impl WorkloadFacts {
             made_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
             is_deleted: meta.deletion_timestamp.is_some(),
             generation: meta.generation.unwrap_or(0),
-            pods_cluster: pods.labels.as_ref().and_then(|it| it.get(CLUSTER_LABEL)).cloned(),
+            pods_cluster: label(CLUSTER_LABEL).cloned(),
+            pods_opt_in: label(INJECT).is_some_and(|value| value == "true"),
             digest: annotations.get(TEMPLATE_DIGEST).cloned(),
             template_generation: generation.and_then(|text| text.parse().ok()).unwrap_or(0),
             ..Self::default()
@@ -274,7 +279,11 @@ pub(super) fn problem(
         }
         (Role::Scaled | Role::Watched, Some(facts)) => {
             let own = cluster.name_any();
-            (facts.pods_cluster.as_ref() != Some(&own)).then(|| {
+            let are_its_workers = match &facts.pods_cluster {
+                Some(cluster) => *cluster == own,
+                None => facts.pods_opt_in,
+            };
+            (!are_its_workers).then(|| {
                 let text = format!(
                     "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}: \
                      its pods are no workers of this cluster"

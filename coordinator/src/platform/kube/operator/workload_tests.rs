@@ -67,6 +67,10 @@ fn an_adopted_workload_must_be_there_and_label_its_pods() {
     assert_eq!(problem(&cluster, &wanted, None).unwrap().0, "WorkloadNotFound");
     let mut seen = facts(WorkloadKind::Deployment, 1);
     assert_eq!(problem(&cluster, &wanted, Some(&seen)).unwrap().0, "PodLabelMissing");
+    seen.pods_opt_in = true;
+    assert_eq!(problem(&cluster, &wanted, Some(&seen)), None);
+    seen.pods_cluster = Some("other".into());
+    assert_eq!(problem(&cluster, &wanted, Some(&seen)).unwrap().0, "PodLabelMissing");
     seen.pods_cluster = Some("ci".into());
     assert_eq!(problem(&cluster, &wanted, Some(&seen)), None);
 }
