@@ -108,7 +108,9 @@ impl FileWorker {
                     Ok(()) => false,
                     Err(_) => return,
                 },
-                () = retry::until(self.next_look()) => self.retry_at.is_some_and(|at| at > Instant::now()),
+                () = retry::until(self.next_look()) => {
+                    self.retry_at.is_some_and(|at| at > Instant::now())
+                }
             };
             let Ok(snapshot) = self.door.lease().await else { return };
             if !put_off {
