@@ -37,6 +37,8 @@ const CONNECTIONS_MAX: usize = 1024;
 const HEALTH_CONNECTIONS_MAX: usize = 64;
 /// How long the head of a request from another machine may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long all of a connection from another machine may take.
+const VISIT_MAX: Duration = Duration::from_secs(30);
 /// Bytes of one request's head.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Requests at once on one HTTP/2 connection.
@@ -158,7 +160,8 @@ enum Acceptor {
 enum Caller {
     /// Whom this machine lets in: a worker may take its time.
     Worker,
-    /// Whoever reaches it: HTTP/1 only, and promptly.
+    /// Whoever reaches it: HTTP/1 only, promptly, and one request a connection, so that nobody
+    /// can sit on all of them and keep the kubelet out.
     Anyone,
 }
 
@@ -235,6 +238,7 @@ impl Port {
                 .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
             if caller == Caller::Anyone {
                 builder = builder.http1_only();
+                builder.http1().keep_alive(false);
             }
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
@@ -244,9 +248,18 @@ impl Port {
                     connection.as_mut().graceful_shutdown();
                     say_end(connection.await);
                 }
+                () = outstayed(caller) => tracing::debug!("a connection takes too long"),
             }
             drop(permit);
         }
+    }
+}
+
+/// Waits until one who came so is to go.
+async fn outstayed(caller: Caller) {
+    match caller {
+        Caller::Worker => std::future::pending().await,
+        Caller::Anyone => tokio::time::sleep(VISIT_MAX).await,
     }
 }
 

@@ -7,16 +7,14 @@ mod supervised;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use leasehold_agent_core::Memory;
-use leasehold_types::{StreamKey, Token, WorkerKey};
+use leasehold_types::WorkerKey;
 
 use crate::api::Listeners;
 use crate::child::{ChildPid, Nursery};
-use crate::clock;
-use crate::config::{Adapter, Config};
+use crate::config::{Adapter, Config, Tls};
 use crate::driver::{Door, Driver, Gone, Outcome};
 use crate::init::Reaper;
 use crate::journal::{AgentJournal, FileJournal, StateDir, boot_id};
@@ -25,16 +23,9 @@ use crate::metrics::Metrics;
 use crate::share;
 use crate::signals::Signals;
 use crate::worker::api::WorkerApi;
-use crate::worker::command;
-use crate::worker::counted::{CountedWorker, Kind};
-use crate::worker::file::{FileWorker, Remembered};
-use crate::worker::http::HttpWorker;
-use crate::worker::process::{self, Leftovers, ProcessWorker};
-use crate::worker::travis::Travis;
+use crate::worker::process;
+use crate::worker::start::{Past, Start};
 use supervised::Supervised;
-
-/// How long the last word to a drained worker may take.
-const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Does the part that another agent has started this process for, by the name that it was called
 /// by; none where it is an agent itself.
@@ -72,26 +63,14 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = remember(&config, &who)?;
     if let Some(tls) = &config.tls {
-        match link::client_tls(tls).await {
-            // The kubelet brings it once a coordinator has published it.
-            Err(why) if config.sidecar && !tls.ca.exists() => {
-                tracing::warn!("not yet: {why:#}");
-            }
-            tried => drop(tried.context("TLS")?),
-        }
-        if let Some(path) = &tls.token {
-            link::token::bearer(path).await?;
-        }
+        check_tls(tls, config.sidecar).await?;
     }
     if let Some(dir) = &config.share_dir {
         share::share(dir).with_context(|| format!("--share-dir {}", dir.display()))?;
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let leftovers = leftovers(&config, &memory, state_dir.as_ref()).await?;
-    let forgot = memory.incarnation.is_none();
-    let obeyed = memory.count.map(|(_, obeyed)| obeyed);
-    let remembered = (!forgot).then(|| Remembered { pool_size: obeyed.unwrap_or(0) });
+    let past = Past::find(&config.adapter, &memory, state_dir.as_ref()).await?;
     let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
@@ -99,64 +78,49 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     tracing::info!(%address, worker = %who, "the worker API listens");
 
     let child_pid = ChildPid::default();
-    let mut programs = None;
-    let counted = match &config.adapter {
-        Adapter::Api => None,
-        Adapter::Process(adapter) => {
-            programs = Some(ProcessWorker::start(process::Setting {
-                adapter: adapter.clone(),
-                environment: environment(&config, &who, address),
-                door: door.clone(),
-                reaper: reaper.clone(),
-                leftovers,
-                forgot,
-            }));
-            None
-        }
-        Adapter::File(adapter) => {
-            let name = who.worker.to_string();
-            let (door, adapter) = (door.clone(), adapter.clone());
-            let (reaper, child) = (reaper.clone(), child_pid.clone());
-            tokio::spawn(FileWorker::new(name, adapter, door, reaper, child, remembered).run());
-            None
-        }
-        Adapter::Travis(adapter) => {
-            let record = state_dir.as_ref().map(|dir| dir.file("travis.json"));
-            let kind = Kind::Travis(Travis::new(adapter.clone(), record, obeyed));
-            Some(tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run()))
-        }
-        Adapter::Http(adapter) => {
-            let kind = Kind::Http(HttpWorker::new(adapter.clone(), obeyed));
-            Some(tokio::spawn(CountedWorker::new(kind, adapter.interval, door.clone()).run()))
-        }
-        Adapter::Command(adapter) => {
-            command::start(adapter.clone(), &door, &reaper, forgot, obeyed).await
-        }
+    let environment = environment(&config, &who, address);
+    let start = Start {
+        worker: &who.worker,
+        door: &door,
+        reaper: &reaper,
+        child: &child_pid,
+        environment: &environment,
+        state_dir: state_dir.as_ref(),
+        past,
     };
+    let mut adapter = start.adapter(&config.adapter).await;
     let code = match config.child.clone() {
         None if config.sidecar => Ok(alone::stay(&door, signals).await),
         None => Ok(alone::run(&door, signals).await),
         Some(spec) => {
-            let environment = environment(&config, &who, address);
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
             let nursery = Nursery::new(spec, environment, record, reaper, child_pid, reads_file);
             Supervised::new(door.clone(), nursery, signals).run().await
         }
     };
-    if let Some(programs) = programs {
-        programs.stop().await?;
-    }
+    adapter.stop_programs().await?;
     door.stop().await;
     drop(door);
     let stopped = driver.await;
-    if let Some(counted) = counted {
-        // It may have a last word for its worker.
-        let _ = tokio::time::timeout(FAREWELL, counted).await;
-    }
+    adapter.finish().await;
     server.stop().await;
     stopped.context("the driver has failed")?;
     code
+}
+
+/// Whether the files for TLS can be used, so that a wrong one is told at the start. They are read
+/// again at every dial.
+async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
+    match link::client_tls(tls).await {
+        // The kubelet brings it once a coordinator has published it.
+        Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("not yet: {why:#}"),
+        tried => drop(tried.context("TLS")?),
+    }
+    if let Some(path) = &tls.token {
+        link::token::bearer(path).await?;
+    }
+    Ok(())
 }
 
 /// The journal, and the folder that it is locked in.
@@ -174,22 +138,6 @@ fn remember(
     let dir = StateDir::open(path)?;
     let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
-}
-
-/// What the adapter `process` of an agent before this one has left running, if it was that one's:
-/// only what the journal claims and this agent minds is let run.
-async fn leftovers(
-    config: &Config,
-    memory: &Memory,
-    dir: Option<&StateDir>,
-) -> anyhow::Result<Leftovers> {
-    let minds = matches!(config.adapter, Adapter::Process(_));
-    let now = clock::now();
-    let claimed = |stream: &StreamKey, token: Token| {
-        let held = memory.streams.get(stream).filter(|held| minds && held.token == token);
-        held.is_some_and(|it| it.pinned || it.lapses.unwrap_or(memory.renewed_until) > now)
-    };
-    Leftovers::find(dir, claimed).await
 }
 
 /// What the child is told.

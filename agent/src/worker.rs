@@ -8,6 +8,8 @@ pub(crate) mod counted;
 pub(crate) mod file;
 pub(crate) mod http;
 pub(crate) mod process;
+mod retry;
+pub(crate) mod start;
 pub(crate) mod travis;
 mod view;
 

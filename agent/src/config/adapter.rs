@@ -53,6 +53,11 @@ impl Adapter {
     }
 }
 
+/// The first option that was given.
+fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
+    options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
+}
+
 /// The adapter and the options of all.
 #[derive(Debug, Args)]
 pub(super) struct AdapterArgs {

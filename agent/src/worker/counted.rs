@@ -13,17 +13,13 @@ use leasehold_agent_core::Lease;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{command::CommandWorker, http::HttpWorker, travis::Travis, words};
+use super::{command::CommandWorker, http::HttpWorker, retry, travis::Travis, words};
 use crate::clock;
 use crate::driver::{Command, Door, Gone, Outcome};
 use crate::link::Complaints;
 
 /// While something is to change the worker is asked so much more often.
 const HASTE: u32 = 5;
-/// The wait after a program's failure, doubled with each up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(250);
-/// See [`RETRY_MIN`].
-const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long after an answered order the worker surely shows what it has done.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -236,7 +232,7 @@ impl CountedWorker {
     fn retry(&self) -> Duration {
         match self.kind {
             Kind::Travis(_) | Kind::Http(_) => Duration::ZERO,
-            Kind::Command(_) => RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX),
+            Kind::Command(_) => retry::wait(self.failures),
         }
     }
 

@@ -19,6 +19,7 @@ use leasehold_types::{StreamKey, StreamName};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::Instant;
 
+use super::retry;
 use crate::child::ChildPid;
 use crate::config::{FileAdapter, SignalTo, TakenUp};
 use crate::driver::{Command, Door};
@@ -26,10 +27,6 @@ use crate::init::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
-/// The wait after a failure, doubled with each up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(250);
-/// See [`RETRY_MIN`].
-const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long the command after a change may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -111,7 +108,9 @@ impl FileWorker {
                     Ok(()) => false,
                     Err(_) => return,
                 },
-                () = until(self.next_look()) => self.retry_at.is_some_and(|at| at > Instant::now()),
+                () = retry::until(self.next_look()) => {
+                    self.retry_at.is_some_and(|at| at > Instant::now())
+                }
             };
             let Ok(snapshot) = self.door.lease().await else { return };
             if !put_off {
@@ -280,7 +279,7 @@ impl FileWorker {
     }
 
     fn put_off(&mut self) {
-        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
+        let wait = retry::wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }
@@ -309,11 +308,4 @@ fn send_to(path: &Path, signal: Signal) -> anyhow::Result<()> {
         bail!("--file-pid {shown} holds {:?}, which is no process id", text.trim());
     };
     kill_process(pid, signal).with_context(|| format!("--file-pid {shown}: process {pid:?}"))
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        None => std::future::pending().await,
-        Some(at) => tokio::time::sleep_until(at).await,
-    }
 }

@@ -110,7 +110,9 @@ impl Travis {
     fn recognise(&mut self, info: &Info, asked: Instant) {
         let another = match (self.last, info.uptime) {
             (Some((then, Some(before))), Some(now)) => {
-                now + SLACK < before + asked.saturating_duration_since(then)
+                // A worker may say whatever it likes.
+                let since = asked.saturating_duration_since(then);
+                now.saturating_add(SLACK) < before.saturating_add(since)
             }
             _ => false,
         };
@@ -166,4 +168,32 @@ impl Travis {
 fn born(uptime: Duration) -> u64 {
     let uptime = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
     clock::unix_millis().saturating_sub(uptime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Secret, TravisAuth};
+    use pool::Figures;
+
+    fn travis() -> Travis {
+        let url = "http://127.0.0.1:1".parse().expect("a URL");
+        let auth = TravisAuth::Given(Secret::from("a:b"));
+        let adapter = TravisAdapter { url, auth, interval: Duration::from_secs(1) };
+        Travis::new(adapter, None, None)
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_uptime_however_absurd_that_is() {
+        let info = |uptime| Info { figures: Figures::default(), uptime: Some(uptime) };
+        let mut travis = travis();
+        let begin = Instant::now();
+        travis.recognise(&info(Duration::MAX), begin);
+        let later = begin + Duration::from_secs(3600);
+        travis.pool.set_pause(Pause::Toggled);
+        travis.recognise(&info(Duration::MAX), later);
+        assert_eq!(travis.pool.pause(), Pause::Toggled, "it is the same process");
+        travis.recognise(&info(Duration::ZERO), later);
+        assert_eq!(travis.pool.pause(), Pause::Never, "it is another");
+    }
 }

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use leasehold_types::Token;
-use leasehold_types::message::{AgentMessage, Jobs};
+use leasehold_types::message::AgentMessage;
 use rustix::process::{Pid, Signal, test_kill_process};
 use tokio::process::{Child, Command};
 
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, told};
 use super::process::{Agent, read, until};
 
 /// Begins jobs as long as there are fewer than the file `size` says; a job is a file. Whoever
@@ -57,16 +57,6 @@ impl Stage {
         let job = std::fs::read_dir(self.path("jobs")).unwrap().next().unwrap();
         std::fs::remove_file(job.unwrap().path()).unwrap();
     }
-
-    async fn hear(&self, size: u32, jobs: u32) {
-        let what = format!("a beat with pool {size} and {jobs} jobs");
-        self.coordinator.hear(&what, |message| told(message, size, jobs).then_some(())).await;
-    }
-}
-
-fn told(message: &AgentMessage, size: u32, jobs: u32) -> bool {
-    let AgentMessage::Beat(beat) = message else { return false };
-    beat.pool.map(|pool| pool.size) == Some(size) && beat.jobs == Jobs::Running(jobs)
 }
 
 fn lines(path: &Path) -> Vec<String> {
@@ -81,12 +71,12 @@ async fn jobs_are_counted_sized_and_drained_by_programs() {
         ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", &drain];
     let mut agent = stage.agent(&programs).await;
     stage.coordinator.pool(3);
-    stage.hear(3, 3).await;
+    stage.coordinator.hear_count(3, 3).await;
     stage.coordinator.forget();
     stage.coordinator.pool(1);
-    stage.hear(1, 3).await;
+    stage.coordinator.hear_count(1, 3).await;
     stage.end_job();
-    stage.hear(1, 2).await;
+    stage.coordinator.hear_count(1, 2).await;
     assert_eq!(stage.running(), 2);
     agent.signal(Signal::TERM);
     until("the drain has begun", || read(&stage.path("drained")) == "0\n").await;
@@ -102,7 +92,7 @@ async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() 
     let resize = format!("test ! -e broken || {{ echo words >&2; exit 7; }}; {RESIZE}");
     let agent = stage.agent(&["--command-count", COUNT, "--command-resize", &resize]).await;
     stage.coordinator.pool(2);
-    stage.hear(2, 2).await;
+    stage.coordinator.hear_count(2, 2).await;
     std::fs::write(stage.path("broken"), "").unwrap();
     stage.coordinator.forget();
     stage.coordinator.pool(1);
@@ -119,7 +109,7 @@ async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() 
     let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
     assert_eq!(stage.coordinator.count(freed), 0, "freed though the size is not in effect");
     std::fs::remove_file(stage.path("broken")).unwrap();
-    stage.hear(1, 2).await;
+    stage.coordinator.hear_count(1, 2).await;
 }
 
 #[tokio::test]

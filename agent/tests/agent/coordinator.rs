@@ -13,8 +13,8 @@ use leasehold_proto::coordinator::v1::session_service_server::{
     SessionService, SessionServiceServer,
 };
 use leasehold_types::message::{
-    AgentMessage, CoordinatorMessage, Grant, PoolGrant, Refusal, StreamGrant, StreamState, Terms,
-    Welcome,
+    AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, StreamGrant,
+    StreamState, Terms, Welcome,
 };
 use leasehold_types::{Epoch, GrantNumber, Nonce, StreamKey, Token};
 use tokio::sync::{mpsc, watch};
@@ -144,6 +144,12 @@ impl Coordinator {
         self.heard.borrow().iter().filter(|it| pick(it)).count()
     }
 
+    /// Waits until a beat tells of this pool size in effect and these jobs.
+    pub async fn hear_count(&self, size: u32, jobs: u32) {
+        let what = format!("a beat with pool {size} and {jobs} jobs");
+        self.hear(&what, |message| told(message, size, jobs).then_some(())).await;
+    }
+
     /// Waits until a token was released.
     pub async fn hear_release(&self, token: Token) {
         let what = format!("the release of {token}");
@@ -155,6 +161,21 @@ impl Coordinator {
         })
         .await;
     }
+}
+
+/// The pool size in effect and the jobs that run, as a beat tells them.
+pub fn counts(message: &AgentMessage) -> Option<(u32, u32)> {
+    match message {
+        AgentMessage::Beat(Beat { pool: Some(pool), jobs: Jobs::Running(jobs), .. }) => {
+            Some((pool.size, *jobs))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a beat tells of this pool size in effect and these jobs.
+pub fn told(message: &AgentMessage, size: u32, jobs: u32) -> bool {
+    counts(message) == Some((size, jobs))
 }
 
 fn key(set: &str, stream: &str) -> StreamKey {
@@ -239,7 +260,7 @@ impl Session {
         }
     }
 
-    fn forget_released(&self, beat: &leasehold_types::message::Beat) {
+    fn forget_released(&self, beat: &Beat) {
         for release in &beat.released {
             self.coordinator.wanted.send_if_modified(|wanted| {
                 let held = wanted.streams.get(&release.stream);

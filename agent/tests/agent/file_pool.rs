@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use leasehold_types::message::{AgentMessage, Beat, DrainPhase, Jobs};
+use leasehold_types::message::{AgentMessage, DrainPhase};
 use rustix::process::Signal;
 
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, counts};
 use super::process::{Agent, read, until};
 
 async fn start(coordinator: &Coordinator, path: &Path, more: &[&str]) -> Agent {
@@ -16,21 +16,6 @@ async fn start(coordinator: &Coordinator, path: &Path, more: &[&str]) -> Agent {
 
 fn tells(path: &Path, size: u32) -> bool {
     read(path).contains(&format!("\n    poolSize: {size}\n"))
-}
-
-/// The pool size in effect and the jobs that run, as a beat tells them.
-fn told(message: &AgentMessage) -> Option<(u32, u32)> {
-    match message {
-        AgentMessage::Beat(Beat { pool: Some(pool), jobs: Jobs::Running(jobs), .. }) => {
-            Some((pool.size, *jobs))
-        }
-        _ => None,
-    }
-}
-
-async fn hear(coordinator: &Coordinator, size: u32, running: u32) {
-    let what = format!("pool size {size} in effect, {running} jobs");
-    coordinator.hear(&what, |message| told(message).filter(|it| *it == (size, running))).await;
 }
 
 #[tokio::test]
@@ -48,7 +33,7 @@ async fn a_smaller_pool_keeps_its_slots_until_the_worker_has_taken_it_up_and_its
     let mut agent = start(&coordinator, &path, &more).await;
     until("the size is in the file", || tells(&path, 3)).await;
     std::fs::write(&count, "2").unwrap();
-    hear(&coordinator, 3, 2).await;
+    coordinator.hear_count(3, 2).await;
 
     std::fs::remove_file(&may).unwrap();
     coordinator.pool(1);
@@ -57,18 +42,18 @@ async fn a_smaller_pool_keeps_its_slots_until_the_worker_has_taken_it_up_and_its
     // The worker, which has not reloaded, begins a third job under the size that it knows.
     coordinator.forget();
     std::fs::write(&count, "3").unwrap();
-    hear(&coordinator, 3, 3).await;
-    let freed = |message: &AgentMessage| told(message).is_some_and(|it| it.0 < 3);
+    coordinator.hear_count(3, 3).await;
+    let freed = |message: &AgentMessage| counts(message).is_some_and(|it| it.0 < 3);
     assert_eq!(coordinator.count(freed), 0, "slots were given back before the worker had reloaded");
 
     std::fs::write(&may, "").unwrap();
-    hear(&coordinator, 1, 3).await;
+    coordinator.hear_count(1, 3).await;
     std::fs::write(&count, "1").unwrap();
-    hear(&coordinator, 1, 1).await;
+    coordinator.hear_count(1, 1).await;
 
     agent.signal(Signal::TERM);
     until("the drain is in the file", || tells(&path, 0)).await;
-    hear(&coordinator, 0, 1).await;
+    coordinator.hear_count(0, 1).await;
     let left = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => beat.drain == DrainPhase::Leaving,
         _ => false,
@@ -90,7 +75,7 @@ async fn an_agent_that_comes_back_knows_the_size_that_its_worker_may_still_keep_
     let more = ["--file-command", &command, "--state-dir", &state];
     let mut agent = start(&coordinator, &path, &more).await;
     // Without a count as many count as running as may.
-    hear(&coordinator, 3, 3).await;
+    coordinator.hear_count(3, 3).await;
     std::fs::remove_file(&may).unwrap();
     coordinator.pool(1);
     agent.log.line("--file-command ended with 1").await;
@@ -100,9 +85,9 @@ async fn an_agent_that_comes_back_knows_the_size_that_its_worker_may_still_keep_
     coordinator.forget();
     let agent = start(&coordinator, &path, &more).await;
     agent.log.line("--file-command ended with 1").await;
-    hear(&coordinator, 3, 3).await;
-    let freed = |message: &AgentMessage| told(message).is_some_and(|it| it != (3, 3));
+    coordinator.hear_count(3, 3).await;
+    let freed = |message: &AgentMessage| counts(message).is_some_and(|it| it != (3, 3));
     assert_eq!(coordinator.count(freed), 0, "slots were given back before the worker had reloaded");
     std::fs::write(&may, "").unwrap();
-    hear(&coordinator, 1, 1).await;
+    coordinator.hear_count(1, 1).await;
 }

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use leasehold_types::message::{AgentMessage, Jobs};
+use leasehold_types::message::AgentMessage;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, told};
 use super::process::{Agent, converse, read, until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http_worker.py");
@@ -68,16 +68,6 @@ impl Worker {
     }
 }
 
-async fn hear(coordinator: &Coordinator, size: u32, jobs: u32) {
-    let what = format!("a beat with pool {size} and {jobs} jobs");
-    coordinator.hear(&what, |message| told(message, size, jobs).then_some(())).await;
-}
-
-fn told(message: &AgentMessage, size: u32, jobs: u32) -> bool {
-    let AgentMessage::Beat(beat) = message else { return false };
-    beat.pool.map(|pool| pool.size) == Some(size) && beat.jobs == Jobs::Running(jobs)
-}
-
 async fn sizes_count_and_drain(field: bool) {
     let dir = tempfile::tempdir().unwrap();
     let worker = Worker::start(dir.path(), &[]).await;
@@ -90,14 +80,14 @@ async fn sizes_count_and_drain(field: bool) {
     let mut agent = worker.agent(&coordinator, &more).await;
     coordinator.pool(3);
     until("three jobs run", || worker.running() == 3).await;
-    hear(&coordinator, 3, 3).await;
+    coordinator.hear_count(3, 3).await;
     coordinator.forget();
     coordinator.pool(1);
-    hear(&coordinator, 1, 3).await;
+    coordinator.hear_count(1, 3).await;
     assert_eq!(coordinator.count(|message| told(message, 1, 2)), 0);
     worker.end_job();
     worker.end_job();
-    hear(&coordinator, 1, 1).await;
+    coordinator.hear_count(1, 1).await;
     agent.signal(Signal::TERM);
     agent.log.line("\"draining\":true").await;
     worker.end_job();
@@ -129,12 +119,12 @@ async fn a_worker_of_a_fixed_size_counts_in_full_until_it_drains() {
         .await;
     until("two jobs run", || worker.running() == 2).await;
     coordinator.pool(1);
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     assert_eq!(worker.ask("GET", "/asked").await, json!([]));
     agent.signal(Signal::TERM);
-    hear(&coordinator, 0, 2).await;
+    coordinator.hear_count(0, 2).await;
     worker.end_job();
-    hear(&coordinator, 0, 1).await;
+    coordinator.hear_count(0, 1).await;
     worker.end_job();
     assert_eq!(agent.code().await, Some(0));
     assert_eq!(worker.ask("GET", "/asked").await, json!([["POST", "/drain", r#"{"a":1}"#]]));
@@ -148,7 +138,7 @@ async fn a_worker_that_cannot_be_read_keeps_its_counts_and_is_named() {
     let size = worker.url("/size/{size}");
     let agent = worker.agent(&coordinator, &["--http-size-url", &size]).await;
     coordinator.pool(2);
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     worker.ask("POST", "/break").await;
     agent.log.line("--http-count-field /jobs/running: the answer has nothing there").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;

@@ -6,6 +6,7 @@ use std::process::Command;
 use leasehold_types::message::{AgentMessage, DrainPhase, Jobs, Report};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::coordinator::Coordinator;
 use super::drain::phase;
@@ -160,6 +161,13 @@ async fn the_port_for_health_serves_health_and_metrics_and_no_worker_api() {
     }
     let lease = agent.ask("GET", "/v1/lease", "").await.1;
     assert_eq!((&lease["draining"], &lease["pool"]["running"]), (&json!(false), &json!(0)));
+
+    // Nobody keeps a connection for himself: there are few, and the kubelet needs one.
+    let mut socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    socket.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
 }
 
 /// How `drain` without an agent to ask ends: it ran.

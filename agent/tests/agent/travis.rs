@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
+use leasehold_types::message::{AgentMessage, DrainPhase};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, told};
 use super::process::{Agent, read, until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/travis_worker.py");
@@ -128,17 +128,6 @@ async fn start(coordinator: &Coordinator, worker: &Worker, more: &[&str]) -> Age
     Agent::start(coordinator, &args).await
 }
 
-/// Waits until a beat tells of this pool and these jobs.
-async fn hear(coordinator: &Coordinator, size: u32, jobs: u32) {
-    let what = format!("a beat with pool {size} and {jobs} jobs");
-    coordinator.hear(&what, |message| told(message, size, jobs).then_some(())).await;
-}
-
-fn told(message: &AgentMessage, size: u32, jobs: u32) -> bool {
-    let AgentMessage::Beat(beat) = message else { return false };
-    beat.pool.map(|pool| pool.size) == Some(size) && beat.jobs == Jobs::Running(jobs)
-}
-
 #[tokio::test]
 async fn it_is_told_nothing_before_it_is_ready_and_then_its_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +142,7 @@ async fn it_is_told_nothing_before_it_is_ready_and_then_its_size() {
     assert_eq!(worker.count("size"), 0);
     std::fs::write(&ready, "").unwrap();
     worker.runs(2).await;
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     worker.is_well();
     assert_eq!(agent.metric("leasehold_agent_worker_ok").await, "1");
 }
@@ -166,13 +155,13 @@ async fn a_shrunk_pool_counts_until_its_jobs_have_ended_and_never_overshoots() {
     coordinator.pool(3);
     let _agent = start(&coordinator, &worker, &[]).await;
     worker.runs(3).await;
-    hear(&coordinator, 3, 3).await;
+    coordinator.hear_count(3, 3).await;
     coordinator.forget();
     coordinator.pool(1);
     until("it was told", || worker.lines().iter().any(|line| line["size"] == 1)).await;
     // All three run on; when one has ended, two count.
     worker.end_last_job();
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     let freed = |message: &AgentMessage| told(message, 1, 1) || told(message, 1, 2);
     assert_eq!(coordinator.count(freed), 0, "freed while two jobs run");
     assert_eq!(worker.jobs().len(), 2);
@@ -180,7 +169,7 @@ async fn a_shrunk_pool_counts_until_its_jobs_have_ended_and_never_overshoots() {
     coordinator.forget();
     coordinator.pool(3);
     worker.runs(3).await;
-    hear(&coordinator, 3, 3).await;
+    coordinator.hear_count(3, 3).await;
     worker.end_job();
     until("the next begins", || worker.count("job_start") == 5).await;
     worker.runs(3).await;
@@ -199,7 +188,7 @@ async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
         coordinator.forget();
         coordinator.pool(2);
         worker.runs(2).await;
-        hear(&coordinator, 2, 2).await;
+        coordinator.hear_count(2, 2).await;
         coordinator.pool(0);
         until("it was told", || worker.count("shut_down") == round).await;
         if round == 1 {
@@ -208,7 +197,7 @@ async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
         }
         worker.end_job();
         worker.end_job();
-        hear(&coordinator, 0, 0).await;
+        coordinator.hear_count(0, 0).await;
         worker.is_well();
     }
     // A paused worker would ignore its container's stop signal: the drain ends it.
@@ -226,12 +215,12 @@ async fn a_drain_ends_with_the_last_job_and_nothing_grows_after_it_began() {
     coordinator.pool(2);
     let mut agent = start(&coordinator, &worker, &[]).await;
     worker.runs(2).await;
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     agent.signal(Signal::TERM);
     until("it was told", || worker.count("shut_down") == 1).await;
     coordinator.pool(4);
     worker.end_job();
-    hear(&coordinator, 1, 1).await;
+    coordinator.hear_count(1, 1).await;
     assert_eq!(worker.count("size"), 1, "{:?}", worker.lines());
     worker.end_job();
     assert_eq!(agent.code().await, Some(0));
@@ -272,7 +261,7 @@ async fn a_worker_that_is_started_again_in_its_drain_is_kept_at_0() {
     // The stream keeps the drain from its end.
     agent.ask_until("/v1/lease", |lease| lease["streams"][0]["state"] == "held").await;
     worker.runs(2).await;
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     agent.signal(Signal::TERM);
     until("it was told", || worker.count("shut_down") == 1).await;
     worker.end_job();
@@ -297,10 +286,10 @@ async fn the_jobs_of_a_process_that_is_gone_are_over_and_the_next_one_is_told_an
     coordinator.pool(2);
     let agent = start(&coordinator, &worker, &[]).await;
     worker.runs(2).await;
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     coordinator.forget();
     worker.process.kill().await.unwrap();
-    hear(&coordinator, 2, 0).await;
+    coordinator.hear_count(2, 0).await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("its process has ended"), "{why}");
@@ -309,7 +298,7 @@ async fn the_jobs_of_a_process_that_is_gone_are_over_and_the_next_one_is_told_an
     std::fs::create_dir(&next).unwrap();
     let mut worker = Worker::start_at(&next, address, &[]).await;
     worker.runs(2).await;
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     worker.is_well();
     agent.log.line("the worker's process has ended").await;
 }
@@ -322,17 +311,17 @@ async fn a_worker_that_shuts_down_by_itself_is_given_no_processors() {
     coordinator.pool(2);
     let _agent = start(&coordinator, &worker, &[]).await;
     worker.runs(2).await;
-    hear(&coordinator, 2, 2).await;
+    coordinator.hear_count(2, 2).await;
     worker.signal(Signal::INT);
     until("it shuts down", || worker.count("shut_down") == 1).await;
     coordinator.forget();
     coordinator.pool(4);
     worker.end_job();
-    hear(&coordinator, 4, 1).await;
+    coordinator.hear_count(4, 1).await;
     worker.is_well();
     worker.end_job();
     until("it has ended", || worker.count("exit") == 1).await;
-    hear(&coordinator, 4, 0).await;
+    coordinator.hear_count(4, 0).await;
     assert_eq!(worker.count("trap"), 0, "{:?}", worker.lines());
 }
 

@@ -52,7 +52,8 @@ impl<J: Journal> Holder<J> {
     /// the process before, which did not end with its pod, and so it is over; one that the
     /// coordinator wants goes on.
     pub(super) fn resume(&mut self, now: Moment) -> Result<(), JournalError> {
-        if !self.config.stays || !self.draining() || self.drain_ordered {
+        let over = self.draining() && !self.drain_ordered && !self.link.is_superseded();
+        if !self.config.stays || !over {
             return Ok(());
         }
         self.write(&Record::DrainOver)?;
@@ -69,6 +70,7 @@ impl<J: Journal> Holder<J> {
 
     pub(super) fn drain_wakeup(&self) -> Option<Wakeup> {
         let at = match self.drain {
+            _ if self.link.is_superseded() => return None,
             Drain::Working | Drain::Left | Drain::Draining { overdue: true, .. } => return None,
             Drain::Draining { since, overdue: false } => since + self.drain_deadline(),
             Drain::Leaving { give_up } => give_up,
@@ -79,6 +81,8 @@ impl<J: Journal> Holder<J> {
     /// Ends the drain where nothing is left, or its time is over.
     pub(super) fn check_drain(&mut self, now: Moment) {
         match self.drain {
+            // Its end is the other agent's to tell.
+            _ if self.link.is_superseded() => {}
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
                 // An agent that was never welcomed, and remembers nothing, has let nothing begin.

@@ -58,8 +58,10 @@ enum Stage {
     /// Reported, and waiting for the snapshot.
     Reported,
     Live,
-    /// Never again.
+    /// Until the worker is started anew.
     Stopped,
+    /// Another agent speaks for the worker: never again.
+    Superseded,
 }
 
 impl Link {
@@ -80,6 +82,15 @@ impl Link {
 
     pub(super) fn is_live(&self) -> bool {
         self.stage == Stage::Live
+    }
+
+    /// Whether nothing is heard on it any more.
+    fn is_over(&self) -> bool {
+        self.is_superseded() || self.stage == Stage::Stopped
+    }
+
+    pub(super) fn is_superseded(&self) -> bool {
+        self.stage == Stage::Superseded
     }
 
     /// Whether grants may come: a leader grants nothing before the report.
@@ -112,7 +123,7 @@ impl Link {
 
     fn dead_at(&self, terms: Option<&Terms>) -> Option<Moment> {
         match (self.stage, terms) {
-            (Stage::Stopped, _) => None,
+            (Stage::Stopped | Stage::Superseded, _) => None,
             // The shell's back-off comes before the dial: it tells when that failed.
             (Stage::Dialling, _) => None,
             (Stage::Live, Some(terms)) => Some(self.heard + terms.beat * SILENT_BEATS_MAX),
@@ -160,7 +171,7 @@ impl<J: Journal> Holder<J> {
 
     /// The link could not be opened, or has ended, and why.
     pub fn handle_closed(&mut self, link: LinkNumber, why: &str, now: Moment) {
-        if link != self.link.number || self.link.stage == Stage::Stopped {
+        if link != self.link.number || self.link.is_over() {
             return;
         }
         self.notice(Notice::Unlinked(why.into()));
@@ -170,7 +181,7 @@ impl<J: Journal> Holder<J> {
     /// A message came on the link.
     pub fn handle_message(&mut self, link: LinkNumber, message: CoordinatorMessage, now: Moment) {
         let old = link != self.link.number && !mutation::on(Mutation::ListenOldLink);
-        if old || self.link.stage == Stage::Stopped {
+        if old || self.link.is_over() {
             return;
         }
         self.expire(now);
@@ -368,6 +379,7 @@ impl<J: Journal> Holder<J> {
     /// Another agent speaks for the worker now: everything stops here.
     fn superseded(&mut self) {
         self.stop_link();
+        self.link.stage = Stage::Superseded;
         self.pool = None;
         self.streams.clear();
         self.changed();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::first_given;
 use super::travis::interval;
 use crate::config::span;
 
@@ -75,7 +76,7 @@ pub(super) struct CommandArgs {
 impl CommandArgs {
     /// An option that was given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("--command-count", self.command_count.is_some()),
             ("--command-resize", self.command_resize.is_some()),
             ("--command-drain", self.command_drain.is_some()),
@@ -83,8 +84,7 @@ impl CommandArgs {
             ("--command-stream-stop", self.command_stream_stop.is_some()),
             ("--command-timeout", self.command_timeout.is_some()),
             ("--command-interval", self.command_interval.is_some()),
-        ];
-        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+        ])
     }
 
     /// The adapter, where its options make sense together.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use rustix::process::Signal;
 
+use super::first_given;
 use crate::config::span;
 
 /// How long after a change a worker has surely let go what the file lists no more.
@@ -82,14 +83,13 @@ pub(super) struct FileArgs {
 impl FileArgs {
     /// An option that was given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("--file-path", self.file_path.is_some()),
             ("--file-signal", self.file_signal.is_some()),
             ("--file-command", self.file_command.is_some()),
             ("--file-settle", self.file_settle.is_some()),
             ("--file-pool", self.file_pool),
-        ];
-        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+        ])
     }
 
     /// The adapter, where its options make sense together.

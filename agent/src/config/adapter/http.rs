@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use hyper::Method;
 
+use super::first_given;
 use super::travis::interval;
 use crate::config::span;
 use crate::http_client::Url;
@@ -123,7 +124,7 @@ pub(super) struct HttpArgs {
 impl HttpArgs {
     /// An option that was given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("--http-count-url", self.http_count_url.is_some()),
             ("--http-count-field", self.http_count_field.is_some()),
             ("--http-size-field", self.http_size_field.is_some()),
@@ -132,8 +133,7 @@ impl HttpArgs {
             ("--http-drain-url", self.http_drain_url.is_some()),
             ("--http-auth-file", self.http_auth_file.is_some()),
             ("--http-interval", self.http_interval.is_some()),
-        ];
-        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+        ])
     }
 
     /// The adapter, where its options make sense together.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::first_given;
 use crate::config::span;
 
 /// How long a program may take to end on SIGTERM.
@@ -37,11 +38,10 @@ pub(super) struct ProcessArgs {
 impl ProcessArgs {
     /// An option that was given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("--process-grace", self.process_grace.is_some()),
             ("--process-kill", self.process_kill),
-        ];
-        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+        ])
     }
 
     /// The adapter, where there is a command.

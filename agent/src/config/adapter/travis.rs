@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::first_given;
 use super::secret::Secret;
 use crate::config::span;
 use crate::http_client::Url;
@@ -63,13 +64,12 @@ pub(super) struct TravisArgs {
 impl TravisArgs {
     /// An option that was given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("--travis-url", self.travis_url.is_some()),
             ("--travis-auth", self.travis_auth.is_some()),
             ("--travis-auth-file", self.travis_auth_file.is_some()),
             ("--travis-interval", self.travis_interval.is_some()),
-        ];
-        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+        ])
     }
 
     /// The adapter, where its options make sense together.

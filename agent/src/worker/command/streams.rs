@@ -18,13 +18,10 @@ use crate::config::StreamPrograms;
 use crate::driver::{Command, Door, Gone};
 use crate::init::Reaper;
 use crate::link::Complaints;
+use crate::worker::retry;
 
 /// Programs that run at once.
 const PROGRAMS_MAX: usize = 8;
-/// The wait after a failure, doubled with each up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(250);
-/// See [`RETRY_MIN`].
-const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Has programs start and stop streams.
 #[derive(Debug)]
@@ -101,7 +98,7 @@ impl Streams {
             Some(ended) = self.running.join_next() => {
                 self.ended(ended.expect("no program's task panics")).await?;
             }
-            () = until(retry) => {}
+            () = retry::until(retry) => {}
         }
         let lease = self.lease().await?;
         self.take(&lease);
@@ -216,7 +213,7 @@ impl Stream {
     }
 
     fn put_off(&mut self) {
-        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
+        let wait = retry::wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }
@@ -231,12 +228,5 @@ async fn release(
     match door.ask(|reply| Command::Release { stream, token, reply }).await? {
         Ok(()) | Err(Refused::NotHeld { .. }) => Ok(Ok(())),
         Err(refused) => Ok(Err(anyhow::anyhow!(crate::worker::words(&refused)))),
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        None => std::future::pending().await,
-        Some(at) => tokio::time::sleep_until(at).await,
     }
 }

@@ -3,6 +3,8 @@
 //! Invariant: no size is smaller here than one that the worker may still keep to, and no count of
 //! jobs is smaller than the jobs that may run under it.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +12,9 @@ use tokio::time::Instant;
 
 /// How often the worker's own count is read.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+/// Bytes of a file with a count; a longer one is none.
+const COUNT_BYTES_MAX: u64 = 64;
 
 /// What the worker keeps to, and runs.
 #[derive(Debug)]
@@ -71,7 +76,13 @@ impl Pool {
 
 /// The number in a file; none where there is none.
 fn count_in(path: &Path) -> Option<u32> {
-    let count = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| {
+        // The worker may write what it likes.
+        file.take(COUNT_BYTES_MAX + 1).read_to_string(&mut text)
+    });
+    let whole = read.is_ok_and(|read| read as u64 <= COUNT_BYTES_MAX);
+    let count = whole.then(|| text.trim().parse().ok()).flatten();
     if count.is_none() {
         tracing::debug!(path = %path.display(), "no count of jobs: it counts as full");
     }
@@ -112,6 +123,8 @@ mod tests {
         assert_eq!(pool.look(1, SETTLE, now + SETTLE), (2, 1));
         std::fs::write(&path, "").expect("written");
         assert_eq!(pool.look(1, SETTLE, now + SETTLE), (2, 1), "it was torn");
+        std::fs::write(&path, "0\n".to_owned() + &" ".repeat(100)).expect("written");
+        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (2, 1), "it is too long to be a count");
         std::fs::write(&path, "0").expect("written");
         assert_eq!(pool.look(1, SETTLE, now + SETTLE), (0, 1));
     }

@@ -1,0 +1,140 @@
+//! The start of the adapter that the configuration names, and its end.
+//!
+//! Invariant: what an agent before this one has left running has ended, or is adopted, before
+//! anything else of this one runs.
+
+use std::time::Duration;
+
+use leasehold_agent_core::Memory;
+use leasehold_types::{StreamKey, Token, WorkerName};
+use tokio::task::JoinHandle;
+
+use super::command;
+use super::counted::{CountedWorker, Kind};
+use super::file::{FileWorker, Remembered};
+use super::http::HttpWorker;
+use super::process::{self, Leftovers, ProcessWorker};
+use super::travis::Travis;
+use crate::child::ChildPid;
+use crate::clock;
+use crate::config::Adapter;
+use crate::driver::Door;
+use crate::init::Reaper;
+use crate::journal::StateDir;
+
+/// How long the last word to a drained worker may take.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What an agent before this one has left behind.
+#[derive(Debug)]
+pub(crate) struct Past {
+    /// Nothing is remembered.
+    forgot: bool,
+    /// The pool size that a worker which counts for itself may keep to.
+    obeyed: Option<u32>,
+    /// Programs of streams.
+    leftovers: Leftovers,
+}
+
+/// What an adapter is started with.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) worker: &'a WorkerName,
+    pub(crate) door: &'a Door,
+    pub(crate) reaper: &'a Reaper,
+    /// The worker's process, where it is the agent's child.
+    pub(crate) child: &'a ChildPid,
+    /// What every program is told.
+    pub(crate) environment: &'a [(&'static str, String)],
+    pub(crate) state_dir: Option<&'a StateDir>,
+    pub(crate) past: Past,
+}
+
+/// An adapter that runs.
+#[derive(Debug, Default)]
+pub(crate) struct Started {
+    programs: Option<ProcessWorker>,
+    counted: Option<JoinHandle<()>>,
+}
+
+impl Past {
+    /// Finds it. Programs of streams are let run only where the journal claims their streams and
+    /// this adapter minds them.
+    pub(crate) async fn find(
+        adapter: &Adapter,
+        memory: &Memory,
+        dir: Option<&StateDir>,
+    ) -> anyhow::Result<Self> {
+        let minds = matches!(adapter, Adapter::Process(_));
+        let now = clock::now();
+        let claimed = |stream: &StreamKey, token: Token| {
+            let held = memory.streams.get(stream).filter(|held| minds && held.token == token);
+            held.is_some_and(|it| it.pinned || it.lapses.unwrap_or(memory.renewed_until) > now)
+        };
+        Ok(Self {
+            forgot: memory.incarnation.is_none(),
+            obeyed: memory.count.map(|(_, obeyed)| obeyed),
+            leftovers: Leftovers::find(dir, claimed).await?,
+        })
+    }
+}
+
+impl Start<'_> {
+    /// Starts the adapter.
+    pub(crate) async fn adapter(self, adapter: &Adapter) -> Started {
+        let Past { forgot, obeyed, leftovers } = self.past;
+        let door = self.door.clone();
+        let reaper = self.reaper.clone();
+        let counted = |kind, interval| {
+            let worker = CountedWorker::new(kind, interval, self.door.clone());
+            Started { counted: Some(tokio::spawn(worker.run())), programs: None }
+        };
+        match adapter.clone() {
+            Adapter::Api => Started::default(),
+            Adapter::File(adapter) => {
+                let remembered = Remembered { pool_size: obeyed.unwrap_or(0) };
+                let remembered = (!forgot).then_some(remembered);
+                let (name, child) = (self.worker.to_string(), self.child.clone());
+                let worker = FileWorker::new(name, adapter, door, reaper, child, remembered);
+                tokio::spawn(worker.run());
+                Started::default()
+            }
+            Adapter::Process(adapter) => {
+                let environment = self.environment.to_vec();
+                let setting =
+                    process::Setting { adapter, environment, door, reaper, leftovers, forgot };
+                Started { programs: Some(ProcessWorker::start(setting)), counted: None }
+            }
+            Adapter::Travis(adapter) => {
+                let record = self.state_dir.map(|dir| dir.file("travis.json"));
+                let interval = adapter.interval;
+                counted(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
+            }
+            Adapter::Http(adapter) => {
+                let interval = adapter.interval;
+                counted(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
+            }
+            Adapter::Command(adapter) => {
+                let counted = command::start(adapter, &door, &reaper, forgot, obeyed).await;
+                Started { counted, programs: None }
+            }
+        }
+    }
+}
+
+impl Started {
+    /// Ends every program that is left. To be called while the driver runs.
+    pub(crate) async fn stop_programs(&mut self) -> anyhow::Result<()> {
+        match self.programs.take() {
+            Some(programs) => programs.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lets a last word to a drained worker out. To be called when the driver has ended.
+    pub(crate) async fn finish(self) {
+        if let Some(counted) = self.counted {
+            let _ = tokio::time::timeout(FAREWELL, counted).await;
+        }
+    }
+}
