@@ -1,0 +1,32 @@
+//! Pods that are written so that an injection could come to harm, or do some.
+
+mod shared;
+
+use leasehold_injection::{inject, uninject};
+use serde_json::{Value, json};
+
+use shared::{after, settings};
+
+fn pod(metadata: Value) -> Value {
+    json!({ "metadata": metadata, "spec": { "containers": [{ "name": "w" }] } })
+}
+
+#[test]
+fn a_null_where_a_text_is_written_is_refused_with_its_place() {
+    for (map, key) in [("annotations", "leasehold.dev/status"), ("labels", "leasehold.dev/cluster")]
+    {
+        let null = pod(json!({ map: { key: null } }));
+        let said = inject(&null, &settings()).expect_err(key).to_string();
+        assert_eq!(said, format!("metadata.{map}.{key} is not a text: it is null, take it out"));
+        assert_eq!(uninject(&null), Ok(Vec::new()));
+    }
+}
+
+#[test]
+fn the_picture_of_a_static_pod_is_let_through_as_it_is() {
+    let mirror = pod(json!({ "annotations": { "kubernetes.io/config.mirror": "4711" } }));
+    let done = inject(&mirror, &settings()).expect("it is no error");
+    assert_eq!((done.edits.len(), done.warnings.len()), (0, 1));
+    assert!(done.warnings[0].contains("static pod"), "{:?}", done.warnings);
+    assert_eq!(after(&done.edits, &mirror), mirror);
+}
