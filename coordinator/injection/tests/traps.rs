@@ -30,3 +30,17 @@ fn the_picture_of_a_static_pod_is_let_through_as_it_is() {
     assert!(done.warnings[0].contains("static pod"), "{:?}", done.warnings);
     assert_eq!(after(&done.edits, &mirror), mirror);
 }
+
+#[test]
+fn a_variable_comes_after_the_one_of_the_workers_own_that_it_refers_to() {
+    let mut own = pod(json!({}));
+    own["spec"]["containers"][0]["env"] =
+        json!([{ "name": "A" }, { "name": "LEASEHOLD_NAMESPACE", "value": "n" }, { "name": "B" }]);
+    let out = after(&inject(&own, &settings()).expect("it can be").edits, &own);
+    let env = out["spec"]["containers"][0]["env"].as_array().expect("variables");
+    let names: Vec<_> = env.iter().map(|it| it["name"].as_str().expect("a name")).collect();
+    let (addr, worker) = ("LEASEHOLD_ADDR", "LEASEHOLD_WORKER");
+    assert_eq!(names, [addr, worker, "A", "LEASEHOLD_NAMESPACE", "LEASEHOLD_CLUSTER", "B"]);
+    assert_eq!(inject(&out, &settings()).expect("it can be").edits, []);
+    assert_eq!(after(&uninject(&out).expect("it can be"), &out), own);
+}
