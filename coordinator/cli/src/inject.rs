@@ -71,12 +71,14 @@ impl Args {
             cluster: self.cluster.clone(),
             drain_deadline: self.drain_deadline,
             flags: BTreeMap::new(),
-            resources: Resources::standard(),
+            resources: Resources::default(),
         };
         sidecar.set("--", "image", &self.image)?;
         for (name, value) in &self.set {
             sidecar.set("--set ", name, value)?;
         }
+        let given = std::mem::replace(&mut sidecar.resources, Resources::standard());
+        sidecar.resources.refine(&given);
         Ok(sidecar)
     }
 }

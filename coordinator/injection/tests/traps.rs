@@ -44,3 +44,24 @@ fn a_variable_comes_after_the_one_of_the_workers_own_that_it_refers_to() {
     assert_eq!(inject(&out, &settings()).expect("it can be").edits, []);
     assert_eq!(after(&uninject(&out).expect("it can be"), &out), own);
 }
+
+#[test]
+fn a_request_is_never_above_the_limit_where_one_of_them_is_not_given() {
+    for (given, requested, limited) in [
+        (json!({ "memory-limit": "8Mi" }), json!(null), "8Mi"),
+        (json!({ "memory-limit": "1Gi" }), json!(null), "1Gi"),
+        (json!({ "memory-request": "128Mi" }), json!("128Mi"), "128Mi"),
+        (json!({ "memory-request": "32Mi" }), json!("32Mi"), "64Mi"),
+        (json!({ "memory-request": "32Mi", "memory-limit": "1Gi" }), json!("32Mi"), "1Gi"),
+    ] {
+        let given = given.as_object().expect("settings").iter();
+        let annotations: serde_json::Map<_, _> =
+            given.map(|(key, it)| (format!("config.leasehold.dev/{key}"), it.clone())).collect();
+        let pod = pod(json!({ "annotations": annotations }));
+        let out = after(&inject(&pod, &settings()).expect("it can be").edits, &pod);
+        let resources = &out["spec"]["initContainers"][0]["resources"];
+        assert_eq!(resources["requests"]["memory"], requested, "{resources}");
+        assert_eq!(resources["limits"]["memory"], limited, "{resources}");
+        assert_eq!(resources["requests"]["cpu"], "10m");
+    }
+}
