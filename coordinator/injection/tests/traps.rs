@@ -65,3 +65,25 @@ fn a_request_is_never_above_the_limit_where_one_of_them_is_not_given() {
         assert_eq!(resources["requests"]["cpu"], "10m");
     }
 }
+
+#[test]
+fn a_pod_that_does_not_know_names_of_services_is_warned_of() {
+    let is_warned = |spec: Value, coordinator: &str| {
+        let mut pod = pod(json!({}));
+        for (key, value) in spec.as_object().expect("a map") {
+            pod["spec"][key] = value.clone();
+        }
+        let mut with = settings();
+        with.coordinator = coordinator.into();
+        let done = inject(&pod, &with).expect("it can be");
+        done.warnings.iter().any(|it| it.contains("set ClusterFirstWithHostNet"))
+    };
+    let service = "leasehold-coordinator.leasehold-system.svc:7400";
+    let host = |policy: &str| json!({ "hostNetwork": true, "dnsPolicy": policy });
+    assert!(is_warned(json!({ "hostNetwork": true }), service));
+    assert!(is_warned(host("ClusterFirst"), service));
+    assert!(is_warned(json!({ "dnsPolicy": "Default" }), "c.n.svc.cluster.local:7400"));
+    assert!(!is_warned(host("ClusterFirstWithHostNet"), service));
+    assert!(!is_warned(host("ClusterFirst"), "10.0.0.1:7400"));
+    assert!(!is_warned(json!({ "dnsPolicy": "ClusterFirst" }), service));
+}
