@@ -55,8 +55,8 @@ impl Resources {
         }
     }
 
-    /// Takes in what is given, which counts more. A limit that is given alone is asked for too: what
-    /// was asked for may be above it. A request that is given alone raises a limit below it.
+    /// Takes in what is given, which counts more. A limit that is given alone is asked for too:
+    /// what was asked for may be above it. A request that is given alone raises a limit below it.
     pub fn refine(&mut self, given: &Self) {
         let Self { cpu_request, cpu_limit, memory_request, memory_limit } = self;
         for (request, limit, requested, limited) in [

@@ -83,8 +83,8 @@ pub(crate) struct PodFacts {
     pub(crate) opted_in: bool,
     /// The image of its agent; none where it has no agent.
     pub(crate) agent_image: Option<String>,
-    /// The image that it would have again, where it says so itself: the one that it asks for, and of
-    /// an agent that was written by hand, which injection leaves alone, its own.
+    /// The image that it would have again, where it says so itself: the one that it asks for, and
+    /// of an agent that was written by hand, which injection leaves alone, its own.
     pub(crate) agent_image_wanted: Option<String>,
 }
 
