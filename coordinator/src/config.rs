@@ -317,7 +317,9 @@ fn share_a_port(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() != 0 && one.port() == other.port() && one_host
 }
 
-fn is_host_and_port(address: &str) -> bool {
+/// Whether a text is HOST:PORT, an IPv6 address in brackets.
+#[must_use]
+pub fn is_host_and_port(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let bracketed = host.starts_with('[') && host.ends_with(']');
     !host.is_empty()

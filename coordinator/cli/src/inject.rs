@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
+use leasehold_coordinator::config::is_host_and_port;
 use leasehold_injection::{Resources, Sidecar, inject};
 
 use crate::output;
@@ -44,14 +46,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
     /// The coordinators' Service
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     #[arg(default_value = "leasehold-coordinator.leasehold-system.svc:7400")]
     coordinator: String,
     /// The name in the coordinators' certificates, where it is not the host of --coordinator
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     server_name: Option<String>,
     /// The audience of the agent's token
     #[arg(long, value_name = "NAME", default_value = "leasehold.dev")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     audience: String,
     /// How long a drain may take, the cluster's drain.deadline: pods whose grace period cannot
     /// cover it are warned of
@@ -62,6 +65,8 @@ pub(crate) struct Args {
 impl Args {
     fn sidecar(&self) -> anyhow::Result<Sidecar> {
         let host = self.coordinator.rsplit_once(':').map_or(&*self.coordinator, |(host, _)| host);
+        // An IPv6 address has its brackets for the port's sake.
+        let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut sidecar = Sidecar {
             image: String::new(),
             coordinator: self.coordinator.clone(),
@@ -71,12 +76,14 @@ impl Args {
             cluster: self.cluster.clone(),
             drain_deadline: self.drain_deadline,
             flags: BTreeMap::new(),
-            resources: Resources::standard(),
+            resources: Resources::default(),
         };
         sidecar.set("--", "image", &self.image)?;
         for (name, value) in &self.set {
             sidecar.set("--set ", name, value)?;
         }
+        let given = std::mem::replace(&mut sidecar.resources, Resources::standard());
+        sidecar.resources.refine(&given);
         Ok(sidecar)
     }
 }
@@ -110,6 +117,15 @@ fn cluster(text: &str) -> Result<String, String> {
     match name.parts() {
         (None, _) => Ok(text.into()),
         (Some(_), name) => Err(format!("pods and their cluster share a namespace: write {name}")),
+    }
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    match is_host_and_port(text) {
+        true => Ok(text.into()),
+        false => {
+            Err("write HOST:PORT, as in leasehold-coordinator.leasehold-system.svc:7400".into())
+        }
     }
 }
 

@@ -177,6 +177,23 @@ fn settings_reach_the_agent_unless_the_pod_has_its_own() {
 }
 
 #[test]
+fn an_agent_that_could_reach_nobody_is_not_written() {
+    for (flag, value, words) in [
+        ("--coordinator", "nowhere", "write HOST:PORT"),
+        ("--coordinator", "http://c:7400", "write HOST:PORT"),
+        ("--server-name", "", "--server-name"),
+        ("--audience", "", "--audience"),
+    ] {
+        let args = ["inject", "-f", "-", "--cluster", "c", flag, value];
+        let (code, said) = complaint(&args, POD.as_bytes());
+        assert!(code == Some(2) && said.contains(words), "{flag} {value:?}: {said}");
+    }
+    let args = ["inject", "-f", "-", "--cluster", "c", "--coordinator", "[fd00::1]:7400"];
+    let out = String::from_utf8(output(&args, POD.as_bytes())).expect("UTF-8");
+    assert!(out.contains("\"[fd00::1]:7400\"") && out.contains("\"fd00::1\""), "{out}");
+}
+
+#[test]
 fn a_reader_that_leaves_early_is_no_error() {
     let many = format!("{POD}---\n").repeat(500);
     let mut child = leasehold()

@@ -34,12 +34,12 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
         image: with.image.clone(),
         container: None,
         flags: with.flags.clone(),
-        resources: with.resources.clone(),
+        resources: Resources::default(),
     };
     for (flag, value) in &config.flags {
-        check_flag("the flag ", flag, value)?;
+        check_flag("its WorkerCluster's spec.agent.flags.", flag, value)?;
     }
-    for (setting, quantity) in config.resources.all() {
+    for (setting, quantity) in with.resources.all() {
         quantity_ok(setting, quantity)?;
     }
     let annotations = map_at(pod, &keys(&["metadata", "annotations"]))?;
@@ -51,6 +51,8 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
         };
         config.take(CONFIG, name, value)?;
     }
+    let given = std::mem::replace(&mut config.resources, with.resources.clone());
+    config.resources.refine(&given);
     image_ok("the agent's ", &config.image)?;
     Ok(config)
 }

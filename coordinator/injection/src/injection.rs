@@ -17,6 +17,8 @@ use crate::volumes;
 use crate::warnings;
 use crate::worker::{Worker, ports_taken};
 
+/// The annotation of a pod by which a kubelet shows a static pod of its own.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The longest value of a label.
 const LABEL_CHARS_MAX: usize = 63;
 
@@ -38,6 +40,7 @@ pub struct Injection {
 /// # Errors
 /// Where the pod or the settings make no sense, and which field it is.
 pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
+    no_nulls(pod)?;
     if let Some(warning) = left_alone(pod)? {
         return Ok(Injection { edits: Vec::new(), warnings: vec![warning] });
     }
@@ -58,12 +61,28 @@ pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
     Ok(Injection { edits, warnings })
 }
 
+/// Whether what is going to be written has no null in its place, which a label cannot be and
+/// nothing could say again when the injection is taken out.
+fn no_nulls(pod: &Value) -> Result<(), Refusal> {
+    for (map, key) in [("labels", CLUSTER), ("annotations", STATUS)] {
+        let path = below(&keys(&["metadata", map]), key);
+        if at(pod, &path) == Some(&Value::Null) {
+            return Err(Refusal::shape(&path, "a text: it is null, take it out"));
+        }
+    }
+    Ok(())
+}
+
 /// Why nothing is done, where that is so.
 fn left_alone(pod: &Value) -> Result<Option<String>, Refusal> {
     if let Some(Value::String(value)) = label(pod, INJECT)?
         && value == "false"
     {
         return Ok(Some(format!("the label {INJECT} is \"false\": nothing is injected")));
+    }
+    if at(pod, &keys(&["metadata", "annotations", MIRROR])).is_some() {
+        let why = "the pod shows a static pod, which its node runs already: nothing is injected";
+        return Ok(Some(why.into()));
     }
     let own = list_at(pod, &keys(&["spec", "initContainers"]))?;
     let by_hand = Status::of(pod)?.is_none() && named(own, CONTAINER).is_some();

@@ -3,6 +3,38 @@
 /// The longest quantity that is taken.
 const QUANTITY_CHARS_MAX: usize = 32;
 
+/// Whether one quantity is more than another; not where one of them is none.
+pub(crate) fn is_above(one: &str, other: &str) -> bool {
+    matches!((amount(one), amount(other)), (Some(one), Some(other)) if one > other)
+}
+
+/// A quantity as a number, as exact as a comparison by people needs it.
+fn amount(text: &str) -> Option<f64> {
+    const UNITS: [(&str, f64); 15] = [
+        ("n", 1e-9),
+        ("u", 1e-6),
+        ("m", 1e-3),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+        ("T", 1e12),
+        ("P", 1e15),
+        ("E", 1e18),
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("Ti", 1_099_511_627_776.0),
+        ("Pi", 1_125_899_906_842_624.0),
+        ("Ei", 1_152_921_504_606_846_976.0),
+    ];
+    let in_unit = |(unit, factor): &(&str, f64)| {
+        let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
+        Some(number * factor)
+    };
+    // Without a unit it is a number, with an exponent perhaps.
+    text.parse().ok().or_else(|| UNITS.iter().find_map(in_unit))
+}
+
 /// Why a text is no quantity above zero.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     let wrong = || "is no quantity: write 250m, 2, 64Mi or 1Gi".to_owned();
@@ -35,7 +67,22 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{check, is_above};
+
+    #[test]
+    fn quantities_are_compared_by_what_they_mean() {
+        for (more, less) in [
+            ("1", "999m"),
+            ("1Mi", "1M"),
+            ("1e3", "0.9k"),
+            ("2E", "1Ei"),
+            (".5", "1u"),
+            ("1n", "0"),
+        ] {
+            assert!(is_above(more, less) && !is_above(less, more), "{more} {less}");
+        }
+        assert!(!is_above("1", "1000m") && !is_above("1000m", "1") && !is_above("x", "1"));
+    }
 
     #[test]
     fn quantities_are_what_kubernetes_takes() {

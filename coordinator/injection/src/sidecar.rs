@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::quantity;
+
 /// The settings of one sidecar: the installation's, refined by the WorkerCluster's. What the pod's
 /// own annotations say comes on top.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,27 @@ impl Resources {
             cpu_limit: None,
             memory_request: Some("16Mi".into()),
             memory_limit: Some("64Mi".into()),
+        }
+    }
+
+    /// Takes in what is given, which counts more. A limit that is given alone is asked for too:
+    /// what was asked for may be above it. A request that is given alone raises a limit below it.
+    pub fn refine(&mut self, given: &Self) {
+        let Self { cpu_request, cpu_limit, memory_request, memory_limit } = self;
+        for (request, limit, requested, limited) in [
+            (cpu_request, cpu_limit, &given.cpu_request, &given.cpu_limit),
+            (memory_request, memory_limit, &given.memory_request, &given.memory_limit),
+        ] {
+            match (requested, limited) {
+                (None, None) => {}
+                (_, Some(_)) => (*request, *limit) = (requested.clone(), limited.clone()),
+                (Some(wanted), None) => {
+                    if limit.as_ref().is_some_and(|most| quantity::is_above(wanted, most)) {
+                        limit.clone_from(requested);
+                    }
+                    request.clone_from(requested);
+                }
+            }
         }
     }
 

@@ -24,6 +24,24 @@ pub(crate) fn all(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut V
              such pod fits on a node, and whoever is on the node can ask its worker API"
         ));
     }
+    names(pod, with, warnings);
+}
+
+/// Pods that ask their node for names do not find Services.
+fn names(pod: &Value, with: &Sidecar, warnings: &mut Vec<String>) {
+    let policy = at(pod, &keys(&["spec", "dnsPolicy"])).and_then(Value::as_str);
+    let asks_node = match policy.unwrap_or("ClusterFirst") {
+        "Default" => true,
+        "ClusterFirst" => at(pod, &keys(&["spec", "hostNetwork"])) == Some(&Value::Bool(true)),
+        _ => false,
+    };
+    let (host, _) = with.coordinator.rsplit_once(':').unwrap_or((&with.coordinator, ""));
+    if asks_node && (host.ends_with(".svc") || host.contains(".svc.")) {
+        warnings.push(format!(
+            "spec.dnsPolicy: the pod asks its node for names, so its agent does not find {host}: \
+             set ClusterFirstWithHostNet"
+        ));
+    }
 }
 
 fn grace(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {

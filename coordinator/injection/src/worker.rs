@@ -13,6 +13,9 @@ use crate::status::{Hook, Status};
 use crate::travis;
 use crate::volumes::{BIN_PATH, PROGRAM, worker_mount};
 
+/// The worker's variables for its namespace and, with that, its WorkerCluster.
+const NAMESPACE: &str = "LEASEHOLD_NAMESPACE";
+const CLUSTER: &str = "LEASEHOLD_CLUSTER";
 /// kubectl's own word for the container that matters.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// The hook: it drains and waits until the last job has ended, or the deadline has come.
@@ -80,21 +83,27 @@ impl Worker {
         let address = address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
         let wanted = [
             variable_of("LEASEHOLD_ADDR", &format!("http://{address}")),
-            variable_from("LEASEHOLD_NAMESPACE", "metadata.namespace"),
-            variable_of("LEASEHOLD_CLUSTER", &format!("$(LEASEHOLD_NAMESPACE)/{cluster}")),
+            variable_from(NAMESPACE, "metadata.namespace"),
+            variable_of(CLUSTER, &format!("$({NAMESPACE})/{cluster}")),
             variable_from("LEASEHOLD_WORKER", "metadata.name"),
         ];
         let wanted = wanted.into_iter().chain(travis::worker_variables(config));
         let name = |variable: &Value| variable["name"].as_str().unwrap_or_default().to_owned();
         let lacks = |variable: &Value| named(own, &name(variable)).is_none();
         let wanted: Vec<Value> = wanted.filter(lacks).collect();
+        // What refers to a variable that the container has itself comes right after it: references
+        // look back only.
+        let own_namespace = named(own, NAMESPACE);
         if !wanted.is_empty() {
             draft.want_list(&path)?;
         }
-        for (index, variable) in wanted.into_iter().enumerate() {
+        let mut first = 0;
+        for variable in wanted {
+            let after = own_namespace.filter(|_| variable["name"] == CLUSTER);
             status.env.push(name(&variable));
             status.digest.add(&variable);
-            draft.insert(below(&path, index), variable);
+            draft.insert(below(&path, after.map_or(first, |own| first + own + 1)), variable);
+            first += usize::from(after.is_none());
         }
         travis::start_with_none(draft, status, config, &path, warnings)
     }

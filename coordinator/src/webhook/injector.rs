@@ -9,7 +9,8 @@ use leasehold_injection::{Edit, Resources, Sidecar, inject, names};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::spec::manifest::{AgentSpec, WorkerClusterSpec};
+use crate::spec::Quantity;
+use crate::spec::manifest::{AgentResources, AgentSpec, WorkerClusterSpec};
 
 /// WorkerClusters that a message names.
 const NAMED_MAX: usize = 5;
@@ -106,7 +107,7 @@ impl Injector {
         if let Some(adapter) = &agent.adapter {
             sidecar.flags.insert("adapter".to_owned(), adapter.clone());
         }
-        refine(&mut sidecar.resources, agent);
+        sidecar.resources.refine(&resources(agent));
         sidecar
     }
 
@@ -194,22 +195,15 @@ fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
     (!all.is_empty()).then(|| named.join(", ") + more)
 }
 
-fn refine(resources: &mut Resources, agent: &AgentSpec) {
-    let given = &agent.resources;
-    let Resources { cpu_request, cpu_limit, memory_request, memory_limit } = resources;
-    for (request, limit, requested, limited) in [
-        (cpu_request, cpu_limit, &given.requests.cpu, &given.limits.cpu),
-        (memory_request, memory_limit, &given.requests.memory, &given.limits.memory),
-    ] {
-        if let Some(limited) = limited {
-            *limit = Some(limited.text().to_owned());
-            // Where nothing else is said, it asks for its limit: what is asked for by default may
-            // be above it.
-            *request = None;
-        }
-        if let Some(requested) = requested {
-            *request = Some(requested.text().to_owned());
-        }
+/// What a WorkerCluster says of its agents' resources.
+fn resources(agent: &AgentSpec) -> Resources {
+    let AgentResources { requests, limits } = &agent.resources;
+    let text = |amount: &Option<Quantity>| amount.as_ref().map(|amount| amount.text().to_owned());
+    Resources {
+        cpu_request: text(&requests.cpu),
+        cpu_limit: text(&limits.cpu),
+        memory_request: text(&requests.memory),
+        memory_limit: text(&limits.memory),
     }
 }
 

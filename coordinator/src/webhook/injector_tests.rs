@@ -137,6 +137,19 @@ fn the_answer_is_a_patch_in_base64_and_what_is_wrong_is_named() {
 }
 
 #[test]
+fn a_mistake_in_a_worker_cluster_is_told_as_its_own() {
+    let mut wrong = clusters();
+    let agent = json!({ "flags": { "file-paht": "/it.yml" } });
+    let agent = serde_json::from_value(agent).expect("settings");
+    wrong.insert("one", "builds", Cluster { agent, ..Cluster::default() });
+    let Verdict::Refused(why) = injector(&[]).judge(&wrong, "one", &opted_in()) else {
+        panic!("it is let in");
+    };
+    let place = "its WorkerCluster's spec.agent.flags.file-";
+    assert_eq!(why, format!("{place}paht is not known; is {place}path meant?"));
+}
+
+#[test]
 fn what_is_asked_about_by_mistake_is_left_as_it_is() {
     let injector = injector(&[]);
     let is_unchanged = |pod: &Value, change: fn(&mut Value)| {

@@ -8,7 +8,7 @@ use leasehold_coordinator::platform::kube::names::CLUSTER_LABEL;
 use leasehold_coordinator::platform::kube::resources::WorkerCluster;
 use leasehold_coordinator::spec::Span;
 use leasehold_coordinator::spec::manifest::{API_VERSION, DrainSpec};
-use leasehold_injection::names::{CONTAINER, INJECT};
+use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use serde_json::Value;
 
 use super::cluster::{Cluster, Trouble};
@@ -113,6 +113,11 @@ pub(super) fn sidecar(pod: &Value) -> Option<&Value> {
 /// Whether a pod has asked for a sidecar.
 pub(super) fn asks(pod: &Value) -> bool {
     pod["metadata"]["labels"][INJECT] == "true"
+}
+
+/// Whether a pod's sidecar was injected as it asked; one that was written by hand is left alone.
+pub(super) fn is_injected(pod: &Value) -> bool {
+    asks(pod) && pod["metadata"]["annotations"][STATUS].is_string()
 }
 
 /// An object's namespace and name, as `default/builds`.

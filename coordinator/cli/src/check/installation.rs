@@ -83,7 +83,10 @@ impl Installation {
         match self.environment.get("LEASEHOLD_AGENT_IMAGE") {
             Some(image) => image.clone(),
             None => {
-                format!("leasehold/agent:{}", version::tag(&self.image).unwrap_or(version::OWN))
+                // The coordinator goes by its own version, whatever its image is called.
+                let own = Version::of_image(&self.image).and_then(|_| version::tag(&self.image));
+                let own = own.map(|tag| tag.strip_prefix('v').unwrap_or(tag));
+                format!("leasehold/agent:{}", own.unwrap_or(version::OWN))
             }
         }
     }
@@ -275,4 +278,23 @@ async fn endpoints(cluster: &Cluster, it: &Installation, port: &str) -> Result<u
     let of_port = slices.iter().filter(|slice| list(&slice["ports"]).any(|it| it["name"] == port));
     let ready = |endpoint: &&Value| endpoint["conditions"]["ready"] != false;
     Ok(of_port.flat_map(|slice| list(&slice["endpoints"])).filter(ready).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_that_is_injected_is_of_the_coordinators_version_not_of_its_images_name() {
+        let own = format!("leasehold/agent:{}", version::OWN);
+        for (image, agent) in [
+            ("mirror:5000/leasehold/coordinator:0.9.1", "leasehold/agent:0.9.1"),
+            ("leasehold/coordinator:v0.9.1", "leasehold/agent:0.9.1"),
+            ("leasehold/coordinator:stable", &own),
+            ("leasehold/coordinator", &own),
+        ] {
+            let installation = Installation { image: image.into(), ..Installation::example() };
+            assert_eq!(installation.agent_image(), agent, "{image}");
+        }
+    }
 }

@@ -12,7 +12,9 @@ use leasehold_injection::names::{CONFIG, CONTAINER};
 use serde_json::Value;
 
 use super::cluster::Cluster;
-use super::fleet::{Fleet, Workload, asks, by_workload, everywhere, place, sidecar, some};
+use super::fleet::{
+    Fleet, Workload, asks, by_workload, everywhere, is_injected, place, sidecar, some,
+};
 use super::installation::Installation;
 use super::manifests::{list, text};
 use super::report::{Finding, Problem, Report};
@@ -82,7 +84,7 @@ fn with_new_sidecar(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
         let Some(sidecar) = sidecar(pod) else { continue };
         let image = text(&sidecar["image"]);
         let wanted = wanted_image(installation, fleet, pod);
-        let is_new = match asks(pod) {
+        let is_new = match is_injected(pod) {
             true => image == wanted,
             // A sidecar that was written by hand may come from anywhere.
             false => Version::of_image(image).is_none_or(|theirs| Some(theirs) == ours),
@@ -105,7 +107,7 @@ fn with_new_sidecar(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
             "{}: {what} with an old sidecar, {image}{beside}; now it would be {wanted}",
             workload.words()
         );
-        let is_asked = pods.iter().all(|pod| asks(pod));
+        let is_asked = pods.iter().all(|pod| is_injected(pod));
         let Workload { namespace, kind, name } = &workload;
         let problem = match is_asked || kind == "pod" {
             true => Problem::new(wrong, workload.renewal()).run(workload.renew(&pods)),
@@ -259,4 +261,34 @@ fn keeps(budget: &Value, name: &str) -> bool {
     selects
         && only
         && matches!(&budget["maxUnavailable"], Value::Number(it) if it.as_u64() == Some(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_injection::names::{INJECT, STATUS};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_an_injected_sidecar_is_to_be_what_would_be_injected_now() {
+        let fleet =
+            Fleet { clusters: Ok(Vec::new()), pods: Ok(Vec::new()), namespaces: Vec::new() };
+        let is_well = |annotations: Value, image: &str| {
+            let pod = json!({
+                "metadata": {
+                    "namespace": "ci", "name": "p",
+                    "labels": { INJECT: "true" }, "annotations": annotations,
+                },
+                "spec": { "initContainers": [{ "name": CONTAINER, "image": image }] },
+            });
+            with_new_sidecar(&Installation::example(), &fleet, &[pod]).is_well()
+        };
+        let injected = || json!({ STATUS: "{}" });
+        assert!(is_well(injected(), &Installation::example().agent_image()));
+        assert!(!is_well(injected(), "mirror/agent:own"));
+        // One that was written by hand stays, whatever the pod asks for.
+        assert!(is_well(json!({}), "mirror/agent:own"));
+        assert!(!is_well(json!({}), "mirror/agent:9.0.0"));
+    }
 }

@@ -185,6 +185,7 @@ fn tell(context: &Context, pod: &PodFacts, cluster: Option<&ClusterName>) {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_injection::names::STATUS;
     use leasehold_injection::{Resources, Sidecar};
     use serde_json::{Value, json};
 
@@ -226,13 +227,15 @@ mod tests {
 
     #[test]
     fn pods_are_counted_for_their_cluster_or_the_only_one() {
-        let none = || json!({});
+        let none = || json!({ STATUS: "{}" });
+        let own = json!({ STATUS: "{}", "config.leasehold.dev/image": "own:7" });
         let pods = [
             pod("a", Some("ci"), Some("agent:2"), none()),
             pod("b", Some("ci"), Some("agent:1"), none()),
-            pod("c", Some("ci"), Some("own:7"), json!({ "config.leasehold.dev/image": "own:7" })),
+            pod("c", Some("ci"), Some("own:7"), own),
             pod("d", Some("ci"), None, none()),
             pod("e", None, None, none()),
+            pod("by hand", Some("ci"), Some("agent:1"), json!({})),
         ];
         let mut clusters = Clusters::default();
         clusters.insert("ns", "ci", Cluster::default());
@@ -242,7 +245,7 @@ mod tests {
         let name = ClusterName::in_namespace("ns", "ci").expect("a name");
         let old = ("b".to_owned(), "agent:1".to_owned(), "agent:2".to_owned());
         let wanted = Census {
-            injected: 3,
+            injected: 4,
             missing: 2,
             outdated: 1,
             missing_pods: vec!["d".into(), "e".into()],

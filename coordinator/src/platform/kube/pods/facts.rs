@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use leasehold_coordinator_core::event::Exposure;
-use leasehold_injection::names::{CONTAINER, INJECT};
+use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::super::exposure;
@@ -83,7 +83,8 @@ pub(crate) struct PodFacts {
     pub(crate) opted_in: bool,
     /// The image of its agent; none where it has no agent.
     pub(crate) agent_image: Option<String>,
-    /// The image that it asked for, where it names one itself.
+    /// The image that it would have again, where it says so itself: the one that it asks for, and
+    /// of an agent that was written by hand, which injection leaves alone, its own.
     pub(crate) agent_image_wanted: Option<String>,
 }
 
@@ -175,7 +176,10 @@ impl PodFacts {
             }),
             opted_in: labels.get(INJECT).is_some_and(|opted_in| opted_in == TRUE),
             agent_image: spec.and_then(agent_image),
-            agent_image_wanted: annotations.get(IMAGE_ANNOTATION).cloned(),
+            agent_image_wanted: match annotations.contains_key(STATUS) {
+                true => annotations.get(IMAGE_ANNOTATION).cloned(),
+                false => spec.and_then(agent_image),
+            },
             version: version(pod.metadata.resource_version.as_deref()),
             pod: PodName { namespace, name },
             uid,
