@@ -1,6 +1,7 @@
 //! Real binaries on loopback for tests: each writes its log into a file of its own, and is killed
 //! when its guard goes.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -249,12 +250,20 @@ pub fn free_address() -> SocketAddr {
 /// # Panics
 /// After [`HANG`], with `what` was waited for.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    until_ok(what, || ask().ok_or("there is no answer"))
+}
+
+/// Asks until it goes well.
+///
+/// # Panics
+/// After [`HANG`], with `what` was waited for and what was last said against it.
+pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let begun = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(why) => assert!(begun.elapsed() < HANG, "waited in vain for {what}: {why}"),
         }
-        assert!(begun.elapsed() < HANG, "waited in vain for {what}");
         std::thread::sleep(LOOK);
     }
 }

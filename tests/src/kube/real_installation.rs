@@ -2,6 +2,7 @@
 //! folder that the workers of its pods write their journals to, and all that its pods came to.
 
 use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::real_cluster::RealCluster;
 use super::release::Program;
 use crate::demo::evidence::Evidence;
 use crate::demo::journal::Journals;
-use crate::process::eventually;
+use crate::process::until_ok;
 use crate::toolbox;
 
 /// The image of `job_worker`, which nobody has told of the product.
@@ -149,18 +150,10 @@ impl Room<'_> {
     /// # Panics
     /// Where it has not for a long time; says how the namespace stands then.
     pub fn until(&self, object: &str, path: &str, value: &str) {
-        let come_about = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let what = format!("{object} {path} to be {value}");
-            eventually(&what, || (self.field(object, path) == value).then_some(()));
-        }));
-        if let Err(panic) = come_about {
-            eprintln!(
-                "{object} {path} is {:?}\n{}",
-                self.field(object, path),
-                self.how_it_stands()
-            );
-            std::panic::resume_unwind(panic);
-        }
+        until_ok(&format!("{object} {path} to be {value}"), || {
+            let found = self.field(object, path);
+            if found == value { Ok(()) } else { Err(Standing { room: self, found }) }
+        });
     }
 
     /// What a person would look at first.
@@ -244,6 +237,18 @@ impl Room<'_> {
 
     fn access(&self) -> &Access {
         self.installation.cluster.access()
+    }
+}
+
+/// What was found instead, and how the room stands at the moment when this is shown.
+struct Standing<'a> {
+    room: &'a Room<'a>,
+    found: String,
+}
+
+impl Display for Standing<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "it is {:?}\n{}", self.found, self.room.how_it_stands())
     }
 }
 

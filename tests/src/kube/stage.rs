@@ -12,7 +12,7 @@ use super::hollow_node::HollowNode;
 use super::replicas::Replicas;
 use crate::demo::evidence::Evidence;
 use crate::demo::journal::Journals;
-use crate::process::{eventually, get, soon};
+use crate::process::{eventually, get, soon, until_ok};
 
 /// What a worker may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,17 +116,15 @@ impl Stage {
     /// # Panics
     /// Where it is not for a long time.
     pub fn wait_for(&self, what: &str, kind: &str, name: &str, wanted: impl Fn(&Value) -> bool) {
-        let mut last = Value::Null;
-        let come_about = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually(what, || {
-                last = self.get(kind, name)?;
-                wanted(&last).then_some(())
-            });
-        }));
-        if let Err(panic) = come_about {
-            eprintln!("{kind} {name} is\n{last:#}");
-            std::panic::resume_unwind(panic);
-        }
+        until_ok(what, || {
+            let Some(object) = self.get(kind, name) else {
+                return Err(format!("no {kind} {name}"));
+            };
+            match wanted(&object) {
+                true => Ok(()),
+                false => Err(format!("{kind} {name} is\n{object:#}")),
+            }
+        });
     }
 
     /// The pods of the namespace that are not about to end.

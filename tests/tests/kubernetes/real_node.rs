@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tests::kube::{Image, PAUSE_IMAGE, RealCluster};
-use tests::process::eventually;
+use tests::process::until_ok;
 
 /// What a real node leaves its traces in, as far as this machine shows it.
 fn traces(of: &str) -> Vec<String> {
@@ -66,14 +66,10 @@ spec:
     drop(cluster);
     assert!(!folder.exists());
     // The kernel takes its time with the network of a namespace that has ended.
-    let mut left = Vec::new();
-    let is_clean = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        eventually("the end of all traces", || {
-            left = [traces(name), traces(&bridge)].concat();
-            left.is_empty().then_some(())
-        });
-    }));
-    assert!(is_clean.is_ok(), "{left:#?}");
+    until_ok("the end of all traces", || {
+        let left = [traces(name), traces(&bridge)].concat();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:#?}")) }
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::kube::{Access, Dials, Fleet, HollowNode, PlayedPod, Runner, Work};
-use tests::process::{eventually, get};
+use tests::process::{eventually, get, until_ok};
 use tests::toolbox;
 
 use super::super::installed::{
@@ -68,15 +68,10 @@ pub(super) fn check_as_text(access: &Access, arguments: &[&str]) -> String {
 
 /// Waits until nothing fails.
 pub(super) fn until_all_is_well(access: &Access) {
-    let mut last = Value::Null;
-    let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        eventually("all is well", || {
-            let found = check(access, &[]);
-            last = found.report;
-            (found.code == Some(0)).then_some(())
-        });
-    }));
-    assert!(is_well.is_ok(), "{last:#}");
+    until_ok("all is well", || {
+        let found = check(access, &[]);
+        if found.code == Some(0) { Ok(()) } else { Err(format!("{:#}", found.report)) }
+    });
 }
 
 /// A fault that somebody made.
@@ -91,21 +86,19 @@ pub(super) struct Fault<'a> {
 impl Fault<'_> {
     /// The program finds it, and names it.
     pub(super) fn is_found(&self, access: &Access) -> Value {
-        let mut last = Value::Null;
         // Controllers take their time to notice what was planted.
-        let is_named = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually(self.line, || {
-                let found = check(access, &[]);
-                let code = if self.result == "fail" { Some(1) } else { found.code };
-                assert_eq!(found.code, code, "{:#}", found.report);
-                last = found.line(self.line).clone();
-                let text = last["problems"].to_string();
-                let is_named = self.says.iter().all(|word| text.contains(word));
-                (last["result"] == self.result && is_named).then_some(())
-            });
-        }));
-        assert!(is_named.is_ok(), "{:?} is not said: {last:#}", self.says);
-        last
+        until_ok(self.line, || {
+            let found = check(access, &[]);
+            let code = if self.result == "fail" { Some(1) } else { found.code };
+            assert_eq!(found.code, code, "{:#}", found.report);
+            let line = found.line(self.line).clone();
+            let text = line["problems"].to_string();
+            let is_named = self.says.iter().all(|word| text.contains(word));
+            match line["result"] == self.result && is_named {
+                true => Ok(line),
+                false => Err(format!("{:?} is not said: {line:#}", self.says)),
+            }
+        })
     }
 
     /// What the program says is done, to the letter; looking is left out.
@@ -133,14 +126,10 @@ impl Fault<'_> {
 
     /// The line comes out well.
     pub(super) fn is_gone(&self, access: &Access) {
-        let mut last = Value::Null;
-        let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually(self.line, || {
-                last = check(access, &[]).line(self.line).clone();
-                (last["result"] == "ok").then_some(())
-            });
-        }));
-        assert!(is_well.is_ok(), "still {last:#}");
+        until_ok(self.line, || {
+            let line = check(access, &[]).line(self.line).clone();
+            if line["result"] == "ok" { Ok(()) } else { Err(format!("still {line:#}")) }
+        });
     }
 
     /// All three.
