@@ -157,6 +157,6 @@ fn checked(name: &str, value: &str) -> Result<(), String> {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    leasehold_injection::span(text)
+    leasehold_types::span::parse(text)
         .ok_or_else(|| "write a span of time, as in 500ms, 30s, 5m, 2h or 1h30m".into())
 }

@@ -1,8 +1,9 @@
 //! The agent's flags that a pod's annotations, a WorkerCluster or the command line may set, and
 //! what their values look like. The rest the injection decides itself.
 
+use leasehold_types::span;
+
 use crate::refusal::Refusal;
-use crate::span;
 
 /// A flag of `leasehold-agent run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +230,7 @@ mod tests {
             ("http-size-max", "-1", "whole number"),
             ("listen", ":7500", "IP:PORT"),
             ("drain-deadline", "5", "span of time"),
+            ("drain-deadline", "200000000h", "span of time"),
             ("listen", "localhost", "IP:PORT"),
             ("listen", "127.0.0.1:0", "IP:PORT"),
             ("listen-anywhere", "yes", "neither true nor false"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_types::span;
 use serde_json::Value;
 
 use crate::annotations::Config;
@@ -9,7 +10,6 @@ use crate::container::ports;
 use crate::draft::keys;
 use crate::edit::at;
 use crate::sidecar::Sidecar;
-use crate::span;
 
 /// A pod's grace period where it sets none.
 const GRACE_DEFAULT: u64 = 30;

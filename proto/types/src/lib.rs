@@ -6,6 +6,7 @@ pub mod message;
 pub mod mutation;
 pub mod name;
 pub mod order;
+pub mod span;
 pub mod time;
 
 pub use name::{
