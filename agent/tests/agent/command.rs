@@ -103,9 +103,13 @@ async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() 
     until("the next begins", || stage.running() == 2).await;
     // The jobs are counted again before each try.
     let failures = "leasehold_agent_worker_failures_total";
-    while agent.metric(failures).await.parse::<u64>().unwrap() < 4 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let failing = async {
+        while agent.metric(failures).await.parse::<u64>().unwrap() < 4 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let failed = tokio::time::timeout(super::coordinator::PATIENCE, failing).await;
+    assert!(failed.is_ok(), "it was not tried again: {}", agent.log.text());
     let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
     assert_eq!(stage.coordinator.count(freed), 0, "freed though the size is not in effect");
     std::fs::remove_file(stage.path("broken")).unwrap();
