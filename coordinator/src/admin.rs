@@ -11,7 +11,7 @@ use std::pin::Pin;
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::view::{Leadership, Presence};
+use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
-use self::page::{PageSize, StreamPage, WorkerPage};
+use self::page::{PageSize, PipelinePage, StreamPage, WorkerPage};
 use self::refused::Refused;
 use crate::driver::Handle;
 use crate::platform::{Access, Subject, Wants};
@@ -220,6 +220,64 @@ impl AdminService for Admin {
             let explanation = core.explain_stream(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| Refused::no_stream(&key))?;
             Ok(proto::ExplainStreamResponse { explanation: Some(explanation) })
+        })
+        .await
+    }
+
+    async fn list_classes(
+        &self,
+        request: Request<proto::ListClassesRequest>,
+    ) -> Result<Response<proto::ListClassesResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        self.ask("ListClasses", |core, now| {
+            let classes = core.classes(now).into_iter();
+            let bounds = |view: &ClassView| core.scale_bounds(&view.name).unwrap_or_default();
+            let classes = classes.map(|view| wire::class(&view, bounds(&view))).collect();
+            Ok(proto::ListClassesResponse { classes })
+        })
+        .await
+    }
+
+    async fn list_pipelines(
+        &self,
+        request: Request<proto::ListPipelinesRequest>,
+    ) -> Result<Response<proto::ListPipelinesResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let request = request.into_inner();
+        let size = PageSize::new(request.page_size)?;
+        let page = PipelinePage::parse(&request.page_token)?;
+        self.ask("ListPipelines", move |core, _| {
+            let (pipelines, next) = page.cut(core.pipelines(page.after()), size);
+            let pipelines = pipelines.into_iter().map(wire::pipeline).collect();
+            Ok(proto::ListPipelinesResponse { pipelines, next_page_token: next })
+        })
+        .await
+    }
+
+    async fn get_pipeline(
+        &self,
+        request: Request<proto::GetPipelineRequest>,
+    ) -> Result<Response<proto::GetPipelineResponse>, Status> {
+        let name = map::pipeline_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        self.ask("GetPipeline", move |core, _| {
+            let pipeline = core.pipeline(&name).map(wire::pipeline);
+            let pipeline = pipeline.ok_or_else(|| Refused::no_pipeline(&name))?;
+            Ok(proto::GetPipelineResponse { pipeline: Some(pipeline) })
+        })
+        .await
+    }
+
+    async fn explain_pipeline(
+        &self,
+        request: Request<proto::ExplainPipelineRequest>,
+    ) -> Result<Response<proto::ExplainPipelineResponse>, Status> {
+        let name = map::pipeline_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        self.ask("ExplainPipeline", move |core, now| {
+            let explanation = core.explain_pipeline(&name, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| Refused::no_pipeline(&name))?;
+            Ok(proto::ExplainPipelineResponse { explanation: Some(explanation) })
         })
         .await
     }

@@ -224,6 +224,7 @@ impl Metrics {
             Notice::PoolGranted { .. } => self.grants.add(1, &label("kind", "pool")),
             Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
             Notice::StreamRevoked { .. } => self.revokes.add(1, &[]),
+            Notice::Pipeline { .. } | Notice::Binding { .. } | Notice::Endpoints { .. } => {}
             Notice::StreamFreed { how, .. } => {
                 self.freed.add(1, &label("how", crate::driver::freed(*how)));
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::{Event, Exposure};
-use leasehold_types::{ClusterName, Epoch, SetName, WorkerKey};
+use leasehold_types::{ClusterName, Epoch, PipelineName, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -114,6 +114,8 @@ pub enum Subject {
     Cluster(ClusterName),
     /// A stream set and its streams.
     Set(SetName),
+    /// A pipeline and its bindings.
+    Pipeline(PipelineName),
 }
 
 /// Why a peer may not have what it wants; the text is for people, and names what to mend.

@@ -2,12 +2,13 @@
 //! or an [`Invalid`] that names the field.
 
 mod session;
+mod share;
 
 use std::time::Duration;
 
 use leasehold_types::{
-    ClusterName, InvalidName, JobId, SetName, StartId, StreamKey, StreamName, Token, WorkerKey,
-    WorkerName,
+    ClusterName, InvalidName, JobId, NodeName, PipelineName, SetName, ShareKey, StartId, StreamKey,
+    StreamName, Token, WorkerKey, WorkerName,
 };
 
 /// A message that means nothing: which field, and why.
@@ -63,12 +64,29 @@ pub fn set_name(field: &'static str, text: &str) -> Result<SetName, Invalid> {
     name(field, SetName::new(text))
 }
 
+/// A pipeline's name.
+///
+/// # Errors
+/// Where it is none.
+pub fn pipeline_name(field: &'static str, text: &str) -> Result<PipelineName, Invalid> {
+    name(field, PipelineName::new(text))
+}
+
 /// A stream of a set.
 ///
 /// # Errors
 /// Where either name is none.
 pub fn stream_key(set: &str, stream: &str) -> Result<StreamKey, Invalid> {
     Ok(StreamKey { set: set_name("set", set)?, stream: name("stream", StreamName::new(stream))? })
+}
+
+/// A share of a pipeline's node.
+///
+/// # Errors
+/// Where either name is none.
+pub fn share_key(pipeline: &str, node: &str, index: u32) -> Result<ShareKey, Invalid> {
+    let pipeline = pipeline_name("pipeline", pipeline)?;
+    Ok(ShareKey { pipeline, node: name("node", NodeName::new(node))?, index })
 }
 
 /// A job's id.
@@ -97,6 +115,13 @@ pub fn token(text: &str) -> Result<Token, Invalid> {
 
 fn name<T>(field: &'static str, name: Result<T, InvalidName>) -> Result<T, Invalid> {
     name.map_err(|error| Invalid::new(field, error))
+}
+
+fn at_most(field: &'static str, len: usize, max: usize) -> Result<(), Invalid> {
+    match len <= max {
+        true => Ok(()),
+        false => Err(Invalid::new(field, format!("{len} entries are more than {max}"))),
+    }
 }
 
 fn millis(span: Duration) -> u32 {

@@ -297,7 +297,7 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
             _ => return None,
         };
         let (name, at) = word[1..].split_once(':').expect("STREAM:TOKEN");
-        Some(StreamGrant { stream: stream(name), token: token(at), state })
+        Some(StreamGrant { stream: stream(name), token: token(at), state, share: None })
     });
     CoordinatorMessage::Grant(Grant {
         epoch: Epoch(plain[0].parse().expect("an epoch")),

@@ -128,6 +128,15 @@ impl WorkerService for Grpc {
         Ok(Response::new(wire::ReleaseStreamResponse {}))
     }
 
+    async fn release_binding(
+        &self,
+        request: Request<wire::ReleaseBindingRequest>,
+    ) -> Result<Response<wire::ReleaseBindingResponse>, Status> {
+        let wire::ReleaseBindingRequest { pipeline, node, index, token } = request.into_inner();
+        self.0.release_binding(&pipeline, &node, index, &token).await?;
+        Ok(Response::new(wire::ReleaseBindingResponse {}))
+    }
+
     async fn drain(
         &self,
         request: Request<wire::DrainRequest>,

@@ -144,6 +144,20 @@ impl WorkerApi {
         Ok(self.door.ask(|reply| Command::Release { stream, token, reply }).await??)
     }
 
+    /// The worker has let a share of a pipeline go.
+    pub(crate) async fn release_binding(
+        &self,
+        pipeline: &str,
+        node: &str,
+        index: u32,
+        token: &str,
+    ) -> Result<(), Denial> {
+        let share = map::share_key(pipeline, node, index)?;
+        let token = map::token(token)?;
+        let stream = share.stream(&self.who.cluster);
+        Ok(self.door.ask(|reply| Command::Release { stream, token, reply }).await??)
+    }
+
     /// Begins a drain; with `wait`, answers when it has ended, with the jobs that outlived it.
     pub(crate) async fn drain(&self, wait: bool) -> Result<u32, Denial> {
         if wait {

@@ -98,6 +98,7 @@ impl From<LeaseView> for wire::Lease {
             connected: view.connected,
             cluster: view.cluster,
             worker: view.worker,
+            bindings: Vec::new(),
         }
     }
 }

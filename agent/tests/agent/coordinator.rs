@@ -204,7 +204,12 @@ impl Session {
         let wanted = self.coordinator.wanted.borrow().clone();
         let number = self.next_number();
         let streams = wanted.streams.into_iter();
-        let streams = streams.map(|(stream, (token, state))| StreamGrant { stream, token, state });
+        let streams = streams.map(|(stream, (token, state))| StreamGrant {
+            stream,
+            token,
+            state,
+            share: None,
+        });
         let grant = Grant {
             epoch: self.coordinator.epoch,
             number,

@@ -2,6 +2,7 @@
 //! by events. It stays the only one that decides who holds what.
 
 mod explain;
+mod pipelines;
 mod plan;
 mod reconcile;
 mod send;

@@ -1,13 +1,13 @@
-//! What the platform wants: clusters and stream sets, each valid by construction. A platform
+//! What the platform wants: clusters, stream sets and pipelines, each valid by construction. A platform
 //! replaces the whole of it at once, so a half-read folder can never be half in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::{ClusterName, SetName, StreamName};
+use leasehold_types::{ClusterName, Load, NodeName, PipelineName, SetName, StreamName};
 
-/// All the clusters and stream sets of one cell.
+/// All the clusters, stream sets and pipelines of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The clusters, by name.
@@ -17,6 +17,10 @@ pub struct Desired {
     /// Sets that exist, and of which nobody can tell at present what they list. Whoever has one of
     /// their streams keeps it, and nobody is granted another.
     pub unread: BTreeSet<SetName>,
+    /// The pipelines, by name. Each graph is acyclic, and what a node's `next` names is in it; a
+    /// class that a node names may be missing, and then it waits for that. Where all its classes
+    /// are there, their most workers can satisfy it if it is alone (`planner::pipelines::fits`).
+    pub pipelines: BTreeMap<PipelineName, Arc<Pipeline>>,
 }
 
 /// A `WorkerCluster`: workers that share one budget of jobs.
@@ -33,6 +37,65 @@ pub struct Cluster {
     /// The pool size that a worker keeps when its lease has ended; at most
     /// `jobs_per_worker_max`.
     pub floor: u32,
+    /// A `WorkerClass` is a cluster without a budget, whose workers serve pipelines.
+    pub class: Option<Class>,
+}
+
+/// What makes a cluster a `WorkerClass`: workers of one kind, that pipelines are laid over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// The load that one worker can take, above 0.
+    pub capacity: Load,
+    /// The least workers that it is scaled to.
+    pub workers_min: u32,
+    /// The most workers that it is scaled to, at least 1 and at least `workers_min`.
+    pub workers_max: u32,
+    /// The part of the capacity that scaling aims at, in percent, from 1 to 100.
+    pub utilization: u8,
+    /// How a load above one worker's capacity is laid over several.
+    pub spread: Spread,
+    /// Whether healthy pipelines may be moved to make another fit.
+    pub rebalance: Rebalance,
+    /// How long a worker may take to let a share go.
+    pub handover_deadline: Duration,
+}
+
+/// How a load above one worker's capacity is laid over several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Spread {
+    /// Over the fewest workers that can take it.
+    #[default]
+    Fewest,
+    /// Over all workers that have room, in equal parts as far as their room goes.
+    Even,
+}
+
+/// Whether healthy pipelines may be moved to make another fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Rebalance {
+    /// Never.
+    #[default]
+    Never,
+    /// Where a pipeline would have to wait otherwise: the fewest shares that make room for it.
+    WhenBlocked,
+}
+
+/// A `Pipeline`: a directed acyclic graph of nodes that each process its whole load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    /// The load of each node.
+    pub load: Load,
+    /// The nodes, at least one.
+    pub nodes: BTreeMap<NodeName, Node>,
+}
+
+/// A node of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The class of its workers; in the pipeline's namespace.
+    pub class: ClusterName,
+    /// The nodes that its documents go to, by name, each once.
+    pub next: BTreeSet<NodeName>,
 }
 
 /// A `StreamSet`: streams that are each owned by at most one worker of a cluster.

@@ -1,9 +1,12 @@
 //! What the core wants done, and what it tells those who watch.
 
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, Token, WorkerKey};
+use leasehold_types::{
+    ClusterName, Epoch, Moment, NodeName, PipelineName, StreamKey, Token, WorkerKey,
+};
 
 use crate::event::{ConnId, Exposure};
+use crate::view::{BindingPhase, PipelinePhase};
 
 /// Something for the driver to carry out, in this order.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +94,36 @@ pub enum Notice {
         token: Token,
         /// How that is known.
         how: Freed,
+    },
+    /// A pipeline is in another state.
+    Pipeline {
+        /// The pipeline.
+        pipeline: PipelineName,
+        /// The state that it was in; none for a new one.
+        from: Option<PipelinePhase>,
+        /// The state that it is in; none where it is desired no more.
+        to: Option<PipelinePhase>,
+        /// Why, for people; empty where there is nothing to say.
+        why: String,
+    },
+    /// A binding is in another state. All that its pipeline's states rest on comes before it.
+    Binding {
+        /// The pipeline.
+        pipeline: PipelineName,
+        /// The node.
+        node: NodeName,
+        /// The state that it was in; none for a new one.
+        from: Option<BindingPhase>,
+        /// The state that it is in; none where it is desired no more.
+        to: Option<BindingPhase>,
+    },
+    /// The shares of a binding, or what is known of their workers, are others: whoever shows them
+    /// looks again.
+    Endpoints {
+        /// The pipeline.
+        pipeline: PipelineName,
+        /// The node.
+        node: NodeName,
     },
     /// A worker broke the protocol's rules and was disconnected.
     Offence {

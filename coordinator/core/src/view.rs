@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use leasehold_types::message::DrainPhase;
+use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, SetName, StreamKey, StreamName, Token, WorkerKey, WorkerName,
+    ClusterName, Epoch, Incarnation, Load, NodeName, PipelineName, SetName, StreamKey, StreamName,
+    Token, WorkerKey, WorkerName,
 };
 
 /// A cluster in figures.
@@ -94,8 +96,12 @@ pub struct WorkerView {
     pub wanted: u32,
     /// The pool lease's token.
     pub pool_token: Option<Token>,
-    /// Streams that it owns.
+    /// Streams that it owns; shares of pipelines count.
     pub streams: usize,
+    /// The load that its shares of pipelines add up to.
+    pub load: Load,
+    /// Where it is reached, as its agent says.
+    pub address: Option<WorkerAddress>,
 }
 
 /// Whether a worker is heard.
@@ -152,6 +158,107 @@ pub enum ClaimPhase {
     Lapsing,
 }
 
+/// A worker class in figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassView {
+    /// Its name.
+    pub name: ClusterName,
+    /// The load that one worker can take.
+    pub capacity: Load,
+    /// The load that it must process, that of Pending pipelines included. Every replica knows it.
+    pub request: Load,
+    /// Of this, the load that workers are chosen for. A leader's only, like all that follows.
+    pub placed: Load,
+    /// Workers that can take shares now.
+    pub workers: u32,
+    /// The fewest workers that the planner packs all its pipelines into.
+    pub workers_needed: u32,
+    /// What the target utilisation and the packing ask for, between the least and the most.
+    pub workers_wanted: u32,
+    /// Pipelines that wait for workers of this class.
+    pub waiting: usize,
+}
+
+/// A pipeline as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineView {
+    /// Its name.
+    pub name: PipelineName,
+    /// Its load. Where a change of it waits for workers, that of the change.
+    pub load: Load,
+    /// Its state.
+    pub phase: PipelinePhase,
+    /// Why it is in that state, or what it waits for (which class, and how many workers more);
+    /// empty where it is Ready and nothing waits.
+    pub reason: String,
+    /// The class that it waits for, and how many workers of it more, where it does.
+    pub waits: Vec<(ClusterName, u32)>,
+    /// One for each node, by name.
+    pub bindings: Vec<BindingView>,
+}
+
+/// The state of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PipelinePhase {
+    /// It waits for workers; its bindings are Unset.
+    Pending,
+    /// Its workers are chosen; some binding is not Ready.
+    Plotted,
+    /// All its bindings are Ready.
+    Ready,
+    /// A worker of it was lost; it waits for its turn to be plotted again.
+    Broken,
+}
+
+/// A node of a pipeline, and the workers that serve it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindingView {
+    /// The node.
+    pub node: NodeName,
+    /// Its class.
+    pub class: ClusterName,
+    /// The nodes that documents go to.
+    pub next: Vec<NodeName>,
+    /// Its state.
+    pub phase: BindingPhase,
+    /// The shares, by index. A share whose worker is another from now on is listed with the old
+    /// worker for as long as that may hold it.
+    pub shares: Vec<ShareView>,
+}
+
+/// The state of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BindingPhase {
+    /// Its workers are chosen, and do not all serve it yet.
+    Pending,
+    /// All its workers serve it.
+    Ready,
+    /// A worker of it was lost.
+    DeadEnd,
+    /// No workers are chosen for it.
+    Unset,
+}
+
+/// What one worker takes of a node's load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareView {
+    /// Which of the node's shares it is.
+    pub index: u32,
+    /// The worker.
+    pub worker: WorkerName,
+    /// Its load.
+    pub load: Load,
+    /// The token of its lease; none where it has none yet.
+    pub token: Option<Token>,
+    /// The worker's agent has said that it knows: documents may be sent to it.
+    pub applied: bool,
+    /// Where the worker is reached, as its agent says.
+    pub address: Option<WorkerAddress>,
+    /// The worker drains, or has been asked for the share: it takes documents only where nobody
+    /// else does.
+    pub draining: bool,
+}
+
 /// Why something is as it is: the facts in the order in which they decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
@@ -204,4 +311,26 @@ pub struct PlannedMove {
     pub from: Option<WorkerName>,
     /// To this worker, if one may have it.
     pub to: Option<WorkerName>,
+}
+
+impl std::fmt::Display for PipelinePhase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "Pending",
+            Self::Plotted => "Plotted",
+            Self::Ready => "Ready",
+            Self::Broken => "Broken",
+        })
+    }
+}
+
+impl std::fmt::Display for BindingPhase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "Pending",
+            Self::Ready => "Ready",
+            Self::DeadEnd => "DeadEnd",
+            Self::Unset => "Unset",
+        })
+    }
 }

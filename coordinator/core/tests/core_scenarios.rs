@@ -141,6 +141,7 @@ impl Scenario {
             drain_deadline: Duration::from_secs(3600),
             ttl: Duration::from_secs(10),
             floor: number("floor", 0),
+            class: None,
         };
         self.desired.clusters.insert(cluster_name(), Arc::new(cluster));
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
@@ -221,6 +222,7 @@ impl Scenario {
             epoch_seen: pairs.get("seen").map(|seen| Epoch(seen.parse().expect("an epoch"))),
             stops_worker: !pairs.contains_key("file"),
             generation: number("gen", 0),
+            address: None,
         };
         self.core.handle(Event::Hello(conn(plain[0]), hello), self.now);
     }
@@ -229,7 +231,7 @@ impl Scenario {
     /// [streams=a:TOKEN,…]`
     fn report(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
-        let held = |(stream, token)| HeldStream { stream, token, pinned: false };
+        let held = |(stream, token)| HeldStream { stream, token, pinned: false, load: None };
         let report = Report {
             epoch: self.epoch,
             nonce: Nonce(plain.get(1).map_or(1, |nonce| nonce.parse().expect("a nonce"))),

@@ -10,6 +10,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::Status;
 
+use super::wire;
 use crate::driver::Change;
 
 /// The changes that concern `cluster`, or all; ends with the coordinator. Holds `place` as long.
@@ -22,7 +23,10 @@ pub(super) fn watch(
     futures_util::stream::unfold(state, |(mut changes, cluster, place)| async move {
         loop {
             let response = match changes.recv().await {
-                Ok(change) => response(change),
+                Ok(change) => match response(change) {
+                    Some(response) => response,
+                    None => continue,
+                },
                 Err(RecvError::Lagged(skipped)) => WatchChangesResponse {
                     skipped,
                     message: "the watcher was too slow".into(),
@@ -43,21 +47,22 @@ pub(super) fn watch(
     })
 }
 
-fn response(change: Change) -> WatchChangesResponse {
+/// What watchers are told of a change, if anything.
+fn response(change: Change) -> Option<WatchChangesResponse> {
     match change {
         Change::Notice(notice) => notice_response(notice),
-        Change::Manifests { problems } => WatchChangesResponse {
+        Change::Manifests { problems } => Some(WatchChangesResponse {
             message: match problems {
                 0 => "the manifests have no problem".into(),
                 count => format!("the manifests have problems: {count}"),
             },
             ..of(ChangeKind::Manifests)
-        },
+        }),
     }
 }
 
-fn notice_response(notice: Notice) -> WatchChangesResponse {
-    match notice {
+fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
+    Some(match notice {
         Notice::Elected(epoch) => of_epoch(ChangeKind::Elected, epoch),
         Notice::Deposed(epoch) => of_epoch(ChangeKind::Deposed, epoch),
         Notice::HoldEnded(cluster) => {
@@ -87,10 +92,24 @@ fn notice_response(notice: Notice) -> WatchChangesResponse {
             };
             of_stream(kind, &worker, &stream, token)
         }
+        Notice::Pipeline { pipeline, to, why, .. } => WatchChangesResponse {
+            pipeline: pipeline.to_string(),
+            pipeline_phase: to.map_or(0, |to| wire::pipeline_phase(to).into()),
+            message: why,
+            ..of(ChangeKind::Pipeline)
+        },
+        Notice::Binding { pipeline, node, to, .. } => WatchChangesResponse {
+            pipeline: pipeline.to_string(),
+            node: node.to_string(),
+            binding_phase: to.map_or(0, |to| wire::binding_phase(to).into()),
+            ..of(ChangeKind::Binding)
+        },
+        // With shares that are others come grants, revokes and releases.
+        Notice::Endpoints { .. } => return None,
         Notice::Offence { worker, rule } => {
             WatchChangesResponse { message: rule.into(), ..of_worker(ChangeKind::Offence, &worker) }
         }
-    }
+    })
 }
 
 fn of(kind: ChangeKind) -> WatchChangesResponse {

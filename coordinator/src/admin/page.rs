@@ -1,8 +1,8 @@
 //! Pages of long lists. A token says after which entry the next page begins and which list it
 //! belongs to; one that belongs to another is refused.
 
-use leasehold_coordinator_core::view::{StreamView, WorkerView};
-use leasehold_types::{ClusterName, SetName, StreamName, WorkerName};
+use leasehold_coordinator_core::view::{PipelineView, StreamView, WorkerView};
+use leasehold_types::{ClusterName, PipelineName, SetName, StreamName, WorkerName};
 
 use super::refused::Refused;
 
@@ -65,6 +65,46 @@ impl WorkerPage {
         page.truncate(size.0);
         let next = match page.last() {
             Some(last) if more => token(&["w", self.cluster.as_str(), last.key.worker.as_str()]),
+            Some(_) | None => String::new(),
+        };
+        (page, next)
+    }
+}
+
+/// A page of the pipelines.
+#[derive(Debug)]
+pub(super) struct PipelinePage {
+    after: Option<PipelineName>,
+}
+
+impl PipelinePage {
+    pub(super) fn parse(token: &str) -> Result<Self, Refused> {
+        let after = match parts(token)?.as_deref() {
+            None => None,
+            Some([kind, after]) if kind == "p" => {
+                Some(PipelineName::new(after).map_err(|_| wrong_token())?)
+            }
+            Some(_) => return Err(wrong_token()),
+        };
+        Ok(Self { after })
+    }
+
+    /// The pipeline that the page begins after.
+    pub(super) fn after(&self) -> Option<&PipelineName> {
+        self.after.as_ref()
+    }
+
+    /// The page out of the pipelines after [`Self::after`], and the token of the next.
+    pub(super) fn cut(
+        &self,
+        pipelines: impl Iterator<Item = PipelineView>,
+        size: PageSize,
+    ) -> (Vec<PipelineView>, String) {
+        let mut page: Vec<_> = pipelines.take(size.0 + 1).collect();
+        let more = page.len() > size.0;
+        page.truncate(size.0);
+        let next = match page.last() {
+            Some(last) if more => token(&["p", last.name.as_str()]),
             Some(_) | None => String::new(),
         };
         (page, next)

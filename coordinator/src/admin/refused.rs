@@ -1,7 +1,7 @@
 //! Why an admin call is refused, and the gRPC status of it.
 
 use leasehold_proto::map::Invalid;
-use leasehold_types::{ClusterName, SetName, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
 
 use crate::platform::Denied;
@@ -41,6 +41,10 @@ impl Refused {
 
     pub(super) fn no_set(name: &SetName) -> Self {
         Self::NotFound(format!("no manifest defines stream set {name:?}"))
+    }
+
+    pub(super) fn no_pipeline(name: &PipelineName) -> Self {
+        Self::NotFound(format!("no manifest defines pipeline {name:?}"))
     }
 
     pub(super) fn no_worker(key: &WorkerKey) -> Self {

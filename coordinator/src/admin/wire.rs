@@ -1,8 +1,8 @@
 //! The core's views as messages of the admin service, and the one request that is more than names.
 
 use leasehold_coordinator_core::view::{
-    ClaimPhase, ClaimView, ClusterView, Explanation, PlanView, Presence, StreamView, WhatIf,
-    WorkerView,
+    BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,
+    PipelinePhase, PipelineView, PlanView, Presence, ShareView, StreamView, WhatIf, WorkerView,
 };
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::map;
@@ -77,6 +77,73 @@ pub(super) fn worker(view: WorkerView) -> proto::Worker {
         wanted: view.wanted,
         pool_token: view.pool_token.map(|token| token.to_string()).unwrap_or_default(),
         streams: count(view.streams),
+        address: view.address.map_or_else(String::new, |address| address.to_string()),
+        documents_per_second: view.load.as_f64(),
+    }
+}
+
+pub(super) fn pipeline_phase(phase: PipelinePhase) -> proto::PipelinePhase {
+    match phase {
+        PipelinePhase::Pending => proto::PipelinePhase::Pending,
+        PipelinePhase::Plotted => proto::PipelinePhase::Plotted,
+        PipelinePhase::Ready => proto::PipelinePhase::Ready,
+        PipelinePhase::Broken => proto::PipelinePhase::Broken,
+    }
+}
+
+pub(super) fn binding_phase(phase: BindingPhase) -> proto::BindingPhase {
+    match phase {
+        BindingPhase::Pending => proto::BindingPhase::Pending,
+        BindingPhase::Ready => proto::BindingPhase::Ready,
+        BindingPhase::DeadEnd => proto::BindingPhase::DeadEnd,
+        BindingPhase::Unset => proto::BindingPhase::Unset,
+    }
+}
+
+pub(super) fn class(view: &ClassView, (min, max): (u32, u32)) -> proto::Class {
+    proto::Class {
+        name: view.name.to_string(),
+        capacity: view.capacity.as_f64(),
+        request: view.request.as_f64(),
+        placed: view.placed.as_f64(),
+        workers: view.workers,
+        workers_needed: view.workers_needed,
+        workers_wanted: view.workers_wanted,
+        workers_min: min,
+        workers_max: max,
+        pipelines_waiting: count(view.waiting),
+    }
+}
+
+pub(super) fn pipeline(view: PipelineView) -> proto::Pipeline {
+    proto::Pipeline {
+        name: view.name.to_string(),
+        documents_per_second: view.load.as_f64(),
+        phase: pipeline_phase(view.phase).into(),
+        reason: view.reason,
+        bindings: view.bindings.into_iter().map(binding).collect(),
+    }
+}
+
+fn binding(view: BindingView) -> proto::Binding {
+    proto::Binding {
+        node: view.node.to_string(),
+        class: view.class.to_string(),
+        next: view.next.iter().map(ToString::to_string).collect(),
+        phase: binding_phase(view.phase).into(),
+        shares: view.shares.into_iter().map(share).collect(),
+    }
+}
+
+fn share(view: ShareView) -> proto::Share {
+    proto::Share {
+        index: view.index,
+        worker: view.worker.to_string(),
+        documents_per_second: view.load.as_f64(),
+        token: view.token.map(|token| token.to_string()).unwrap_or_default(),
+        applied: view.applied,
+        address: view.address.map_or_else(String::new, |address| address.to_string()),
+        draining: view.draining,
     }
 }
 

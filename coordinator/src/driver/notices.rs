@@ -8,6 +8,14 @@ const LEASE: &str = "leasehold::lease";
 /// The target of every line about workers and leadership.
 const CELL: &str = "leasehold::cell";
 
+/// The target of every line about pipelines.
+const PIPELINE: &str = "leasehold::pipeline";
+
+/// A state in a word; none where there is no such thing yet, or any more.
+fn state(phase: Option<impl ToString>) -> Option<String> {
+    phase.map(|phase| phase.to_string())
+}
+
 /// How it is known that a lease has ended, in a word.
 pub(crate) fn freed(how: Freed) -> &'static str {
     match how {
@@ -57,6 +65,17 @@ pub(super) fn log(notice: &Notice) {
             let how = freed(*how);
             debug!(target: LEASE, cluster = %key.cluster, worker = %key.worker,
                 set = %stream.set, stream = %stream.stream, %token, how, "stream freed");
+        }
+        Notice::Pipeline { pipeline, from, to, why } => {
+            let (from, to) = (state(*from), state(*to));
+            info!(target: PIPELINE, %pipeline, from, to, why, "pipeline");
+        }
+        Notice::Binding { pipeline, node, from, to } => {
+            let (from, to) = (state(*from), state(*to));
+            debug!(target: PIPELINE, %pipeline, %node, from, to, "binding");
+        }
+        Notice::Endpoints { pipeline, node } => {
+            debug!(target: PIPELINE, %pipeline, %node, "endpoints changed");
         }
         Notice::Offence { worker: key, rule } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, rule,

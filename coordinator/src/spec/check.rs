@@ -299,6 +299,7 @@ impl Checker<'_> {
             drain_deadline: spec.drain.deadline.0,
             ttl,
             floor,
+            class: None,
         }
     }
 

@@ -163,7 +163,7 @@ fn millis(span: Duration) -> String {
 
 fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
     // Taken apart, so that no field can be forgotten here.
-    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor } = cluster;
+    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, class: _ } = cluster;
     let spec = json!({
         "maxJobs": jobs_max,
         "maxJobsPerWorker": jobs_per_worker_max,

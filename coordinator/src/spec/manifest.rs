@@ -2,6 +2,7 @@
 //! what `kubectl explain` shows. What a field means is checked in [`super::check`], not here.
 
 mod agent;
+mod pipeline;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,10 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 pub use self::agent::{AgentAmounts, AgentResources, AgentSpec, IMAGE_BYTES_MAX};
+pub use self::pipeline::{
+    NodeSpec, PipelineBindingSpec, PipelineSpec, RebalanceSpec, ScalingSpec, ShareLeaseSpec,
+    SpreadSpec, WorkerClassSpec,
+};
 use super::amount::Amount;
 use super::duration::Span;
 
@@ -23,7 +28,7 @@ pub const API_VERSION: &str = "leasehold.dev/v1alpha1";
 pub struct Manifest<S> {
     /// Always `leasehold.dev/v1alpha1`.
     pub api_version: String,
-    /// `WorkerCluster` or `StreamSet`.
+    /// `WorkerCluster`, `StreamSet`, `WorkerClass` or `Pipeline`.
     pub kind: String,
     /// The object's name.
     pub metadata: Metadata,

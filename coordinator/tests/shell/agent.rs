@@ -172,5 +172,6 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         epoch_seen: 0,
         stops_worker: true,
         generation: 0,
+        worker_address: String::new(),
     }
 }

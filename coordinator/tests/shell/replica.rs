@@ -114,6 +114,7 @@ pub(crate) fn desired() -> Desired {
         drain_deadline: LONG,
         ttl: Duration::from_secs(60),
         floor: 0,
+        class: None,
     };
     let stream = |name: &str| Stream {
         name: StreamName::new(name).expect("a name"),

@@ -138,6 +138,7 @@ fn shape(part: &FieldDescriptorProto) -> anyhow::Result<Shape> {
         Type::Uint64 | Type::Uint32 => Some(("int", "0")),
         Type::String => Some(("str", "\"\"")),
         Type::Bool => Some(("bool", "False")),
+        Type::Double => Some(("float", "0.0")),
         Type::Message | Type::Enum => None,
         other => bail!("{name}: the worker API's JSON has no rule for {other:?}"),
     };

@@ -46,7 +46,7 @@ pub struct Cluster {
     pub held: ::prost::alloc::string::String,
 }
 /// A worker as the coordinator knows it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Worker {
     /// Its cluster.
     #[prost(string, tag = "1")]
@@ -93,6 +93,12 @@ pub struct Worker {
     /// Streams that it owns.
     #[prost(uint32, tag = "15")]
     pub streams: u32,
+    /// Where it is reached, as HOST or HOST:PORT; empty where its agent does not say.
+    #[prost(string, tag = "16")]
+    pub address: ::prost::alloc::string::String,
+    /// A worker of a class: the load that its shares add up to, in documents per second.
+    #[prost(double, tag = "17")]
+    pub documents_per_second: f64,
 }
 /// A stream lease that may be in force.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -137,6 +143,104 @@ pub struct Stream {
     /// Every lease on it that may be in force.
     #[prost(message, repeated, tag = "7")]
     pub claims: ::prost::alloc::vec::Vec<Claim>,
+}
+/// A worker class in figures; loads in documents per second.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Class {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The load that one worker can take.
+    #[prost(double, tag = "2")]
+    pub capacity: f64,
+    /// The load that the class must process, that of Pending pipelines included.
+    #[prost(double, tag = "3")]
+    pub request: f64,
+    /// Of this, the load that workers are chosen for.
+    #[prost(double, tag = "4")]
+    pub placed: f64,
+    /// Workers that can take shares now.
+    #[prost(uint32, tag = "5")]
+    pub workers: u32,
+    /// The fewest workers that the pipelines could be packed into.
+    #[prost(uint32, tag = "6")]
+    pub workers_needed: u32,
+    /// The workers that the target utilisation and the packing ask for, between the class's least
+    /// and most.
+    #[prost(uint32, tag = "7")]
+    pub workers_wanted: u32,
+    /// The least workers.
+    #[prost(uint32, tag = "8")]
+    pub workers_min: u32,
+    /// The most workers.
+    #[prost(uint32, tag = "9")]
+    pub workers_max: u32,
+    /// Pipelines that wait for workers of this class.
+    #[prost(uint32, tag = "10")]
+    pub pipelines_waiting: u32,
+}
+/// A pipeline; loads in documents per second.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Pipeline {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Its load.
+    #[prost(double, tag = "2")]
+    pub documents_per_second: f64,
+    /// Its state.
+    #[prost(enumeration = "PipelinePhase", tag = "3")]
+    pub phase: i32,
+    /// Why it is in that state; empty where it is Ready.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// One for each node, by name.
+    #[prost(message, repeated, tag = "5")]
+    pub bindings: ::prost::alloc::vec::Vec<Binding>,
+}
+/// A node of a pipeline, and the workers that serve it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Binding {
+    /// The node.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// Its class.
+    #[prost(string, tag = "2")]
+    pub class: ::prost::alloc::string::String,
+    /// The nodes that documents go to.
+    #[prost(string, repeated, tag = "3")]
+    pub next: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its state.
+    #[prost(enumeration = "BindingPhase", tag = "4")]
+    pub phase: i32,
+    /// The shares, by index.
+    #[prost(message, repeated, tag = "5")]
+    pub shares: ::prost::alloc::vec::Vec<Share>,
+}
+/// What one worker takes of a node's load.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Share {
+    /// Which of the node's shares it is.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// The worker.
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+    /// Its load, in documents per second.
+    #[prost(double, tag = "3")]
+    pub documents_per_second: f64,
+    /// The token of its lease, written EPOCH.SEQ; empty where it has none yet.
+    #[prost(string, tag = "4")]
+    pub token: ::prost::alloc::string::String,
+    /// Whether the worker has said that it knows.
+    #[prost(bool, tag = "5")]
+    pub applied: bool,
+    /// Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    #[prost(string, tag = "6")]
+    pub address: ::prost::alloc::string::String,
+    /// The worker drains.
+    #[prost(bool, tag = "7")]
+    pub draining: bool,
 }
 /// Why something is as it is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -250,7 +354,7 @@ pub struct GetWorkerRequest {
     pub worker: ::prost::alloc::string::String,
 }
 /// See GetWorker.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetWorkerResponse {
     /// The worker.
     #[prost(message, optional, tag = "1")]
@@ -333,6 +437,64 @@ pub struct ExplainStreamResponse {
     #[prost(message, optional, tag = "1")]
     pub explanation: ::core::option::Option<Explanation>,
 }
+/// See ListClasses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListClassesRequest {}
+/// See ListClasses.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListClassesResponse {
+    /// The classes.
+    #[prost(message, repeated, tag = "1")]
+    pub classes: ::prost::alloc::vec::Vec<Class>,
+}
+/// See ListPipelines.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPipelinesRequest {
+    /// At most so many; 0 for 1000, at most 10000.
+    #[prost(uint32, tag = "1")]
+    pub page_size: u32,
+    /// The last answer's `next_page_token`.
+    #[prost(string, tag = "2")]
+    pub page_token: ::prost::alloc::string::String,
+}
+/// See ListPipelines.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPipelinesResponse {
+    /// The pipelines.
+    #[prost(message, repeated, tag = "1")]
+    pub pipelines: ::prost::alloc::vec::Vec<Pipeline>,
+    /// Asks for the next page; empty on the last.
+    #[prost(string, tag = "2")]
+    pub next_page_token: ::prost::alloc::string::String,
+}
+/// See GetPipeline.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetPipelineRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// See GetPipeline.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetPipelineResponse {
+    /// The pipeline.
+    #[prost(message, optional, tag = "1")]
+    pub pipeline: ::core::option::Option<Pipeline>,
+}
+/// See ExplainPipeline.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainPipelineRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// See ExplainPipeline.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainPipelineResponse {
+    /// The explanation.
+    #[prost(message, optional, tag = "1")]
+    pub explanation: ::core::option::Option<Explanation>,
+}
 /// See WatchChanges.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchChangesRequest {
@@ -373,6 +535,18 @@ pub struct WatchChangesResponse {
     /// More, for people.
     #[prost(string, tag = "10")]
     pub message: ::prost::alloc::string::String,
+    /// The pipeline, where one is concerned.
+    #[prost(string, tag = "11")]
+    pub pipeline: ::prost::alloc::string::String,
+    /// The node of it, with BINDING.
+    #[prost(string, tag = "12")]
+    pub node: ::prost::alloc::string::String,
+    /// With PIPELINE.
+    #[prost(enumeration = "PipelinePhase", tag = "13")]
+    pub pipeline_phase: i32,
+    /// With BINDING.
+    #[prost(enumeration = "BindingPhase", tag = "14")]
+    pub binding_phase: i32,
 }
 /// See DrainWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -590,6 +764,88 @@ impl ClaimPhase {
         }
     }
 }
+/// The state of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PipelinePhase {
+    /// Never sent.
+    Unspecified = 0,
+    /// It waits for workers.
+    Pending = 1,
+    /// Its workers are chosen.
+    Plotted = 2,
+    /// All its bindings are Ready.
+    Ready = 3,
+    /// A worker of it was lost.
+    Broken = 4,
+}
+impl PipelinePhase {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PIPELINE_PHASE_UNSPECIFIED",
+            Self::Pending => "PIPELINE_PHASE_PENDING",
+            Self::Plotted => "PIPELINE_PHASE_PLOTTED",
+            Self::Ready => "PIPELINE_PHASE_READY",
+            Self::Broken => "PIPELINE_PHASE_BROKEN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PIPELINE_PHASE_UNSPECIFIED" => Some(Self::Unspecified),
+            "PIPELINE_PHASE_PENDING" => Some(Self::Pending),
+            "PIPELINE_PHASE_PLOTTED" => Some(Self::Plotted),
+            "PIPELINE_PHASE_READY" => Some(Self::Ready),
+            "PIPELINE_PHASE_BROKEN" => Some(Self::Broken),
+            _ => None,
+        }
+    }
+}
+/// The state of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BindingPhase {
+    /// Never sent.
+    Unspecified = 0,
+    /// Its workers are chosen, and do not all serve it yet.
+    Pending = 1,
+    /// All its workers serve it.
+    Ready = 2,
+    /// A worker of it was lost.
+    DeadEnd = 3,
+    /// No workers are chosen for it.
+    Unset = 4,
+}
+impl BindingPhase {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "BINDING_PHASE_UNSPECIFIED",
+            Self::Pending => "BINDING_PHASE_PENDING",
+            Self::Ready => "BINDING_PHASE_READY",
+            Self::DeadEnd => "BINDING_PHASE_DEAD_END",
+            Self::Unset => "BINDING_PHASE_UNSET",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BINDING_PHASE_UNSPECIFIED" => Some(Self::Unspecified),
+            "BINDING_PHASE_PENDING" => Some(Self::Pending),
+            "BINDING_PHASE_READY" => Some(Self::Ready),
+            "BINDING_PHASE_DEAD_END" => Some(Self::DeadEnd),
+            "BINDING_PHASE_UNSET" => Some(Self::Unset),
+            _ => None,
+        }
+    }
+}
 /// What kind of change it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -630,6 +886,10 @@ pub enum ChangeKind {
     Skipped = 16,
     /// The manifests' problems have changed: see GetStatus.
     Manifests = 17,
+    /// A pipeline is in another state: `pipeline_phase`.
+    Pipeline = 18,
+    /// A binding is in another state: `binding_phase`.
+    Binding = 19,
 }
 impl ChangeKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -656,6 +916,8 @@ impl ChangeKind {
             Self::Offence => "CHANGE_KIND_OFFENCE",
             Self::Skipped => "CHANGE_KIND_SKIPPED",
             Self::Manifests => "CHANGE_KIND_MANIFESTS",
+            Self::Pipeline => "CHANGE_KIND_PIPELINE",
+            Self::Binding => "CHANGE_KIND_BINDING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -679,6 +941,8 @@ impl ChangeKind {
             "CHANGE_KIND_OFFENCE" => Some(Self::Offence),
             "CHANGE_KIND_SKIPPED" => Some(Self::Skipped),
             "CHANGE_KIND_MANIFESTS" => Some(Self::Manifests),
+            "CHANGE_KIND_PIPELINE" => Some(Self::Pipeline),
+            "CHANGE_KIND_BINDING" => Some(Self::Binding),
             _ => None,
         }
     }
@@ -1004,6 +1268,114 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// All worker classes, by name.
+        pub async fn list_classes(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListClassesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListClassesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/ListClasses",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "ListClasses"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// The pipelines, by name, page by page.
+        pub async fn list_pipelines(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListPipelinesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPipelinesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/ListPipelines",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "ListPipelines"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// One pipeline.
+        pub async fn get_pipeline(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetPipelineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetPipelineResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/GetPipeline",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "GetPipeline"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Why a pipeline is in the state that it is in, and what it waits for.
+        pub async fn explain_pipeline(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainPipelineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainPipelineResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/ExplainPipeline",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "ExplainPipeline"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Every change from now on.
         pub async fn watch_changes(
             &mut self,
@@ -1196,6 +1568,38 @@ pub mod admin_service_server {
             request: tonic::Request<super::ExplainStreamRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ExplainStreamResponse>,
+            tonic::Status,
+        >;
+        /// All worker classes, by name.
+        async fn list_classes(
+            &self,
+            request: tonic::Request<super::ListClassesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListClassesResponse>,
+            tonic::Status,
+        >;
+        /// The pipelines, by name, page by page.
+        async fn list_pipelines(
+            &self,
+            request: tonic::Request<super::ListPipelinesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPipelinesResponse>,
+            tonic::Status,
+        >;
+        /// One pipeline.
+        async fn get_pipeline(
+            &self,
+            request: tonic::Request<super::GetPipelineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetPipelineResponse>,
+            tonic::Status,
+        >;
+        /// Why a pipeline is in the state that it is in, and what it waits for.
+        async fn explain_pipeline(
+            &self,
+            request: tonic::Request<super::ExplainPipelineRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainPipelineResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the WatchChanges method.
@@ -1705,6 +2109,186 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExplainStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/ListClasses" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListClassesSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListClassesRequest>
+                    for ListClassesSvc<T> {
+                        type Response = super::ListClassesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListClassesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_classes(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListClassesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/ListPipelines" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPipelinesSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListPipelinesRequest>
+                    for ListPipelinesSvc<T> {
+                        type Response = super::ListPipelinesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPipelinesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_pipelines(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPipelinesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/GetPipeline" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetPipelineSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetPipelineRequest>
+                    for GetPipelineSvc<T> {
+                        type Response = super::GetPipelineResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetPipelineRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_pipeline(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetPipelineSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/ExplainPipeline" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainPipelineSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ExplainPipelineRequest>
+                    for ExplainPipelineSvc<T> {
+                        type Response = super::ExplainPipelineResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainPipelineRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::explain_pipeline(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainPipelineSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

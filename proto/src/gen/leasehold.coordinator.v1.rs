@@ -92,6 +92,9 @@ pub struct Hello {
     /// The rollout generation of its worker: in a rollout the highest is served first.
     #[prost(uint64, tag = "8")]
     pub generation: u64,
+    /// Where its worker is reached, as HOST or HOST:PORT; empty where nobody says.
+    #[prost(string, tag = "9")]
+    pub worker_address: ::prost::alloc::string::String,
 }
 /// The times that hold on a link, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -157,6 +160,9 @@ pub struct HeldStream {
     /// It goes on without renewals until it is given back.
     #[prost(bool, tag = "3")]
     pub pinned: bool,
+    /// A share of a pipeline: its load, in thousandths of a document per second.
+    #[prost(uint64, optional, tag = "4")]
+    pub load_milli: ::core::option::Option<u64>,
 }
 /// Everything that an agent holds.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -270,7 +276,7 @@ pub struct PoolGrant {
     pub floor: u32,
 }
 /// A stream lease, or the end of one.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamGrant {
     /// The stream.
     #[prost(message, optional, tag = "1")]
@@ -278,6 +284,10 @@ pub struct StreamGrant {
     /// The lease's token.
     #[prost(message, optional, tag = "2")]
     pub token: ::core::option::Option<Token>,
+    /// A share of a pipeline, with its lease held: what goes with it. Sent again under the same token
+    /// where only the way on has changed.
+    #[prost(message, optional, tag = "5")]
+    pub share: ::core::option::Option<Share>,
     /// What becomes of it.
     #[prost(oneof = "stream_grant::State", tags = "3, 4")]
     pub state: ::core::option::Option<stream_grant::State>,
@@ -294,6 +304,42 @@ pub mod stream_grant {
         #[prost(message, tag = "4")]
         Revoked(super::StreamRevoked),
     }
+}
+/// A share of a pipeline's node.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Share {
+    /// The load that is its own, in thousandths of a document per second.
+    #[prost(uint64, tag = "1")]
+    pub load_milli: u64,
+    /// Where documents go from here.
+    #[prost(message, repeated, tag = "2")]
+    pub next: ::prost::alloc::vec::Vec<Route>,
+}
+/// A node that documents go to, and the workers that serve it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Route {
+    /// The node's name.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// The workers; none where it is not served at present.
+    #[prost(message, repeated, tag = "2")]
+    pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+}
+/// A worker that serves a node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Endpoint {
+    /// The worker.
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+    /// Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Its share of the load, in thousandths of a document per second.
+    #[prost(uint64, tag = "3")]
+    pub load_milli: u64,
+    /// It drains: it takes documents only where nobody else does.
+    #[prost(bool, tag = "4")]
+    pub draining: bool,
 }
 /// The agent owns a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

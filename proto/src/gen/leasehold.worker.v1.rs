@@ -23,6 +23,9 @@ pub struct Lease {
     /// The worker's name.
     #[prost(string, tag = "7")]
     pub worker: ::prost::alloc::string::String,
+    /// The pipelines that the worker serves, a binding for each share, or is asked to give back.
+    #[prost(message, repeated, tag = "8")]
+    pub bindings: ::prost::alloc::vec::Vec<Binding>,
 }
 /// The pool lease.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -63,6 +66,64 @@ pub struct StreamLease {
     /// Asked back: how long after the question the worker should have let go, in milliseconds.
     #[prost(uint64, optional, tag = "6")]
     pub release_within_ms: ::core::option::Option<u64>,
+}
+/// A share of a pipeline's node: leased like a stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Binding {
+    /// The pipeline.
+    #[prost(string, tag = "1")]
+    pub pipeline: ::prost::alloc::string::String,
+    /// The node of it that the worker serves.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    /// Which of the node's shares it is, from 0.
+    #[prost(uint32, tag = "3")]
+    pub index: u32,
+    /// The fencing token, written EPOCH.SEQ.
+    #[prost(string, tag = "4")]
+    pub token: ::prost::alloc::string::String,
+    /// Served, or asked back.
+    #[prost(enumeration = "StreamLeaseState", tag = "5")]
+    pub state: i32,
+    /// How long after the question the lease holds without renewal, in milliseconds; absent where it
+    /// does not end by time.
+    #[prost(uint64, optional, tag = "6")]
+    pub valid_for_ms: ::core::option::Option<u64>,
+    /// Asked back: how long after the question the worker should have let go, in milliseconds.
+    #[prost(uint64, optional, tag = "7")]
+    pub release_within_ms: ::core::option::Option<u64>,
+    /// The share of the load that is the worker's, in documents per second.
+    #[prost(double, tag = "8")]
+    pub documents_per_second: f64,
+    /// Where documents go from here, by node; empty at the end of the pipeline.
+    #[prost(message, repeated, tag = "9")]
+    pub next: ::prost::alloc::vec::Vec<Next>,
+}
+/// A node that documents go to.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Next {
+    /// The node's name.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// The workers that serve it; none where it is not served at present.
+    #[prost(message, repeated, tag = "2")]
+    pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+}
+/// A worker that serves a node.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Endpoint {
+    /// The worker's name.
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+    /// Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Its share of the load, in documents per second: route in these proportions.
+    #[prost(double, tag = "3")]
+    pub documents_per_second: f64,
+    /// It drains: send documents there only where nobody else takes them.
+    #[prost(bool, tag = "4")]
+    pub draining: bool,
 }
 /// See GetLease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -160,6 +221,25 @@ pub struct ReleaseStreamRequest {
 /// See ReleaseStream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseStreamResponse {}
+/// See ReleaseBinding.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseBindingRequest {
+    /// The pipeline.
+    #[prost(string, tag = "1")]
+    pub pipeline: ::prost::alloc::string::String,
+    /// The node.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    /// Which of the node's shares it is.
+    #[prost(uint32, tag = "3")]
+    pub index: u32,
+    /// The token of the lease that ends, written EPOCH.SEQ.
+    #[prost(string, tag = "4")]
+    pub token: ::prost::alloc::string::String,
+}
+/// See ReleaseBinding.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseBindingResponse {}
 /// See Drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainRequest {
@@ -528,6 +608,36 @@ pub mod worker_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// The worker has let a binding go, asked or unasked.
+        pub async fn release_binding(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseBindingRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseBindingResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.worker.v1.WorkerService/ReleaseBinding",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "leasehold.worker.v1.WorkerService",
+                        "ReleaseBinding",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Begins a drain; with `wait`, answers when it has ended.
         pub async fn drain(
             &mut self,
@@ -621,6 +731,14 @@ pub mod worker_service_server {
             request: tonic::Request<super::ReleaseStreamRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ReleaseStreamResponse>,
+            tonic::Status,
+        >;
+        /// The worker has let a binding go, asked or unasked.
+        async fn release_binding(
+            &self,
+            request: tonic::Request<super::ReleaseBindingRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseBindingResponse>,
             tonic::Status,
         >;
         /// Begins a drain; with `wait`, answers when it has ended.
@@ -1008,6 +1126,51 @@ pub mod worker_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.worker.v1.WorkerService/ReleaseBinding" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseBindingSvc<T: WorkerService>(pub Arc<T>);
+                    impl<
+                        T: WorkerService,
+                    > tonic::server::UnaryService<super::ReleaseBindingRequest>
+                    for ReleaseBindingSvc<T> {
+                        type Response = super::ReleaseBindingResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseBindingRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WorkerService>::release_binding(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseBindingSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,14 +1,19 @@
 //! The messages between agents and coordinators, both ways.
 
+use std::sync::Arc;
+
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs,
     PoolGrant, Refusal, RefusalReason, Release, Report, ReportedMemory, StreamGrant, StreamState,
     Terms, Welcome,
 };
-use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, StreamKey, Token};
+use leasehold_types::{
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, Token,
+};
 
-use super::{Invalid, cluster_name, millis, span, stream_key, worker_name};
+use super::share::{address, load};
+use super::{Invalid, at_most, cluster_name, millis, span, stream_key, worker_name};
 use crate::coordinator::v1 as wire;
 
 impl TryFrom<wire::OpenSessionRequest> for AgentMessage {
@@ -74,6 +79,7 @@ impl TryFrom<wire::Hello> for Hello {
             epoch_seen: (hello.epoch_seen > 0).then_some(Epoch(hello.epoch_seen)),
             stops_worker: hello.stops_worker,
             generation: hello.generation,
+            address: address("hello.worker_address", &hello.worker_address)?,
         })
     }
 }
@@ -89,6 +95,7 @@ impl From<Hello> for wire::Hello {
             epoch_seen: hello.epoch_seen.map_or(0, |epoch| epoch.0),
             stops_worker: hello.stops_worker,
             generation: hello.generation,
+            worker_address: hello.address.map_or_else(String::new, |it| it.to_string()),
         }
     }
 }
@@ -318,6 +325,7 @@ impl TryFrom<wire::HeldStream> for HeldStream {
             stream: stream(held.stream)?,
             token: required("stream.token", held.token)?,
             pinned: held.pinned,
+            load: held.load_milli.map(|milli| load("stream.load_milli", milli)).transpose()?,
         })
     }
 }
@@ -328,6 +336,7 @@ impl From<HeldStream> for wire::HeldStream {
             stream: Some(held.stream.into()),
             token: Some(held.token.into()),
             pinned: held.pinned,
+            load_milli: held.load.map(Load::milli),
         }
     }
 }
@@ -378,7 +387,8 @@ impl TryFrom<wire::StreamGrant> for StreamGrant {
             },
         };
         let token = required("stream.token", grant.token)?;
-        Ok(Self { stream: stream(grant.stream)?, token, state })
+        let share = grant.share.map(Share::try_from).transpose()?.map(Arc::new);
+        Ok(Self { stream: stream(grant.stream)?, token, state, share })
     }
 }
 
@@ -395,6 +405,7 @@ impl From<StreamGrant> for wire::StreamGrant {
             stream: Some(grant.stream.into()),
             token: Some(grant.token.into()),
             state: Some(state),
+            share: grant.share.map(|share| (*share).clone().into()),
         }
     }
 }
@@ -443,13 +454,6 @@ fn slots(field: &'static str, slots: u32) -> Result<u32, Invalid> {
     match slots <= JOBS_PER_WORKER_MAX {
         true => Ok(slots),
         false => Err(Invalid::new(field, format!("{slots} is above {JOBS_PER_WORKER_MAX}"))),
-    }
-}
-
-fn at_most(field: &'static str, len: usize, max: usize) -> Result<(), Invalid> {
-    match len <= max {
-        true => Ok(()),
-        false => Err(Invalid::new(field, format!("{len} entries are more than {max}"))),
     }
 }
 

@@ -2,15 +2,20 @@
 //! protocol, each valid by construction. No IO, no clock, no randomness.
 
 pub mod limits;
+pub mod load;
 pub mod message;
 pub mod mutation;
 pub mod name;
 pub mod order;
+pub mod share;
 pub mod span;
 pub mod time;
 
+pub use load::Load;
 pub use name::{
-    ClusterName, InvalidName, JobId, SetName, StartId, StreamKey, StreamName, WorkerKey, WorkerName,
+    ClusterName, InvalidName, JobId, NodeName, PipelineName, SetName, StartId, StreamKey,
+    StreamName, WorkerKey, WorkerName,
 };
 pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, Token};
+pub use share::{Share, ShareKey};
 pub use time::{Moment, TimeBounds};

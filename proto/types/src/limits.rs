@@ -12,6 +12,8 @@ pub const PROTOCOL_VERSION_MIN: u32 = 1;
 pub const NAME_BYTES_MAX: usize = 253;
 /// Bytes of a namespace (a DNS label, RFC 1123).
 pub const NAMESPACE_BYTES_MAX: usize = 63;
+/// Bytes of a pipeline's or a node's name (a DNS label, RFC 1123).
+pub const LABEL_BYTES_MAX: usize = 63;
 /// Bytes of a stream's name.
 pub const STREAM_NAME_BYTES_MAX: usize = 253;
 /// Bytes of a job id or of a worker's start id.
@@ -33,6 +35,19 @@ pub const JOBS_PER_WORKER_MAX: u32 = 10_000;
 pub const JOBS_MAX: u32 = 10_000_000;
 /// The largest weight of a stream.
 pub const WEIGHT_MAX: u32 = 1_000_000;
+
+/// Pipelines of one coordinator.
+pub const PIPELINES_MAX: usize = 100_000;
+/// Nodes of one pipeline.
+pub const NODES_MAX: usize = 100;
+/// Workers that one node of a pipeline may span.
+pub const SHARES_PER_NODE_MAX: usize = 1_000;
+/// Shares in all the pipelines of one coordinator.
+pub const SHARES_MAX: usize = 1_000_000;
+/// Workers that a class may be scaled to.
+pub const REPLICAS_MAX: u32 = 10_000;
+/// Bytes of the address that a worker is reached at.
+pub const ADDRESS_BYTES_MAX: usize = 261;
 
 /// Bytes of one gRPC message, either way.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -4,10 +4,13 @@
 //! [`Beat`]s and the coordinator [`Grant`]s.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::share::WorkerAddress;
 use crate::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, StreamKey, Token, WorkerName,
+    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, Token,
+    WorkerName,
 };
 
 /// What an agent sends.
@@ -52,6 +55,8 @@ pub struct Hello {
     pub stops_worker: bool,
     /// The rollout generation of its worker: in a rollout the highest is served first.
     pub generation: u64,
+    /// Where its worker is reached by those before it in a pipeline; none where nobody says.
+    pub address: Option<WorkerAddress>,
 }
 
 /// The times that hold on a link.
@@ -156,6 +161,8 @@ pub struct HeldStream {
     pub token: Token,
     /// Whether the lease goes on without renewals until it is given back.
     pub pinned: bool,
+    /// The load that came with it, where it is a share of a pipeline.
+    pub load: Option<Load>,
 }
 
 /// The jobs of one worker.
@@ -253,6 +260,9 @@ pub struct StreamGrant {
     pub token: Token,
     /// What becomes of it.
     pub state: StreamState,
+    /// What goes with it, where it is held and a share of a pipeline. A grant of a token that is
+    /// held already, with another share, changes only where documents go next.
+    pub share: Option<Arc<Share>>,
 }
 
 /// What a coordinator wants of a stream lease.

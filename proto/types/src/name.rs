@@ -123,8 +123,17 @@ name! {
     WorkerName, "worker name", dns_subdomain
 }
 name! {
-    /// A `StreamSet`'s name: a DNS subdomain, on Kubernetes with its namespace.
-    SetName, "stream set name", namespaced
+    /// A `StreamSet`'s name: a DNS subdomain, on Kubernetes with its namespace. The shares of
+    /// pipelines are leased like streams, as a set of their class: `class:` and the class's name.
+    SetName, "stream set name", set_name
+}
+name! {
+    /// A `Pipeline`'s name: a DNS label, on Kubernetes with its namespace, as in `media/first`.
+    PipelineName, "pipeline name", pipeline_name
+}
+name! {
+    /// A node's name, unique within its pipeline: a DNS label.
+    NodeName, "node name", dns_label
 }
 name! {
     /// A stream's name, unique within its set: printable text, as in `cars:updated`.
@@ -141,6 +150,24 @@ name! {
 
 namespaced!(ClusterName);
 namespaced!(SetName);
+namespaced!(PipelineName);
+
+/// What the name of a class's set begins with.
+const CLASS_PREFIX: &str = "class:";
+
+impl SetName {
+    /// The set of the shares that the workers of a class hold.
+    #[must_use]
+    pub fn of_class(class: &ClusterName) -> Self {
+        Self(format!("{CLASS_PREFIX}{class}").into())
+    }
+
+    /// The class whose shares it holds; none where it is a `StreamSet`.
+    #[must_use]
+    pub fn class(&self) -> Option<ClusterName> {
+        self.0.strip_prefix(CLASS_PREFIX).map(|class| ClusterName(class.into()))
+    }
+}
 
 impl WorkerName {
     /// The name that no other comes before: where a range over a cluster's workers starts.
@@ -222,6 +249,26 @@ fn namespaced(text: &str) -> Result<(), &'static str> {
     dns_subdomain(name)
 }
 
+/// A name in a namespace or not, or that of a class's set.
+fn set_name(text: &str) -> Result<(), &'static str> {
+    namespaced(text.strip_prefix(CLASS_PREFIX).unwrap_or(text))
+}
+
+/// A DNS label, or one after a namespace and a slash.
+fn pipeline_name(text: &str) -> Result<(), &'static str> {
+    namespaced(text)?;
+    dns_label(text.split_once('/').map_or(text, |(_, name)| name))
+}
+
+fn dns_label(text: &str) -> Result<(), &'static str> {
+    let short = text.len() <= limits::LABEL_BYTES_MAX && !text.contains('.');
+    match short && dns_subdomain(text).is_ok() {
+        true => Ok(()),
+        false => Err("is no DNS label: at most 63 lower-case letters, digits and '-', starting \
+                      and ending with a letter or digit"),
+    }
+}
+
 fn stream_name(text: &str) -> Result<(), &'static str> {
     printable(text, limits::STREAM_NAME_BYTES_MAX, "is longer than 253 bytes")
 }
@@ -273,6 +320,29 @@ mod tests {
             assert!(SetName::new(bad).is_err(), "{bad}");
         }
         assert!(WorkerName::new("a/b").is_err());
+    }
+
+    #[test]
+    fn a_class_has_a_set_of_its_own() {
+        let class = ClusterName::in_namespace("media", "blue").expect("a name");
+        let set = SetName::of_class(&class);
+        assert_eq!(set.as_str(), "class:media/blue");
+        assert_eq!(SetName::new(set.as_str()).expect("a name").class(), Some(class));
+        assert_eq!(SetName::new("media/blue").expect("a name").class(), None);
+        for bad in ["class:", "class:a:b", "class:a.b/c"] {
+            assert!(SetName::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pipelines_and_nodes_have_labels_for_names() {
+        assert!(PipelineName::new("media/first").is_ok());
+        let long = "a".repeat(64);
+        for bad in ["a.b", "media/a.b", "", "a/", long.as_str()] {
+            assert!(PipelineName::new(bad).is_err(), "{bad}");
+        }
+        assert!(NodeName::new("blue-1").is_ok());
+        assert!(NodeName::new("a/b").is_err());
     }
 
     #[test]

@@ -209,7 +209,10 @@ impl World {
             | Notice::Disconnected(_)
             | Notice::Lost(_)
             | Notice::DrainStarted(_)
-            | Notice::Gone(_) => self.observer.last_change = self.t,
+            | Notice::Gone(_)
+            | Notice::Pipeline { .. }
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. } => self.observer.last_change = self.t,
             Notice::Elected(_) | Notice::Deposed(_) | Notice::Offence { .. } => {}
         }
         let Some((_, epoch)) = leads else { return };

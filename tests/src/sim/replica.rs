@@ -262,6 +262,9 @@ impl World {
             Notice::StreamFreed { how: Freed::Released, .. } => "stream freed: released",
             Notice::StreamFreed { how: Freed::Expired, .. } => "stream freed: expired",
             Notice::StreamFreed { how: Freed::Gone, .. } => "stream freed: gone",
+            Notice::Pipeline { .. } => "pipeline in another state",
+            Notice::Binding { .. } => "binding in another state",
+            Notice::Endpoints { .. } => "endpoints changed",
             Notice::Offence { .. } => "coordinator saw an offence",
         });
     }

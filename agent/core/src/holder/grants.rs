@@ -150,7 +150,7 @@ impl<J: Journal> Holder<J> {
         until: Moment,
         now: Moment,
     ) -> Result<bool, JournalError> {
-        let StreamGrant { stream, token, state } = grant;
+        let StreamGrant { stream, token, state, .. } = grant;
         let held = self.streams.get(stream).map(|held| held.token);
         match *state {
             StreamState::Held { .. } if held == Some(*token) => Ok(false),

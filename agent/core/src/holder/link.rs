@@ -165,6 +165,7 @@ impl<J: Journal> Holder<J> {
             epoch_seen: self.epoch.filter(|_| self.was_granted()),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
+            address: None,
         };
         self.effects.push_back(Effect::Send(link, AgentMessage::Hello(hello)));
     }
@@ -315,6 +316,7 @@ impl<J: Journal> Holder<J> {
             stream: stream.clone(),
             token: held.token,
             pinned: held.pinned,
+            load: None,
         });
         let report = Report {
             epoch: self.epoch.unwrap_or_default(),

@@ -116,6 +116,88 @@ class StreamLease:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """A worker that serves a node."""
+
+    #: The worker's name.
+    worker: str = ""
+    #: Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    address: str = ""
+    #: Its share of the load, in documents per second: route in these proportions.
+    documents_per_second: float = 0.0
+    #: It drains: send documents there only where nobody else takes them.
+    draining: bool = False
+
+    @classmethod
+    def from_json(cls, value: Json) -> Endpoint:
+        """Reads what `json.loads` gave; raises TypeError or ValueError where it is none."""
+        return cls(
+            worker=str(value.get("worker", "")),
+            address=str(value.get("address", "")),
+            documents_per_second=float(value.get("documents_per_second", 0.0)),
+            draining=bool(value.get("draining", False)),
+        )
+
+
+@dataclass(frozen=True)
+class Next:
+    """A node that documents go to."""
+
+    #: The node's name.
+    node: str = ""
+    #: The workers that serve it; none where it is not served at present.
+    endpoints: Tuple[Endpoint, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Json) -> Next:
+        """Reads what `json.loads` gave; raises TypeError or ValueError where it is none."""
+        return cls(
+            node=str(value.get("node", "")),
+            endpoints=tuple(Endpoint.from_json(it) for it in value.get("endpoints") or ()),
+        )
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A share of a pipeline's node: leased like a stream."""
+
+    #: The pipeline.
+    pipeline: str = ""
+    #: The node of it that the worker serves.
+    node: str = ""
+    #: Which of the node's shares it is, from 0.
+    index: int = 0
+    #: The fencing token, written EPOCH.SEQ.
+    token: str = ""
+    #: Served, or asked back.
+    state: StreamLeaseState = StreamLeaseState.UNSPECIFIED
+    #: How long after the question the lease holds without renewal, in milliseconds; absent where
+    #: it does not end by time.
+    valid_for_ms: Optional[int] = None
+    #: Asked back: how long after the question the worker should have let go, in milliseconds.
+    release_within_ms: Optional[int] = None
+    #: The share of the load that is the worker's, in documents per second.
+    documents_per_second: float = 0.0
+    #: Where documents go from here, by node; empty at the end of the pipeline.
+    next: Tuple[Next, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Json) -> Binding:
+        """Reads what `json.loads` gave; raises TypeError or ValueError where it is none."""
+        return cls(
+            pipeline=str(value.get("pipeline", "")),
+            node=str(value.get("node", "")),
+            index=int(value.get("index", 0)),
+            token=str(value.get("token", "")),
+            state=StreamLeaseState(value.get("state")),
+            valid_for_ms=_maybe(int, value.get("valid_for_ms")),
+            release_within_ms=_maybe(int, value.get("release_within_ms")),
+            documents_per_second=float(value.get("documents_per_second", 0.0)),
+            next=tuple(Next.from_json(it) for it in value.get("next") or ()),
+        )
+
+
+@dataclass(frozen=True)
 class Lease:
     """All that a worker may do now."""
 
@@ -133,6 +215,8 @@ class Lease:
     cluster: str = ""
     #: The worker's name.
     worker: str = ""
+    #: The pipelines that the worker serves, a binding for each share, or is asked to give back.
+    bindings: Tuple[Binding, ...] = ()
 
     @classmethod
     def from_json(cls, value: Json) -> Lease:
@@ -145,6 +229,7 @@ class Lease:
             connected=bool(value.get("connected", False)),
             cluster=str(value.get("cluster", "")),
             worker=str(value.get("worker", "")),
+            bindings=tuple(Binding.from_json(it) for it in value.get("bindings") or ()),
         )
 
 

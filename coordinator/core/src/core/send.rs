@@ -233,7 +233,7 @@ impl Core {
             let notice = Notice::StreamRevoked { worker, stream, token };
             self.effects.push_back(Effect::Notice(notice));
         }
-        Some(StreamGrant { stream: stream.clone(), token, state })
+        Some(StreamGrant { stream: stream.clone(), token, state, share: None })
     }
 
     /// Streams that the worker is to have, and that nobody else can have.
@@ -267,6 +267,7 @@ impl Core {
                 stream,
                 token,
                 state: StreamState::Held { pinned: timeless },
+                share: None,
             });
         }
         grants
@@ -305,6 +306,7 @@ impl Core {
                 stream: stream.clone(),
                 token: claim.token,
                 state: state(claim, now)?,
+                share: None,
             })
         });
         streams.collect()

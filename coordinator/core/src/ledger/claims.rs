@@ -113,7 +113,7 @@ impl Ledger {
                 }
             }
         }
-        for HeldStream { stream, token, pinned } in held {
+        for HeldStream { stream, token, pinned, .. } in held {
             let timeless = *pinned || !stops_worker;
             let claims = self.claims.entry(stream.clone()).or_default();
             let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);

@@ -43,6 +43,7 @@ const AGENT_GOOD_FOR: Duration = Duration::from_secs(300);
 
 const CLUSTERS: &str = "workerclusters";
 const SETS: &str = "streamsets";
+const PIPELINES: &str = "pipelines";
 
 /// Answers questions of access.
 #[derive(Clone)]
@@ -241,11 +242,12 @@ impl Verb {
     fn on(self, subject: &Subject) -> Result<Vec<ResourceAttributes>, Denied> {
         let (resource, (namespace, name)) = match subject {
             Subject::All => {
-                let everywhere = [CLUSTERS, SETS].map(|it| self.attributes(it, None));
+                let everywhere = [CLUSTERS, SETS, PIPELINES].map(|it| self.attributes(it, None));
                 return Ok(everywhere.into());
             }
             Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
             Subject::Set(set) => (SETS, set.parts()),
+            Subject::Pipeline(pipeline) => (PIPELINES, pipeline.parts()),
         };
         let Some(namespace) = namespace else {
             return Err(Denied::Forbidden(format!(

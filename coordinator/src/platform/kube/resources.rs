@@ -1,4 +1,4 @@
-//! The two kinds as objects of the API server. Their specs are the very types that files are read
+//! The kinds as objects of the API server. Their specs are the very types that files are read
 //! into; what an object says is taken only from [`super::desired`], which checks it.
 
 use std::borrow::Cow;
@@ -9,8 +9,13 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 use super::names::{GROUP, VERSION};
-use super::status::{StreamSetStatus, WorkerClusterStatus};
-use crate::spec::manifest::{API_VERSION, StreamSetSpec, WorkerClusterSpec};
+use super::status::{
+    PipelineBindingStatus, PipelineStatus, StreamSetStatus, WorkerClassStatus, WorkerClusterStatus,
+};
+use crate::spec::manifest::{
+    API_VERSION, PipelineBindingSpec, PipelineSpec, StreamSetSpec, WorkerClassSpec,
+    WorkerClusterSpec,
+};
 
 macro_rules! kind {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $plural:literal, $spec:ty, $status:ty) => {
@@ -89,4 +94,17 @@ kind! {
 kind! {
     /// Streams that are each owned by at most one worker of a cluster.
     StreamSet, "StreamSet", "streamsets", StreamSetSpec, StreamSetStatus
+}
+kind! {
+    /// Workers of one kind, that pipelines are laid over.
+    WorkerClass, "WorkerClass", "workerclasses", WorkerClassSpec, WorkerClassStatus
+}
+kind! {
+    /// A graph of nodes that documents go through.
+    Pipeline, "Pipeline", "pipelines", PipelineSpec, PipelineStatus
+}
+kind! {
+    /// A node of a pipeline as it runs.
+    PipelineBinding, "PipelineBinding", "pipelinebindings", PipelineBindingSpec,
+    PipelineBindingStatus
 }

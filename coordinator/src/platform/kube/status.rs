@@ -1,9 +1,16 @@
 //! What the coordinator says of an object: bounded in size, whatever the cluster's; everything
 //! about every worker and stream is asked of the admin API.
 
+mod pipeline;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use self::pipeline::{
+    BindingCounts, ClassLoad, PipelineBindingStatus, PipelineStatus, SHARES_LISTED_MAX,
+    ShareStatus, WaitsFor, WorkerClassStatus,
+};
 
 /// Workers that a status lists.
 pub const WORKERS_LISTED_MAX: usize = 50;

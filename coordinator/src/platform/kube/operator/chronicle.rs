@@ -167,7 +167,10 @@ impl Chronicle {
             | Notice::PoolGranted { .. }
             | Notice::StreamGranted { .. }
             | Notice::StreamRevoked { .. }
-            | Notice::StreamFreed { .. } => Vec::new(),
+            | Notice::StreamFreed { .. }
+            | Notice::Pipeline { .. }
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. } => Vec::new(),
         }
     }
 

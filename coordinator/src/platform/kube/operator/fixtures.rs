@@ -163,5 +163,7 @@ fn view(name: &str) -> WorkerView {
         wanted: 2,
         pool_token: None,
         streams: 0,
+        load: leasehold_types::Load::ZERO,
+        address: None,
     }
 }

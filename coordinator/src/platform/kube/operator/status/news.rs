@@ -108,6 +108,9 @@ impl News {
             Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::PoolGranted { .. }
+            | Notice::Pipeline { .. }
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. }
             | Notice::Offence { .. } => {}
         }
     }

@@ -36,6 +36,8 @@ fn worker(name: &str) -> WorkerView {
         wanted: 2,
         pool_token: None,
         streams: 3,
+        load: leasehold_types::Load::ZERO,
+        address: None,
     }
 }
 

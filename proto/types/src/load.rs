@@ -1,0 +1,148 @@
+//! Load: documents per second, counted in thousandths, so that shares of it add up exactly.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+
+/// Documents per second, in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Load(u64);
+
+/// Why a number is no load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is no load: a number from 0 to 1000000000, with at most three decimal places")]
+pub struct InvalidLoad;
+
+impl Load {
+    /// No load at all.
+    pub const ZERO: Self = Self(0);
+    /// The largest load that a manifest may name: a thousand million documents per second.
+    pub const MAX: Self = Self(1_000_000_000_000);
+
+    /// So many thousandths of a document per second.
+    ///
+    /// # Errors
+    /// [`InvalidLoad`] above [`Load::MAX`].
+    pub fn from_milli(milli: u64) -> Result<Self, InvalidLoad> {
+        Some(Self(milli)).filter(|load| *load <= Self::MAX).ok_or(InvalidLoad)
+    }
+
+    /// So many documents per second.
+    ///
+    /// # Errors
+    /// [`InvalidLoad`] above [`Load::MAX`].
+    pub fn per_second(documents: u64) -> Result<Self, InvalidLoad> {
+        documents.checked_mul(1_000).ok_or(InvalidLoad).and_then(Self::from_milli)
+    }
+
+    /// In thousandths of a document per second.
+    #[must_use]
+    pub fn milli(self) -> u64 {
+        self.0
+    }
+
+    /// In documents per second.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "exact up to Load::MAX times nine thousand")]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / 1_000.0
+    }
+
+    /// What is left after `other` is taken away; nothing where that is more.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// `percent` of it, rounded down.
+    #[must_use]
+    pub fn percent(self, percent: u8) -> Self {
+        Self(self.0 / 100 * u64::from(percent) + self.0 % 100 * u64::from(percent) / 100)
+    }
+}
+
+/// Saturates: sums over all pipelines of a coordinator stay far below.
+impl Add for Load {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Loads are subtracted only from what they were added to.
+impl Sub for Load {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.checked_sub(other.0).expect("a load is taken from what it was added to"))
+    }
+}
+
+impl SubAssign for Load {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl Sum for Load {
+    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
+        loads.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (self.0 / 1_000, self.0 % 1_000);
+        match part {
+            0 => write!(f, "{whole}"),
+            part => f.write_str(format!("{whole}.{part:03}").trim_end_matches('0')),
+        }
+    }
+}
+
+impl std::str::FromStr for Load {
+    type Err = InvalidLoad;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLoad> {
+        let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(part) || part.len() > 3 {
+            return Err(InvalidLoad);
+        }
+        let whole: u64 = whole.parse().map_err(|_| InvalidLoad)?;
+        let part: u64 = format!("{part:0<3}").parse().map_err(|_| InvalidLoad)?;
+        let milli = whole.checked_mul(1_000).and_then(|milli| milli.checked_add(part));
+        milli.ok_or(InvalidLoad).and_then(Self::from_milli)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_are_read_and_shown_alike() {
+        for good in ["0", "10", "0.5", "3.334", "1000000000"] {
+            assert_eq!(good.parse::<Load>().expect("a load").to_string(), good);
+        }
+        for bad in ["", ".", "1.", ".5", "-1", "+1", "1e3", "1.0001", "1000000000.001", "10m"] {
+            assert_eq!(bad.parse::<Load>(), Err(InvalidLoad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_load_never_overflows() {
+        assert_eq!(
+            "15".parse::<Load>().map(|load| load.percent(70).to_string()),
+            Ok("10.5".into())
+        );
+        assert_eq!(Load(u64::MAX).percent(100), Load(u64::MAX));
+    }
+}

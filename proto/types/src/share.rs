@@ -1,0 +1,190 @@
+//! Shares: a node of a pipeline is served by one worker or by several, and what each of them takes
+//! is a share. It is leased like a stream, as one of the set of its class, and no two workers
+//! ever hold the same share.
+
+use std::fmt;
+
+use crate::{
+    ClusterName, Load, NodeName, PipelineName, SetName, StreamKey, StreamName, WorkerName,
+};
+
+/// Names a share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShareKey {
+    /// The pipeline.
+    pub pipeline: PipelineName,
+    /// The node.
+    pub node: NodeName,
+    /// Which of the node's shares it is, from 0.
+    pub index: u32,
+}
+
+impl ShareKey {
+    /// What is leased: `PIPELINE/NODE/INDEX` in the set of the class, which is in the pipeline's
+    /// namespace.
+    #[must_use]
+    pub fn stream(&self, class: &ClusterName) -> StreamKey {
+        let Self { pipeline, node, index } = self;
+        let text = format!("{}/{node}/{index}", pipeline.parts().1);
+        let stream = StreamName::new(&text).expect("two labels and a number are printable");
+        StreamKey { set: SetName::of_class(class), stream }
+    }
+
+    /// The share that is leased as this stream; none where it is none.
+    #[must_use]
+    pub fn of(stream: &StreamKey) -> Option<Self> {
+        let class = stream.set.class()?;
+        let mut parts = stream.stream.as_str().split('/');
+        let (pipeline, node, index) = (parts.next()?, parts.next()?, parts.next()?);
+        if parts.next().is_some() {
+            return None;
+        }
+        let pipeline = match class.parts().0 {
+            Some(namespace) => PipelineName::in_namespace(namespace, pipeline),
+            None => PipelineName::new(pipeline),
+        };
+        let known: u32 = index.parse().ok()?;
+        // Written in one way only.
+        (known.to_string() == index).then_some(())?;
+        Some(Self { pipeline: pipeline.ok()?, node: NodeName::new(node).ok()?, index: known })
+    }
+}
+
+impl fmt::Display for ShareKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.pipeline, self.node, self.index)
+    }
+}
+
+/// What the holder of a share is told beside its token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The load that is its own. It lasts as long as the token does.
+    pub load: Load,
+    /// Where documents go from here, by node; empty at the end of the pipeline. It changes while
+    /// the token stays.
+    pub next: Vec<Route>,
+}
+
+/// Where documents go next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The node.
+    pub node: NodeName,
+    /// The workers that serve it, by name; none where it is not served at present.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// A worker that serves a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The worker.
+    pub worker: WorkerName,
+    /// Where it is reached; none where its agent does not say.
+    pub address: Option<WorkerAddress>,
+    /// Its share of the load.
+    pub load: Load,
+    /// It drains: it takes documents only where nobody else does.
+    pub draining: bool,
+}
+
+/// Where a worker is reached: `HOST` or `HOST:PORT`, as its agent says it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerAddress(std::sync::Arc<str>);
+
+/// Why a text is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no address: a host name or an IP address, and a port after a ':' where one is \
+         known"
+)]
+pub struct InvalidAddress(String);
+
+impl WorkerAddress {
+    /// Takes `text` as it is. An IPv6 address with a port is written `[ADDRESS]:PORT`.
+    ///
+    /// # Errors
+    /// [`InvalidAddress`] where it is none.
+    pub fn new(text: &str) -> Result<Self, InvalidAddress> {
+        let wrong = || InvalidAddress(text.chars().take(64).collect());
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]%".contains(&b);
+        if text.is_empty()
+            || text.len() > crate::limits::ADDRESS_BYTES_MAX
+            || !text.bytes().all(allowed)
+        {
+            return Err(wrong());
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') && !host.starts_with('[') => (text, None),
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        };
+        let is_port = |port: &str| {
+            port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|it| it > 0)
+        };
+        match !host.is_empty() && port.is_none_or(is_port) {
+            true => Ok(Self(text.into())),
+            false => Err(wrong()),
+        }
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WorkerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::str::FromStr for WorkerAddress {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        Self::new(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_found_again_by_what_is_leased() {
+        for (class, pipeline) in [("blue", "first"), ("media/blue", "media/first")] {
+            let class = ClusterName::new(class).expect("a name");
+            let pipeline = PipelineName::new(pipeline).expect("a name");
+            let node = NodeName::new("in").expect("a name");
+            let key = ShareKey { pipeline, node, index: 3 };
+            let stream = key.stream(&class);
+            assert_eq!(stream.stream.as_str(), "first/in/3");
+            assert_eq!(ShareKey::of(&stream), Some(key));
+        }
+    }
+
+    #[test]
+    fn what_is_no_share_is_none() {
+        let of = |set: &str, stream: &str| {
+            let set = SetName::new(set).expect("a name");
+            ShareKey::of(&StreamKey { set, stream: StreamName::new(stream).expect("a name") })
+        };
+        assert_eq!(of("cars", "first/in/3"), None);
+        for bad in ["first", "first/in", "first/in/x", "first/in/03", "first/in/3/4", "A/in/3"] {
+            assert_eq!(of("class:blue", bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_hosts_with_a_port_or_without() {
+        for good in ["10.0.0.1", "10.0.0.1:80", "w-0.svc:8080", "::1", "[::1]:80", "fe80::1%eth0"] {
+            assert_eq!(WorkerAddress::new(good).expect("an address").as_str(), good);
+        }
+        for bad in ["", ":80", "a:0", "a:b", "a:65536", "a b", "http://a", "a/b", "a\n"] {
+            assert!(WorkerAddress::new(bad).is_err(), "{bad:?}");
+        }
+    }
+}
