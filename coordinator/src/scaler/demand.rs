@@ -1,0 +1,81 @@
+//! What each class is asked for, by the desired state alone, so that every replica knows it.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::desired::{Class, Desired};
+use leasehold_types::{ClusterName, Load};
+
+/// What one class is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// The load that it must process, that of Pending pipelines included.
+    pub(crate) request: Load,
+    /// What one worker is to have of that: its capacity times the target utilisation.
+    pub(crate) target: Load,
+    /// The fewest workers that the planner packs all its pipelines into. More than the request
+    /// asks for where shares fill workers badly: without them somebody would wait for ever.
+    pub(crate) needed: u32,
+}
+
+/// What every class is asked for, by name.
+pub(crate) type Demands = BTreeMap<ClusterName, Demand>;
+
+/// What the classes of a desired state are asked for.
+pub(super) fn demands(desired: &Desired) -> Demands {
+    let classes = desired.clusters.iter();
+    let classes = classes.filter_map(|(name, cluster)| Some((name, cluster.class.as_ref()?)));
+    let mut loads: BTreeMap<&ClusterName, (&Class, Vec<Load>)> =
+        classes.map(|(name, class)| (name, (class, Vec::new()))).collect();
+    for pipeline in desired.pipelines.values() {
+        for node in pipeline.nodes.values() {
+            // A class that is not there is asked for nothing.
+            if let Some((_, loads)) = loads.get_mut(&node.class) {
+                loads.push(pipeline.load);
+            }
+        }
+    }
+    loads.into_iter().map(|(name, (class, loads))| (name.clone(), demand(class, loads))).collect()
+}
+
+fn demand(class: &Class, loads: Vec<Load>) -> Demand {
+    let request = loads.iter().copied().sum();
+    let least = Load::from_milli(1).expect("the least load is one");
+    let target = class.capacity.percent(class.utilization).max(least);
+    Demand { request, target, needed: needed(class.capacity, loads) }
+}
+
+/// The workers that best fit decreasing packs the loads into: what is above one worker's capacity
+/// fills workers whole, and the rest goes where it leaves the least room.
+fn needed(capacity: Load, loads: Vec<Load>) -> u32 {
+    let mut rests: Vec<u64> = Vec::with_capacity(loads.len());
+    let mut workers: u64 = 0;
+    for load in &loads {
+        workers += load.milli() / capacity.milli();
+        match load.milli() % capacity.milli() {
+            0 if load.milli() > 0 => {}
+            rest => rests.push(rest),
+        }
+    }
+    rests.sort_unstable_by(|a, b| b.cmp(a));
+    // Workers by the room that is left on them.
+    let mut rooms: BTreeMap<u64, u64> = BTreeMap::new();
+    for rest in rests {
+        let found = rooms.range(rest..).next().map(|(room, _)| *room);
+        let room = match found {
+            None => {
+                workers += 1;
+                capacity.milli()
+            }
+            Some(room) => {
+                let left = rooms.get(&room).map_or(0, |workers| workers - 1);
+                match left {
+                    0 => rooms.remove(&room),
+                    left => rooms.insert(room, left),
+                };
+                room
+            }
+        };
+        *rooms.entry(room - rest).or_default() += 1;
+    }
+    u32::try_from(workers).unwrap_or(u32::MAX)
+}
