@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::{Class, Desired};
+use leasehold_coordinator_core::planner::pipelines::needed;
 use leasehold_types::{ClusterName, Load};
 
 /// What one class is asked for.
@@ -42,40 +43,4 @@ fn demand(class: &Class, loads: Vec<Load>) -> Demand {
     let least = Load::from_milli(1).expect("the least load is one");
     let target = class.capacity.percent(class.utilization).max(least);
     Demand { request, target, needed: needed(class.capacity, loads) }
-}
-
-/// The workers that best fit decreasing packs the loads into: what is above one worker's capacity
-/// fills workers whole, and the rest goes where it leaves the least room.
-fn needed(capacity: Load, loads: Vec<Load>) -> u32 {
-    let mut rests: Vec<u64> = Vec::with_capacity(loads.len());
-    let mut workers: u64 = 0;
-    for load in &loads {
-        workers += load.milli() / capacity.milli();
-        match load.milli() % capacity.milli() {
-            0 if load.milli() > 0 => {}
-            rest => rests.push(rest),
-        }
-    }
-    rests.sort_unstable_by(|a, b| b.cmp(a));
-    // Workers by the room that is left on them.
-    let mut rooms: BTreeMap<u64, u64> = BTreeMap::new();
-    for rest in rests {
-        let found = rooms.range(rest..).next().map(|(room, _)| *room);
-        let room = match found {
-            None => {
-                workers += 1;
-                capacity.milli()
-            }
-            Some(room) => {
-                let left = rooms.get(&room).map_or(0, |workers| workers - 1);
-                match left {
-                    0 => rooms.remove(&room),
-                    left => rooms.insert(room, left),
-                };
-                room
-            }
-        };
-        *rooms.entry(room - rest).or_default() += 1;
-    }
-    u32::try_from(workers).unwrap_or(u32::MAX)
 }

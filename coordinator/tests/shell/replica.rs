@@ -13,7 +13,7 @@ use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
-use leasehold_types::{ClusterName, Epoch, SetName, StreamName};
+use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -55,7 +55,7 @@ impl Replica {
         let (problems, problems_out) = watch::channel(Arc::default());
         let (resigned_in, resigned) = watch::channel(false);
         tokio::spawn(obey(commands_out, events.clone(), resigned_in));
-        let (freshness, freshness_out) = watch::channel(Freshness::confirmed(clock::now()));
+        let (freshness, freshness_out) = watch::channel(Freshness::confirmed(Moment::NEVER));
         let platform = Platform {
             events: events_out,
             commands,
