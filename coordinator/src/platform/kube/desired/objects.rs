@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leasehold_types::{ClusterName, SetName};
 use serde_json::Value;
 
-use super::super::resources::{StreamSet, WorkerCluster};
+use super::super::resources::{StreamSet, WorkerClass, WorkerCluster};
 use crate::spec::{ObjectId, Problem, Spec};
 
 /// All the objects of both kinds, but those that were never valid.
@@ -20,6 +20,8 @@ pub(in crate::platform::kube) struct Objects {
     pub(in crate::platform::kube) clusters: BTreeMap<ClusterName, Seen<WorkerCluster>>,
     /// The StreamSets, by namespace and name.
     pub(in crate::platform::kube) sets: BTreeMap<SetName, Seen<StreamSet>>,
+    /// The WorkerClasses, by namespace and name.
+    pub(in crate::platform::kube) classes: BTreeMap<ClusterName, Seen<WorkerClass>>,
 }
 
 /// One object.

@@ -18,7 +18,7 @@ fn decided(mark: &[&str], cost: &[&str], replicas: u32) -> Decided {
 }
 
 fn of(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decided {
-    let decision = decide(facts, desired, crew);
+    let decision = decide(facts, &Scale::of(desired), crew);
     let names = |indices: &[usize]| {
         let mut names: Vec<_> = indices.iter().map(|it| crew[*it].pod.pod.name.clone()).collect();
         names.sort();
@@ -165,10 +165,10 @@ fn more_workers_are_there_at_once_and_nobody_is_marked() {
 #[test]
 fn victims_that_are_not_needed_any_more_are_no_victims() {
     let crew = [pod("a"), pod("b scale-in drains jobs=0"), pod("c scale-in drains jobs=1")];
-    let decision = decide(&facts(WorkloadKind::Deployment, 3), 3, &crew);
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(3), &crew);
     assert_eq!(decision.victims, BTreeSet::new());
     // The one that has drained is the victim, of two.
-    let decision = decide(&facts(WorkloadKind::Deployment, 3), 2, &crew);
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(2), &crew);
     assert_eq!(decision.victims, BTreeSet::from([1]));
 }
 

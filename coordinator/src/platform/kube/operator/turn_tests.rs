@@ -18,22 +18,29 @@ fn look(jobs: u32, workload: Option<WorkloadFacts>, pods: &[&str], memory: &mut 
 }
 
 fn look_at(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     workload: Option<WorkloadFacts>,
     pods: &[&str],
     now: Moment,
     memory: &mut Memory,
 ) -> Turn {
     let look = Look {
-        cluster,
+        fleet,
         name: &fixtures::name(),
         team: pods.iter().map(|words| pod(words)).collect(),
         workload: workload.map(Arc::new),
+        scale: scale(fleet),
         shares: None,
         cordoned: &BTreeSet::from(["cordoned".to_owned()]),
         now,
     };
     turn(look, memory)
+}
+
+/// The replicas that a cluster's jobs ask for.
+fn scale(fleet: &Fleet) -> Scale {
+    let Fleet::Cluster(cluster) = fleet else { panic!("no cluster: {fleet:?}") };
+    Scale::of(workload::replicas(&cluster.spec))
 }
 
 /// What is done, in a word each.
@@ -118,10 +125,11 @@ fn somebody_elses_workload_is_left_as_it_is() {
 
 #[test]
 fn nothing_is_made_of_a_cluster_that_is_being_deleted() {
-    let mut cluster = fixtures::cluster(spec(8));
+    let mut cluster = fixtures::cluster_object(spec(8));
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     cluster.metadata.deletion_timestamp = Some(time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-    let turn = look_at(&cluster, None, &[], START, &mut Memory::default());
+    let turn =
+        look_at(&Fleet::Cluster(Arc::new(cluster)), None, &[], START, &mut Memory::default());
     assert_eq!(words(&turn), [""; 0]);
 }
 
