@@ -25,7 +25,7 @@ use super::action::{Action, Done, What};
 use super::fleet::Fleet;
 use super::memory::Memory;
 use super::restart::Shares;
-use super::scaling::{self, Scale};
+use super::scaling::{self, Demand, Scale};
 use super::seen::Seen;
 use super::standing::Standing;
 use super::tell::Tell;
@@ -38,8 +38,8 @@ use crate::spec::manifest::{RefreshSpec, WorkloadKind};
 
 /// Between the starts of two rounds.
 const EVERY: Duration = Duration::from_millis(250);
-/// Between two looks at the streams of sets that want restarts: it looks at each of them.
-const SHARES_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at all streams of sets that want restarts, or at all pipelines.
+const LONG_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Calls that one round makes.
 const ACTIONS_MAX: usize = 256;
 /// Calls that are under way at once.
@@ -57,6 +57,9 @@ pub(super) struct Rounds {
     /// Who owns what of the sets that want restarts, and when that was looked at.
     shares: BTreeMap<ClusterName, Shares>,
     shares_at: Moment,
+    /// The most workers more that a pipeline needs that waits for a class, and when it was looked.
+    shorts: BTreeMap<ClusterName, u32>,
+    shorts_at: Moment,
     memory: Memory,
     tell: Tell,
     states: watch::Sender<Workloads>,
@@ -73,7 +76,8 @@ struct Known {
 struct Case {
     name: ClusterName,
     fleet: Fleet,
-    workers: BTreeMap<WorkerName, WorkerView>,
+    /// Its pods, all of them.
+    team: Vec<Standing>,
     workload: Option<Arc<WorkloadFacts>>,
     scale: Scale,
 }
@@ -101,6 +105,8 @@ impl Rounds {
             nodes: Seen::start(nodes, &all, nodes::cordoned),
             shares: BTreeMap::new(),
             shares_at: Moment(0),
+            shorts: BTreeMap::new(),
+            shorts_at: Moment(0),
             memory: Memory::default(),
             tell: Tell::new(context.events.clone()),
             states,
@@ -125,11 +131,10 @@ impl Rounds {
             }
             self.look_at_shares(&objects).await?;
             let cordoned = self.nodes.names();
-            let mut pods = self.pods();
+            self.look_at_waiting(&known).await?;
             let mut turns = Vec::new();
             for case in self.cases(&objects, known).await? {
-                let pods = pods.remove(&case.name).unwrap_or_default();
-                turns.push(self.turn(case, pods, &cordoned));
+                turns.push(self.turn(case, &cordoned));
             }
             self.publish(&turns);
             self.carry_out(turns).await?;
@@ -170,23 +175,59 @@ impl Rounds {
         mut known: BTreeMap<ClusterName, Known>,
     ) -> Result<Vec<Case>, Stopped> {
         self.memory.windows.retain(|name, _| known.contains_key(name));
+        let mut pods = self.pods();
         let mut cases = Vec::new();
         for (name, fleet) in Fleet::all(objects) {
-            let Some(Known { workers, class }) = known.remove(name) else { continue };
+            let Some(Known { mut workers, class }) = known.remove(name) else { continue };
+            let mut team = pods.remove(name).unwrap_or_default();
+            for it in &mut team {
+                let worker = WorkerName::new(&it.pod.pod.name).ok();
+                it.view = worker.and_then(|worker| workers.remove(&worker));
+            }
             let workload = self.workload(&fleet);
             let current = workload.as_ref().map(|facts| facts.replicas);
             let scale = match (&fleet, class) {
                 (Fleet::Cluster(cluster), _) => Scale::of(workload::replicas(&cluster.spec)),
                 (Fleet::Class(class), Some(view)) => {
+                    let short = self.shorts.get(name).copied().unwrap_or(0);
+                    let demand = Demand::of(view, short, &team);
                     let window = self.memory.windows.entry(name.clone()).or_default();
-                    scaling::decide(&class.spec, &view, current, window, clock::now())
+                    scaling::decide(&class.spec, &demand, current, window, clock::now())
                 }
                 (Fleet::Class(_), None) => continue,
             };
-            cases.push(Case { name: name.clone(), fleet, workers, workload, scale });
+            cases.push(Case { name: name.clone(), fleet, team, workload, scale });
         }
         self.spare(&mut cases).await?;
         Ok(cases)
+    }
+
+    /// Looks how many workers more the pipelines need that wait, at most every
+    /// [`LONG_LOOK_EVERY`], and only where some wait.
+    async fn look_at_waiting(
+        &mut self,
+        known: &BTreeMap<ClusterName, Known>,
+    ) -> Result<(), Stopped> {
+        let waits = |it: &Known| it.class.as_ref().is_some_and(|class| class.waiting > 0);
+        if !known.values().any(waits) {
+            self.shorts.clear();
+            return Ok(());
+        }
+        let now = clock::now();
+        if now.since(self.shorts_at) < LONG_LOOK_EVERY {
+            return Ok(());
+        }
+        self.shorts_at = now;
+        let look = self.context.handle.ask(|core, _| {
+            let mut shorts: BTreeMap<ClusterName, u32> = BTreeMap::new();
+            for (class, workers) in core.pipelines(None).flat_map(|pipeline| pipeline.waits) {
+                let short = shorts.entry(class).or_default();
+                *short = workers.max(*short);
+            }
+            shorts
+        });
+        self.shorts = look.await?;
+        Ok(())
     }
 
     /// Asks who can be spared of the classes that have too many workers.
@@ -218,10 +259,10 @@ impl Rounds {
         }
     }
 
-    /// Looks at the streams of sets that want restarts, at most every [`SHARES_EVERY`].
+    /// Looks at the streams of sets that want restarts, at most every [`LONG_LOOK_EVERY`].
     async fn look_at_shares(&mut self, objects: &Objects) -> Result<(), Stopped> {
         let now = clock::now();
-        if now.since(self.shares_at) < SHARES_EVERY {
+        if now.since(self.shares_at) < LONG_LOOK_EVERY {
             // A pod is judged by a new look only.
             self.shares.clear();
             return Ok(());
@@ -272,17 +313,8 @@ impl Rounds {
         pods
     }
 
-    fn turn(
-        &mut self,
-        case: Case,
-        mut team: Vec<Standing>,
-        cordoned: &BTreeSet<String>,
-    ) -> (ClusterName, Fleet, Turn) {
-        let Case { name, fleet, mut workers, workload, scale } = case;
-        for it in &mut team {
-            let worker = WorkerName::new(&it.pod.pod.name).ok();
-            it.view = worker.and_then(|worker| workers.remove(&worker));
-        }
+    fn turn(&mut self, case: Case, cordoned: &BTreeSet<String>) -> (ClusterName, Fleet, Turn) {
+        let Case { name, fleet, team, workload, scale } = case;
         let now = clock::now();
         let shares = self.shares.get(&name);
         let (of, called) = (&fleet, &name);

@@ -170,7 +170,7 @@ fn from_the_top(
 
 /// Who goes first: whoever is marked already, drained before draining; then whoever is not Ready
 /// and idle, whom its ReplicaSet would remove first; then whoever runs the fewest jobs and has the
-/// fewest streams; the newest.
+/// least of pipelines and streams; the newest.
 fn rank(it: &Standing) -> impl Ord + use<> {
     let (load, streams) =
         it.view.as_ref().map_or_else(Default::default, |it| (it.load, it.streams));
@@ -188,7 +188,7 @@ fn rank(it: &Standing) -> impl Ord + use<> {
     )
 }
 
-/// Of these pods, those that may go: who holds nothing and is no worker yet, or no more, and then
+/// Of these pods, those that may go: who holds nothing and is no worker yet, or no more; and then
 /// those that the core can spare, in its order. None while it has not been told of all that go.
 fn spared(of: Vec<usize>, spare: &[WorkerName], crew: &[Standing], marked: &[usize]) -> Vec<usize> {
     if marked.iter().any(|it| crew[*it].needs_order()) {
@@ -198,6 +198,7 @@ fn spared(of: Vec<usize>, spare: &[WorkerName], crew: &[Standing], marked: &[usi
         let it = &crew[*it];
         match &it.view {
             None => Some(0),
+            Some(_) if it.is_drained() => Some(0),
             Some(view) if view.presence != Presence::Connected && it.is_empty() => Some(0),
             Some(view) => {
                 spare.iter().position(|name| *name == view.key.worker).map(|index| index + 1)

@@ -33,27 +33,31 @@ fn at(seconds: u64) -> Moment {
     Moment((1_000 + seconds) * 1_000_000_000)
 }
 
-fn decided(more: &Value, view: &ClassView, current: Option<u32>) -> Scale {
-    decide(&spec(more), view, current, &mut Window::default(), at(0))
+fn demand(view: ClassView) -> Demand {
+    Demand { view, short: 0, away: 0, marked: 0, leaving: 0 }
+}
+
+fn decided(more: &Value, view: ClassView, current: Option<u32>) -> Scale {
+    decide(&spec(more), &demand(view), current, &mut Window::default(), at(0))
 }
 
 #[test]
 fn the_load_decides_and_the_arithmetic_is_told() {
-    let scale = decided(&json!({}), &view(30, 2, 3), Some(2));
+    let scale = decided(&json!({}), view(30, 2, 3), Some(2));
     assert_eq!((scale.replicas, scale.limited), (3, None));
     assert_eq!(scale.why.as_deref(), Some("request 30, capacity 15, target 70%: 3 workers"));
-    let packed = decided(&json!({}), &view(30, 4, 4), None);
+    let packed = decided(&json!({}), view(30, 4, 4), None);
     assert_eq!(packed.replicas, 4);
     assert!(packed.why.expect("why").ends_with("3 workers; its pipelines fit into 4 at least"));
 }
 
 #[test]
 fn more_than_the_most_is_a_limit_and_less_than_the_least_is_none() {
-    let most = decided(&json!({}), &view(90, 6, 5), Some(5));
+    let most = decided(&json!({}), view(90, 6, 5), Some(5));
     let (reason, text) = most.limited.expect("a limit");
     assert_eq!((most.replicas, reason), (5, "TooManyReplicas"));
     assert!(text.ends_with("target 70%: 9 workers; maxReplicas is 5"), "{text}");
-    let least = decided(&json!({ "minReplicas": 2 }), &view(0, 0, 2), Some(2));
+    let least = decided(&json!({ "minReplicas": 2 }), view(0, 0, 2), Some(2));
     assert_eq!((least.replicas, least.limited), (2, None));
     assert!(least.why.expect("why").ends_with("0 workers; minReplicas is 2"));
 }
@@ -63,10 +67,10 @@ fn a_number_that_somebody_gives_is_obeyed_within_the_limits() {
     for (given, replicas, reason) in
         [(4, 4, None), (12, 5, Some("TooManyReplicas")), (0, 1, Some("TooFewReplicas"))]
     {
-        let scale = decided(&json!({ "replicas": given }), &view(30, 2, 3), Some(2));
+        let scale = decided(&json!({ "replicas": given }), view(30, 2, 3), Some(2));
         assert_eq!((scale.replicas, scale.limited.map(|it| it.0)), (replicas, reason));
     }
-    let text = decided(&json!({ "replicas": 12 }), &view(30, 2, 3), Some(2)).limited;
+    let text = decided(&json!({ "replicas": 12 }), view(30, 2, 3), Some(2)).limited;
     assert_eq!(text.expect("a limit").1, "spec.replicas is 12; maxReplicas is 5");
 }
 
@@ -75,8 +79,8 @@ fn a_number_that_somebody_gives_is_obeyed_within_the_limits() {
 fn story(more: &Value, steps: &[(u64, u32, u32, u32)]) {
     let (spec, mut window) = (spec(more), Window::default());
     for (seconds, wanted, current, decided) in steps {
-        let view = view(0, 0, *wanted);
-        let scale = decide(&spec, &view, Some(*current), &mut window, at(*seconds));
+        let demand = demand(view(0, *wanted, *wanted));
+        let scale = decide(&spec, &demand, Some(*current), &mut window, at(*seconds));
         assert_eq!(scale.replicas, *decided, "after {seconds} s");
     }
 }
@@ -115,9 +119,9 @@ fn who_goes_back_to_the_built_in_scaling_begins_a_window() {
     let mut window = Window::default();
     let built_in = spec(&json!({}));
     let given = spec(&json!({ "replicas": 4 }));
-    let view = view(15, 1, 2);
+    let demand = demand(view(15, 1, 2));
     let mut at = |spec, current, seconds| {
-        decide(spec, &view, Some(current), &mut window, at(seconds)).replicas
+        decide(spec, &demand, Some(current), &mut window, at(seconds)).replicas
     };
     assert_eq!(at(&built_in, 2, 0), 2);
     assert_eq!(at(&given, 2, 10), 4);
@@ -134,4 +138,59 @@ fn a_window_keeps_no_more_than_it_needs() {
         window.highest(wanted, 0, Duration::from_secs(300), at(second));
     }
     assert!(window.0.len() <= 7, "{window:?}");
+}
+
+#[test]
+fn a_pipeline_that_fits_nowhere_gets_a_worker_though_all_would_fit_into_fewer() {
+    let waits = Demand {
+        view: ClassView { workers: 2, waiting: 1, ..view(15, 2, 2) },
+        short: 1,
+        away: 0,
+        marked: 0,
+        leaving: 0,
+    };
+    let scale = decide(&spec(&json!({})), &waits, Some(2), &mut Window::default(), at(0));
+    assert_eq!(scale.replicas, 3);
+    let why = scale.why.expect("why");
+    assert!(why.ends_with("2 workers; a pipeline waits for 1 beside the 2 there are"), "{why}");
+}
+
+#[test]
+fn workers_that_drain_and_serve_still_get_others_to_hand_over_to() {
+    let of = |current, away, leaving| {
+        let demand = Demand { away, marked: leaving, leaving, ..demand(view(30, 2, 3)) };
+        decide(&spec(&json!({})), &demand, Some(current), &mut Window::default(), at(0)).replicas
+    };
+    // One is on a cordoned node; the surplus worker goes when that is replaced.
+    assert_eq!((of(3, 1, 0), of(4, 1, 0), of(4, 0, 0)), (4, 4, 4));
+    // A scale-in has begun, and its victim is wanted again.
+    assert_eq!((of(3, 0, 1), of(4, 0, 1)), (4, 3));
+    // Never beyond the most.
+    assert_eq!(of(3, 4, 0), 5);
+}
+
+#[test]
+fn a_scale_in_s_victims_are_nobody_s_reason_for_more() {
+    // Also of a new leader, which knows of the scale-in by the marks alone.
+    let demand = Demand { marked: 1, leaving: 1, ..demand(view(15, 1, 2)) };
+    let scale = decide(&spec(&json!({})), &demand, Some(3), &mut Window::default(), at(0));
+    assert_eq!(scale.replicas, 2);
+}
+
+#[test]
+fn who_is_away_is_seen_by_marks_and_by_what_they_still_hold() {
+    let words = [
+        "a load=5 node drains",
+        "b load=5 restart",
+        "c load=5 scale-in drains",
+        "d absent scale-in",
+        "e load=0 node drains jobs=0",
+        "f load=5 lost unready",
+        "g load=5 lost",
+        "h load=5",
+        "i load=5 node going",
+    ];
+    let team: Vec<_> = words.iter().map(|words| fixtures::pod(words)).collect();
+    let demand = Demand::of(view(0, 0, 0), 0, &team);
+    assert_eq!((demand.away, demand.marked, demand.leaving), (3, 2, 1));
 }
