@@ -69,6 +69,13 @@ impl Core {
         Some(self.stream_view(&key.set, state, at))
     }
 
+    /// Whether a cluster plans nothing at present, since workers of a predecessor's time have not
+    /// reported.
+    #[must_use]
+    pub fn is_held(&self, cluster: &ClusterName, now: Moment) -> bool {
+        self.ledger().is_some_and(|ledger| ledger.held_by(cluster, now).is_some())
+    }
+
     /// A stream set in figures; none where no manifest defines it. It looks at every stream.
     #[must_use]
     pub fn set(&self, name: &SetName, now: Moment) -> Option<SetView> {

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leasehold_types::{ClusterName, SetName};
+use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::Value;
 
-use super::super::resources::{StreamSet, WorkerCluster};
+use super::super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use crate::spec::{ObjectId, Problem, Spec};
 
 /// All the objects of both kinds, but those that were never valid.
@@ -20,6 +20,10 @@ pub(in crate::platform::kube) struct Objects {
     pub(in crate::platform::kube) clusters: BTreeMap<ClusterName, Seen<WorkerCluster>>,
     /// The StreamSets, by namespace and name.
     pub(in crate::platform::kube) sets: BTreeMap<SetName, Seen<StreamSet>>,
+    /// The WorkerClasses, by namespace and name.
+    pub(in crate::platform::kube) classes: BTreeMap<ClusterName, Seen<WorkerClass>>,
+    /// The Pipelines, by namespace and name.
+    pub(in crate::platform::kube) pipelines: BTreeMap<PipelineName, Seen<Pipeline>>,
 }
 
 /// One object.

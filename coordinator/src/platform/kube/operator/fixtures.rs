@@ -124,6 +124,7 @@ fn bare(name: &str) -> PodFacts {
         generation: None,
         deletion_cost: None,
         node: Some("here".into()),
+        addresses: Vec::new(),
         phase: Phase::Running,
         ready: true,
         deleted_at: None,

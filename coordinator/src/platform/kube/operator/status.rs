@@ -3,7 +3,7 @@
 
 mod board;
 mod cluster;
-mod conditions;
+pub(crate) mod conditions;
 mod look;
 mod news;
 mod set;
@@ -21,6 +21,7 @@ use self::board::{Board, Shown, Target};
 use self::cluster::ClusterFacts;
 use self::look::Looks;
 use self::news::{LOOK_EVERY, News};
+pub(crate) use self::set::{refused, still_in_force};
 use self::set::SetFacts;
 use super::{Agents, Context, Workloads};
 use crate::clock;
