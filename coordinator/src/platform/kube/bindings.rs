@@ -316,18 +316,19 @@ impl Room {
             return self.look_at_all();
         }
         let now = clock::now();
-        let is_same = |name: &PipelineName| {
-            match (before.pipelines.get(name), self.objects.pipelines.get(name)) {
-                (Some(one), Some(other)) => {
-                    Arc::ptr_eq(&one.object, &other.object) && one.problems == other.problems
-                }
-                (one, other) => one.is_none() && other.is_none(),
+        let is_same = |name: &PipelineName| match (
+            before.pipelines.get(name),
+            self.objects.pipelines.get(name),
+        ) {
+            (Some(one), Some(other)) => {
+                Arc::ptr_eq(&one.object, &other.object) && one.problems == other.problems
             }
+            (one, other) => one.is_none() && other.is_none(),
         };
         let names = before.pipelines.keys().chain(self.objects.pipelines.keys());
         let changed: Vec<_> = names.filter(|name| !is_same(name)).cloned().collect();
         changed.into_iter().for_each(|name| self.agenda.put(name, now));
-        let port = |objects: &Objects, class| {
+        let port = |objects: &Objects, class: &ClusterName| {
             objects.classes.get(class).and_then(|seen| seen.object.spec.port)
         };
         let classes = before.classes.keys().chain(self.objects.classes.keys());

@@ -31,7 +31,7 @@ pub(super) enum Trouble {
 }
 
 /// The way to the objects.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Hand {
     client: Client,
     made: Made,
@@ -214,8 +214,7 @@ impl Hand {
 fn is_known_to(pipeline: &PipelineName, object: &DynamicObject) -> bool {
     let metadata = &object.metadata;
     let is_controlled = controller(metadata).is_some();
-    home(metadata).as_ref() == Some(pipeline)
-        && (is_controlled || is_of(metadata, pipeline, ""))
+    home(metadata).as_ref() == Some(pipeline) && (is_controlled || is_of(metadata, pipeline, ""))
 }
 
 /// Why a call did not do what it was to do.

@@ -3,7 +3,6 @@
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Resource;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::ObjectMeta;
 use leasehold_types::PipelineName;
@@ -74,7 +73,8 @@ impl Kind {
         let labels = object.metadata.labels.as_ref();
         let label = |name| labels.and_then(|labels| labels.get(name));
         let ours = [MANAGED_BY_LABEL, PIPELINE_LABEL, SERVICE_NAME_LABEL, SLICE_MANAGED_BY_LABEL];
-        essence["labels"] = ours.into_iter().map(|name| (name.to_owned(), json!(label(name)))).collect();
+        essence["labels"] =
+            ours.into_iter().map(|name| (name.to_owned(), json!(label(name)))).collect();
         essence["owners"] = json!(object.metadata.owner_references);
         without_empty(essence)
     }

@@ -195,9 +195,8 @@ impl Made {
                     self.saw(kind, &object);
                 }
                 Event::InitDone => {
-                    let within = |home: &PipelineName| {
-                        scope.is_none() || home.parts().0 == scope.as_deref()
-                    };
+                    let within =
+                        |home: &PipelineName| scope.is_none() || home.parts().0 == scope.as_deref();
                     let mut state = self.state();
                     state.retain(kind, within, &std::mem::take(&mut listed));
                     if !std::mem::replace(&mut is_seen, true) {
@@ -279,7 +278,9 @@ impl State {
         let Self { marks, touched, .. } = self;
         for (home, known) in marks.iter_mut().filter(|(home, _)| within(home)) {
             let before = known.len();
-            known.retain(|(it, name), _| *it != kind || listed.contains(&(home.clone(), name.clone())));
+            known.retain(|(it, name), _| {
+                *it != kind || listed.contains(&(home.clone(), name.clone()))
+            });
             if known.len() < before {
                 touched.insert(home.clone());
             }

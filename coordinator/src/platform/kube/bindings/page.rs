@@ -55,9 +55,10 @@ impl Page {
     pub(super) fn status(&self, object: &Pipeline) -> PipelineStatus {
         let metadata = &object.metadata;
         let seen = version(metadata.resource_version.as_deref());
-        let own = self.shown.as_ref().filter(|shown| {
-            Some(&shown.uid) == metadata.uid.as_ref() && shown.version >= seen
-        });
+        let own = self
+            .shown
+            .as_ref()
+            .filter(|shown| Some(&shown.uid) == metadata.uid.as_ref() && shown.version >= seen);
         match own {
             Some(shown) => shown.status.clone(),
             None => object.status.clone().unwrap_or_default(),

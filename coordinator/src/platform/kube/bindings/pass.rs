@@ -29,6 +29,7 @@ use super::status::{self, PipelineFacts};
 use super::tell::{self, Tell};
 use super::wanted::{self, Places, WantedBinding};
 use crate::clock;
+use crate::spec::manifest::API_VERSION;
 
 /// Bindings of one pipeline that are written at a time.
 const BINDINGS_AT_ONCE: usize = 4;
@@ -92,7 +93,10 @@ impl Pass {
         }
         let own = |(kind, name): &Object| match kind {
             None => object.is_some(),
-            Some(kind) => self.tools.made.find(&self.name, *kind, name).is_some() || is_wanted(&wanted, *kind, name),
+            Some(kind) => {
+                self.tools.made.find(&self.name, *kind, name).is_some()
+                    || is_wanted(&wanted, *kind, name)
+            }
         };
         self.page.setbacks.retain(own);
         (self.name, self.page)
@@ -113,12 +117,14 @@ impl Pass {
     async fn binding(&self, it: &WantedBinding, uid: &str) -> Vec<Came> {
         let mut came = Vec::new();
         let service = self.keep(Kind::Service, &it.service, uid, &mut came).await;
-        let mut trouble = service.as_ref().and_then(|it_is| tell::why(Kind::Service, &it.name, it_is));
+        let mut trouble =
+            service.as_ref().and_then(|it_is| tell::why(Kind::Service, &it.name, it_is));
         // Addresses under a Service of somebody else's would become that one's.
         if service != Some(Trouble::Taken) {
             for slice in &it.slices {
                 let kept = self.keep(Kind::EndpointSlice, slice, uid, &mut came).await;
-                let why = kept.and_then(|it| tell::why(Kind::EndpointSlice, &slice.name_any(), &it));
+                let why =
+                    kept.and_then(|it| tell::why(Kind::EndpointSlice, &slice.name_any(), &it));
                 trouble = trouble.or(why);
             }
         }
@@ -162,8 +168,9 @@ impl Pass {
             return None;
         }
         let namespace = self.name.parts().0.unwrap_or_default();
-        let shown = self.tools.hand.show(Kind::Binding, namespace, &it.name, &mark.uid, &json!(wants));
-        Some(shown.await.map(|()| true))
+        let (hand, wants) = (&self.tools.hand, json!(wants));
+        let shown = hand.show(Kind::Binding, namespace, &it.name, &mark.uid, &wants).await;
+        Some(shown.map(|()| true))
     }
 
     /// Deletes what is there and not wanted.
@@ -199,15 +206,19 @@ impl Pass {
             let why = kind.and_then(|kind| tell::why(kind, &name, &trouble));
             let (Some(why), Some(seen)) = (why, &self.object) else { continue };
             let binding = self.tools.made.find(&self.name, Kind::Binding, &name);
-            let binding = binding.map(|mark| {
-                tell::binding(seen.object.namespace(), &name, &mark.uid)
-            });
+            let binding =
+                binding.map(|mark| tell::binding(seen.object.namespace(), &name, &mark.uid));
             self.tools.tell.trouble(&seen.object, binding, &why, trouble == Trouble::Taken);
         }
     }
 
     /// Writes the pipeline's status: each state that it went through, and the one that it is in.
-    async fn show(&mut self, seen: &Seen<Pipeline>, uid: &str, wanted: &[WantedBinding]) -> Vec<Came> {
+    async fn show(
+        &mut self,
+        seen: &Seen<Pipeline>,
+        uid: &str,
+        wanted: &[WantedBinding],
+    ) -> Vec<Came> {
         let object: Object = (None, self.name.parts().1.to_owned());
         if !self.page.setbacks.allows(&object, clock::now()) {
             return Vec::new();
@@ -275,7 +286,7 @@ impl Pass {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api: Api<Pipeline> = Api::namespaced(self.tools.hand.client(), &namespace);
         let body = json!({
-            "apiVersion": Pipeline::new(Default::default(), object.spec.clone()).api_version,
+            "apiVersion": API_VERSION,
             "kind": Pipeline::KIND,
             "metadata": { "name": name, "namespace": namespace, "uid": uid },
             "status": status,

@@ -73,11 +73,12 @@ pub(super) fn of_pipeline(
     let Some(view) = &facts.view else { return status };
     let ready = view.bindings.iter().filter(|binding| binding.phase == BindingPhase::Ready);
     status.phase = view.phase.to_string();
-    status.bindings = BindingCounts { total: count(view.bindings.len()), ready: count(ready.count()) };
-    let waits = view.waits.iter().map(|(class, workers)| WaitsFor {
-        class: class.parts().1.to_owned(),
-        workers: *workers,
-    });
+    status.bindings =
+        BindingCounts { total: count(view.bindings.len()), ready: count(ready.count()) };
+    let waits = view
+        .waits
+        .iter()
+        .map(|(class, workers)| WaitsFor { class: class.parts().1.to_owned(), workers: *workers });
     status.waits_for = waits.collect();
     status
 }

@@ -78,10 +78,9 @@ pub(super) fn why(kind: Kind, name: &str, trouble: &Trouble) -> Option<Why> {
                  nothing is made in its place; delete it, or name the pipeline or its node otherwise"
             ),
         )),
-        Trouble::Refused(why) => Some(Why::new(
-            "ObjectRejected",
-            format!("the API server refuses {kind} {name}: {why}"),
-        )),
+        Trouble::Refused(why) => {
+            Some(Why::new("ObjectRejected", format!("the API server refuses {kind} {name}: {why}")))
+        }
         Trouble::Later(_) => None,
     }
 }

@@ -17,8 +17,8 @@ use super::super::pods::PodFacts;
 use super::super::resources::Pipeline;
 use super::kinds::Kind;
 use super::slices::{Slice, serving, slices};
+use crate::spec::Rate;
 use crate::spec::manifest::API_VERSION;
-use crate::spec::rate::Rate;
 
 /// What a binding is to have.
 #[derive(Clone, Debug)]
@@ -76,12 +76,12 @@ impl Maker<'_> {
         let name = binding(&self.name, it.node.as_str());
         let port = places.port(&it.class);
         // A worker is a pod of its class: one that has another by now is not the one meant.
-        let pod = |name: &str| places.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
+        let pod =
+            |name: &str| places.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
         let serving = serving(&it.shares, pod, |node| places.zone(node));
         let slice = |slice: &Slice| self.slice(&name, slice, port);
         let slices = slices(&serving).iter().map(slice).collect();
-        let next: Vec<_> =
-            it.next.iter().map(|node| binding(&self.name, node.as_str())).collect();
+        let next: Vec<_> = it.next.iter().map(|node| binding(&self.name, node.as_str())).collect();
         let spec = json!({
             "spec": {
                 "pipeline": self.name,

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::watcher::{self, Event, metadata_watcher};
+use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 
@@ -41,8 +42,8 @@ impl Zones {
     }
 
     async fn follow(self, client: Client) {
-        let nodes: Api<Node> = Api::all(client);
-        let changes = metadata_watcher(nodes, watcher::Config::default()).default_backoff();
+        let nodes: Api<PartialObjectMeta<Node>> = Api::all(client);
+        let changes = watcher(nodes, watcher::Config::default()).default_backoff();
         let mut changes = pin!(changes);
         let mut is_well = true;
         while let Some(change) = changes.next().await {
