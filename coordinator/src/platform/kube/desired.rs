@@ -1,5 +1,5 @@
-//! What is wanted, from the API server: it follows both kinds and the ConfigMaps that sets name,
-//! tells the driver what is different, and shows the operator the objects themselves. Nothing is
+//! What is wanted, from the API server: it follows all kinds that people write, and the
+//! ConfigMaps that sets name, tells the driver what is different, and shows the operator the objects themselves. Nothing is
 //! told before all of them were listed once, so that a part is never taken for the whole; while
 //! the API server does not answer, the last state stays.
 
@@ -21,12 +21,19 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use self::feed::{Change, Feed, Source};
+<<<<<<< HEAD
 pub(super) use self::objects::{Objects, Seen};
 use super::resources::{StreamSet, WorkerCluster};
+=======
+pub(super) use self::objects::Objects;
+use super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
+>>>>>>> spec
 use crate::platform::herald::Herald;
 use crate::spec::collection::{Collection, MapName};
 use crate::spec::{ObjectId, Problem};
 
+/// The kinds that people write.
+const KINDS: [&str; 4] = [WorkerCluster::KIND, StreamSet::KIND, WorkerClass::KIND, Pipeline::KIND];
 /// Changes are gathered until nothing has changed for so long.
 const QUIET: Duration = Duration::from_millis(5);
 /// Changes that are gathered before they are told, whether or not more follow.
@@ -65,7 +72,7 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
     for namespace in scopes {
-        for kind in [WorkerCluster::KIND, StreamSet::KIND] {
+        for kind in KINDS {
             let namespace = namespace.map(str::to_owned);
             follower.feed(Source::Objects { kind, namespace }, BTreeSet::new());
         }
