@@ -21,13 +21,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use self::feed::{Change, Feed, Source};
-<<<<<<< HEAD
 pub(super) use self::objects::{Objects, Seen};
-use super::resources::{StreamSet, WorkerCluster};
-=======
-pub(super) use self::objects::Objects;
 use super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
->>>>>>> spec
 use crate::platform::herald::Herald;
 use crate::spec::collection::{Collection, MapName};
 use crate::spec::{ObjectId, Problem};

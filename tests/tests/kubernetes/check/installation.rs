@@ -68,6 +68,15 @@ fn kinds(access: &Access) {
     let newer = json!([{ "op": "add", "path": field, "value": { "type": "string" } }]);
     patch_json(access, "crd/streamsets.leasehold.dev", &newer);
     fails("kind-stream-set", &["spec.later is unknown here"]).comes_and_goes(access);
+    for (name, line) in [
+        ("workerclasses", "kind-worker-class"),
+        ("pipelines", "kind-pipeline"),
+        ("pipelinebindings", "kind-pipeline-binding"),
+    ] {
+        access.kubectl(&["delete", &format!("crd/{name}.leasehold.dev")]);
+        let says = format!("no CustomResourceDefinition {name}.leasehold.dev");
+        fails(line, &[&says]).comes_and_goes(access);
+    }
 }
 
 fn rights_and_replicas(access: &Access) {

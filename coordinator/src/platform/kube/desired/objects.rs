@@ -5,18 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-<<<<<<< HEAD
-=======
 use kube::Resource;
->>>>>>> spec
 use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::Value;
 
 use super::super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
-<<<<<<< HEAD
-=======
 use crate::spec::manifest::{PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec};
->>>>>>> spec
 use crate::spec::{ObjectId, Problem, Spec};
 
 /// All the objects of the kinds that people write, but those that were never valid.
