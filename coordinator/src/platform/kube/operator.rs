@@ -9,7 +9,7 @@ mod disruption;
 mod drains;
 pub(crate) mod events;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod injection;
 mod memory;
 mod nodes;
