@@ -163,6 +163,8 @@ impl World {
             incarnation,
             generation: node.generation,
             stops_worker: node.worker.stoppable,
+            address: None,
+            shows_bindings: true,
             drain_deadline: node.drain_deadline,
             stays: node.stays,
         };

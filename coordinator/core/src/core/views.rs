@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_types::message::{DrainPhase, Jobs};
-use leasehold_types::{
-    ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
-};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
 use super::plan::ask;
 use super::{ClusterState, Core, SetState};
@@ -67,13 +65,6 @@ impl Core {
         let state = self.sets.get(&key.set)?;
         let at = *state.index.get(&key.stream)? as usize;
         Some(self.stream_view(&key.set, state, at))
-    }
-
-    /// Whether a cluster plans nothing at present, since workers of a predecessor's time have not
-    /// reported.
-    #[must_use]
-    pub fn is_held(&self, cluster: &ClusterName, now: Moment) -> bool {
-        self.ledger().is_some_and(|ledger| ledger.held_by(cluster, now).is_some())
     }
 
     /// A stream set in figures; none where no manifest defines it. It looks at every stream.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use kube::Resource;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::{Leadership, PipelineView};
-use leasehold_types::{ClusterName, Moment, PipelineName};
+use leasehold_types::{ClusterName, PipelineName};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::task::JoinSet;
@@ -87,8 +87,8 @@ struct Serves {
 struct Look {
     name: PipelineName,
     view: Option<PipelineView>,
-    /// A class of it plans nothing yet: what was shown before stays.
-    is_held: bool,
+    /// This leader does not know yet what of it workers have: what was shown before stays.
+    is_unjudged: bool,
 }
 
 impl Room {
@@ -168,10 +168,10 @@ impl Room {
             return Ok(());
         }
         let asked = names.clone();
-        let looks = self.context.handle.ask(move |core, now| match core.leadership() {
+        let looks = self.context.handle.ask(move |core, _| match core.leadership() {
             Leadership::StandsBy(_) => None,
             Leadership::Leads(_) => {
-                Some(asked.into_iter().map(|name| look(core, name, now)).collect::<Vec<_>>())
+                Some(asked.into_iter().map(|name| look(core, name)).collect::<Vec<_>>())
             }
         });
         let Some(looks) = looks.await? else {
@@ -182,8 +182,8 @@ impl Room {
         // What led to these answers was told before them.
         self.note_what_waits();
         for look in looks {
-            match look.is_held {
-                // The end of the hold is told.
+            match look.is_unjudged {
+                // It is told of when it is judged.
                 true => self.agenda.done(&look.name),
                 false => self.start(look),
             }
@@ -257,11 +257,12 @@ impl Room {
                 self.look_at_all();
             }
             Notice::Deposed(_) => self.forget(),
-            Notice::HoldEnded(class) => self.look_at_class(class),
             Notice::Pipeline { pipeline, from, to, why } => {
                 self.agenda.put(pipeline.clone(), now);
                 let Some(to) = *to else { return self.agenda.end(pipeline) };
-                self.agenda.step(pipeline, to);
+                if *from != Some(to) {
+                    self.agenda.step(pipeline, to);
+                }
                 if let Some(seen) = self.context.objects.borrow().pipelines.get(pipeline) {
                     self.tools.tell.state(&seen.object, *from, to, why);
                 }
@@ -269,7 +270,8 @@ impl Room {
             Notice::Binding { pipeline, .. } | Notice::Endpoints { pipeline, .. } => {
                 self.agenda.put(pipeline.clone(), now);
             }
-            Notice::Joined(_)
+            Notice::HoldEnded(_)
+            | Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::Lost(_)
             | Notice::DrainStarted(_)
@@ -385,11 +387,10 @@ fn is_same(one: Option<&Arc<PodFacts>>, other: Option<&Arc<PodFacts>>) -> bool {
     }
 }
 
-fn look(core: &leasehold_coordinator_core::Core, name: PipelineName, now: Moment) -> Look {
+fn look(core: &leasehold_coordinator_core::Core, name: PipelineName) -> Look {
     let view = core.pipeline(&name);
-    let bindings = view.iter().flat_map(|view| &view.bindings);
-    let is_held = bindings.into_iter().any(|binding| core.is_held(&binding.class, now));
-    Look { name, view, is_held }
+    let is_unjudged = view.is_some() && !core.is_judged(&name);
+    Look { name, view, is_unjudged }
 }
 
 fn phase(text: &str) -> Option<leasehold_coordinator_core::view::PipelinePhase> {

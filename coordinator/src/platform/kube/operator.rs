@@ -1,6 +1,6 @@
-//! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters,
-//! drains the pods that have to go, keeps busy ones safe from evictions, and shows how everything
-//! stands. It decides nothing about leases, and a pod that may hold something is never ended by it.
+//! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters
+//! and WorkerClasses, drains the pods that have to go, keeps busy ones safe from evictions, and shows
+//! how everything stands. It decides nothing about leases, and a pod that may hold something is never ended by it.
 
 mod action;
 mod busy;
@@ -10,12 +10,14 @@ mod drains;
 pub(crate) mod events;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod fleet;
 mod injection;
 mod memory;
 mod nodes;
 mod restart;
 mod rounds;
 mod scale_in;
+mod scaling;
 mod seen;
 mod standing;
 pub(crate) mod status;
@@ -42,7 +44,7 @@ use super::pods::Pods;
 use crate::driver::Handle;
 use crate::webhook::Injector;
 
-/// The workload of each cluster that has one, as last seen.
+/// The workload of each fleet that has one, as last seen.
 pub(crate) type Workloads = Arc<BTreeMap<ClusterName, WorkloadState>>;
 
 /// What every part of the operator needs; cheap to clone.

@@ -32,6 +32,8 @@ impl Tell {
     ) {
         let (reason, otherwise) = match to {
             PipelinePhase::Ready if from.is_none() => return,
+            PipelinePhase::Ready if from == Some(to) && why.is_empty() => return,
+            PipelinePhase::Ready if from == Some(to) => (Reason::PipelineChangeWaits, ""),
             PipelinePhase::Pending => (Reason::PipelinePending, "it waits for workers"),
             PipelinePhase::Plotted => (Reason::PipelinePlotted, "its workers are chosen"),
             PipelinePhase::Ready => (Reason::PipelineReady, "all its bindings are ready"),

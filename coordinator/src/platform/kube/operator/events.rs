@@ -56,6 +56,8 @@ pub(crate) enum Reason {
     PipelineReady,
     /// A worker of a pipeline was lost.
     PipelineBroken,
+    /// A change of a pipeline that runs waits for workers.
+    PipelineChangeWaits,
     /// An object of somebody else's has the name that one of a pipeline's would have.
     NameTaken,
     /// The API server refuses an object of a pipeline.
@@ -84,6 +86,7 @@ impl Reason {
             Self::PipelinePlotted => "PipelinePlotted",
             Self::PipelineReady => "PipelineReady",
             Self::PipelineBroken => "PipelineBroken",
+            Self::PipelineChangeWaits => "PipelineChangeWaits",
             Self::NameTaken => "NameTaken",
             Self::ObjectRejected => "ObjectRejected",
         }
@@ -103,7 +106,8 @@ impl Reason {
             Self::PipelinePending
             | Self::PipelinePlotted
             | Self::PipelineReady
-            | Self::PipelineBroken => "Bind",
+            | Self::PipelineBroken
+            | Self::PipelineChangeWaits => "Bind",
         }
     }
 
@@ -129,7 +133,8 @@ impl Reason {
             | Self::PodReplaced
             | Self::PipelinePending
             | Self::PipelinePlotted
-            | Self::PipelineReady => false,
+            | Self::PipelineReady
+            | Self::PipelineChangeWaits => false,
         }
     }
 }
