@@ -4,6 +4,7 @@
 
 mod access;
 pub mod authority;
+mod bindings;
 mod campaign;
 mod crd;
 mod desired;
@@ -157,7 +158,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         }
         let events = recorder;
         let injector = shown;
-        operator::run(Context { client, handle, objects, pods, events, injector, settings }).await;
+        let context = Context { client, handle, objects, pods, events, injector, settings };
+        tokio::join!(operator::run(context.clone()), bindings::run(context));
     });
     let access = Access::Asked(guard.start());
     let platform = Platform { events, commands, problems, freshness, access, attend: Some(attend) };

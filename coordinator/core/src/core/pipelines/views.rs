@@ -35,6 +35,13 @@ impl Core {
         Some(self.pipeline_view(name, pipeline))
     }
 
+    /// Whether this leader knows what of a pipeline workers have. Until it does, what a predecessor
+    /// said of it is the best that there is.
+    #[must_use]
+    pub fn is_judged(&self, name: &PipelineName) -> bool {
+        self.pipelines.all.get(name).is_some_and(|state| state.phase.is_some())
+    }
+
     fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {
         let Some(state) = self.pipelines.all.get(name) else { return unled(name, spec) };
         let nodes = state.nodes.iter();

@@ -72,7 +72,7 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 /// `streams=N`, `load=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`, `node`,
 /// `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`, `hash=TEXT`,
 /// `age=N`, `labelled`, `began=TEXT`.
-pub(super) fn pod(words: &str) -> Standing {
+pub(crate) fn pod(words: &str) -> Standing {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
     let mut it = Standing { pod: Arc::new(bare(&name)), mark: None, view: Some(view(&name)) };
@@ -143,6 +143,7 @@ fn bare(name: &str) -> PodFacts {
         generation: None,
         deletion_cost: None,
         node: Some("here".into()),
+        addresses: Vec::new(),
         phase: Phase::Running,
         ready: true,
         deleted_at: None,

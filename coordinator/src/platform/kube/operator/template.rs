@@ -61,7 +61,7 @@ pub(super) fn body(
 }
 
 /// The digest of a body or a template, of its JSON.
-pub(super) fn digest(value: &impl serde::Serialize) -> String {
+pub(crate) fn digest(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_vec(value).expect("JSON is written as JSON");
     format!("{:016x}", sum(&text))
 }
