@@ -2,13 +2,14 @@
 //! each: what is invalid, and what names a list that is missing or wrong, keeps the version in
 //! force; an object goes only when it is gone. The API server remembers for all processes, so a
 //! first reading builds on nothing: what is invalid then is absent, and reported. A set that is
-//! absent for that reason is named as unread, so that nobody loses a stream over it.
+//! absent for that reason is named as unread, so that nobody loses a stream over it. A pipeline may
+//! name a class that is not there, or is no longer: it waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_types::{ClusterName, SetName};
+use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::{Value, json};
 
 use super::catalog::{Reading, bounded};
@@ -16,7 +17,7 @@ use super::check::{self, Body, Document, Home, ObjectId, Spec};
 use super::folder;
 use super::manifest::{API_VERSION, ConfigMapKeyRef};
 use super::problem::Problem;
-use super::resolve::{Candidate, StreamFiles, resolve};
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
 use super::streams::{self, StreamList};
 use super::tree::{self, Mark};
 
@@ -56,6 +57,8 @@ impl Collection {
         let (kind, (namespace, name)) = match id {
             ObjectId::Cluster(name) => ("WorkerCluster", name.parts()),
             ObjectId::Set(name) => ("StreamSet", name.parts()),
+            ObjectId::Class(name) => ("WorkerClass", name.parts()),
+            ObjectId::Pipeline(name) => ("Pipeline", name.parts()),
         };
         let namespace = namespace.unwrap_or_default();
         let object = json!({
@@ -95,6 +98,8 @@ impl Collection {
                 ClusterName::in_namespace(namespace, name).ok().map(ObjectId::Cluster)
             }
             "StreamSet" => SetName::in_namespace(namespace, name).ok().map(ObjectId::Set),
+            "WorkerClass" => ClusterName::in_namespace(namespace, name).ok().map(ObjectId::Class),
+            "Pipeline" => PipelineName::in_namespace(namespace, name).ok().map(ObjectId::Pipeline),
             _ => None,
         }
     }
@@ -152,7 +157,8 @@ impl Collection {
             candidates.insert(id.clone(), Candidate { file, at: Mark::default(), body });
         }
         let sets: Vec<SetName> = self.objects.keys().filter_map(ObjectId::set).cloned().collect();
-        let mut desired = resolve(candidates, &lists, &self.in_force, &mut problems);
+        let mut desired =
+            resolve(candidates, &lists, Missing::Awaited, &self.in_force, &mut problems);
         desired.unread = sets.into_iter().filter(|set| !desired.sets.contains_key(set)).collect();
         if *self.in_force != desired {
             self.in_force = Arc::new(desired);

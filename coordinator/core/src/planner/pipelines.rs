@@ -1,0 +1,302 @@
+//! Which workers of its classes serve a pipeline, and with how much of its load each.
+//!
+//! Invariant: no worker is given more than the room that it has, and a pipeline is placed in all
+//! its nodes or in none.
+//!
+//! A load within one worker's capacity goes to the worker with the least room that is enough (best
+//! fit), of equal ones to the first by name, and is never cut. A load above it is cut (`span`). A
+//! batch of pipelines goes by descending load; that order is the caller's. What a node has is kept
+//! where it fits, before anything new is placed.
+
+mod blocked;
+mod demand;
+mod rooms;
+mod span;
+
+use leasehold_types::Load;
+
+pub use self::blocked::{Tenant, make_room};
+pub use self::demand::{Misfit, fits, needed, wanted};
+pub use self::rooms::Rooms;
+
+/// What one worker takes of a node's load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The worker.
+    pub worker: u32,
+    /// Its part of the load.
+    pub load: Load,
+}
+
+/// A node that needs workers.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeWish<'a> {
+    /// Its class, as an index of the rooms.
+    pub class: usize,
+    /// The load of the whole node.
+    pub load: Load,
+    /// What it has on usable workers, which the rooms do not count as used. Of several parts on
+    /// one worker only the largest can be kept.
+    pub prefers: &'a [Part],
+}
+
+/// What keeps a pipeline from its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The class, as an index of the rooms.
+    pub class: usize,
+    /// So many empty workers more would do. A node that would span more workers than
+    /// `limits::SHARES_PER_NODE_MAX` fits on no number of them; then it is the number that its
+    /// load comes to.
+    pub workers: u32,
+}
+
+/// Places all the nodes and takes their room, or none of them and takes nothing. The parts are in
+/// the order of the nodes, those of a node in the order of its workers' names, each worker once.
+///
+/// # Errors
+/// Each class that is short, by index, and of how many workers.
+pub fn place(rooms: &mut [Rooms], nodes: &[NodeWish<'_>]) -> Result<Vec<Vec<Part>>, Vec<Short>> {
+    let mut desk = Desk::new(rooms, nodes);
+    if nodes.iter().any(|node| !node.prefers.is_empty()) {
+        desk.keep();
+        if desk.place_rest() {
+            return Ok(desk.parts);
+        }
+        desk.give_back();
+    }
+    desk.place_with_more()
+}
+
+/// Where the nodes of one pipeline are given their workers.
+struct Desk<'a> {
+    rooms: &'a mut [Rooms],
+    nodes: &'a [NodeWish<'a>],
+    /// The nodes in the order of their turns: those of one worker first, since those that are cut
+    /// go wherever room is left; among each the larger first.
+    turns: Vec<usize>,
+    /// What each node has taken.
+    parts: Vec<Vec<Part>>,
+}
+
+impl<'a> Desk<'a> {
+    fn new(rooms: &'a mut [Rooms], nodes: &'a [NodeWish<'a>]) -> Self {
+        let mut turns: Vec<usize> = (0..nodes.len()).collect();
+        let is_cut = |node: &NodeWish<'_>| node.load > rooms[node.class].capacity();
+        turns.sort_by_key(|at| (is_cut(&nodes[*at]), std::cmp::Reverse(nodes[*at].load)));
+        Self { rooms, nodes, turns, parts: vec![Vec::new(); nodes.len()] }
+    }
+
+    /// Takes what nodes have and could keep, so that no other node takes its room.
+    fn keep(&mut self) {
+        for at in &self.turns {
+            let node = &self.nodes[*at];
+            let rooms = &mut self.rooms[node.class];
+            let parts = if node.load > rooms.capacity() {
+                span::keepable(rooms, node.load, node.prefers)
+            } else {
+                let worker = stays(rooms, node);
+                worker.map(|worker| Part { worker, load: node.load }).into_iter().collect()
+            };
+            take(rooms, &parts);
+            self.parts[*at] = parts;
+        }
+    }
+
+    /// Places what is not kept; false where something fits nowhere.
+    fn place_rest(&mut self) -> bool {
+        (0..self.turns.len()).all(|turn| self.place_node(self.turns[turn]))
+    }
+
+    fn place_node(&mut self, at: usize) -> bool {
+        let NodeWish { class, load, .. } = self.nodes[at];
+        let rooms = &mut self.rooms[class];
+        let kept = std::mem::take(&mut self.parts[at]);
+        let parts = if load > rooms.capacity() {
+            give(rooms, &kept);
+            span::cut(rooms, load, &kept)
+        } else if kept.is_empty() {
+            rooms.best_fit(load).map(|worker| vec![Part { worker, load }])
+        } else {
+            self.parts[at] = kept;
+            return true;
+        };
+        let Some(mut parts) = parts else { return false };
+        parts.sort_unstable_by_key(|part| part.worker);
+        take(rooms, &parts);
+        self.parts[at] = parts;
+        true
+    }
+
+    fn give_back(&mut self) {
+        for (node, parts) in self.nodes.iter().zip(&mut self.parts) {
+            give(&mut self.rooms[node.class], &std::mem::take(parts));
+        }
+    }
+
+    /// Places all nodes anew. Where one fits nowhere, adds the fewest empty workers that take it,
+    /// and in the end takes everything back.
+    fn place_with_more(mut self) -> Result<Vec<Vec<Part>>, Vec<Short>> {
+        let mut more = std::collections::BTreeMap::<usize, (usize, u64)>::new();
+        for turn in 0..self.turns.len() {
+            let at = self.turns[turn];
+            if self.place_node(at) {
+                continue;
+            }
+            let NodeWish { class, load, .. } = self.nodes[at];
+            let rooms = &mut self.rooms[class];
+            let (added, counted) = more.entry(class).or_default();
+            match span::missing(rooms, load) {
+                Ok(workers) => {
+                    rooms.add_empty(workers);
+                    *added += workers;
+                    *counted += workers as u64;
+                    assert!(self.place_node(at), "a load fits where it was given room");
+                }
+                Err(workers) => *counted += workers,
+            }
+        }
+        if more.is_empty() {
+            return Ok(self.parts);
+        }
+        self.give_back();
+        let short = |(class, (added, counted)): (usize, (usize, u64))| {
+            self.rooms[class].remove_empty(added);
+            Short { class, workers: u32::try_from(counted).unwrap_or(u32::MAX) }
+        };
+        Err(more.into_iter().map(short).collect())
+    }
+}
+
+/// The worker that a node on one worker stays on: where its lease can stay as it is, if there is
+/// such a one.
+fn stays(rooms: &Rooms, node: &NodeWish<'_>) -> Option<u32> {
+    let fits = |part: &&Part| rooms.takes(part.worker, node.load);
+    let same = node.prefers.iter().filter(|part| part.load == node.load).find(fits);
+    same.or_else(|| node.prefers.iter().find(fits)).map(|part| part.worker)
+}
+
+fn take(rooms: &mut Rooms, parts: &[Part]) {
+    parts.iter().for_each(|part| rooms.take(part.worker, part.load));
+}
+
+fn give(rooms: &mut Rooms, parts: &[Part]) {
+    parts.iter().for_each(|part| rooms.give(part.worker, part.load));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::Spread;
+
+    fn load(documents: u64) -> Load {
+        Load::per_second(documents).expect("a load")
+    }
+
+    fn class(capacity: u64, spread: Spread, used: &[u64]) -> Rooms {
+        Rooms::new(load(capacity), spread, used.iter().map(|used| load(*used)).collect())
+    }
+
+    fn wish(class: usize, documents: u64, prefers: &[Part]) -> NodeWish<'_> {
+        NodeWish { class, load: load(documents), prefers }
+    }
+
+    fn part(worker: u32, documents: u64) -> Part {
+        Part { worker, load: load(documents) }
+    }
+
+    #[test]
+    fn a_load_goes_to_the_least_room_that_is_enough_and_to_the_first_of_equals() {
+        let mut rooms = [class(30, Spread::Fewest, &[0, 15, 20, 20, 25])];
+        let placed = place(&mut rooms, &[wish(0, 10, &[]), wish(0, 10, &[]), wish(0, 10, &[])]);
+        assert_eq!(placed, Ok(vec![vec![part(2, 10)], vec![part(3, 10)], vec![part(1, 10)]]));
+    }
+
+    #[test]
+    fn two_pipelines_share_blue_and_none_shares_green() {
+        let mut rooms = [class(30, Spread::Fewest, &[0; 3]), class(15, Spread::Fewest, &[0; 2])];
+        let pipeline = [wish(0, 10, &[]), wish(1, 10, &[])];
+        let first = place(&mut rooms, &pipeline);
+        assert_eq!(first, Ok(vec![vec![part(0, 10)], vec![part(0, 10)]]));
+        let second = place(&mut rooms, &pipeline);
+        assert_eq!(second, Ok(vec![vec![part(0, 10)], vec![part(1, 10)]]));
+        let before = rooms.clone();
+        assert_eq!(place(&mut rooms, &pipeline), Err(vec![Short { class: 1, workers: 1 }]));
+        assert_eq!(rooms, before);
+    }
+
+    #[test]
+    fn grey_is_spanned_by_the_fewest_or_by_all() {
+        let grey = |spread| [class(5, spread, &[0; 5])];
+        let pipeline = [wish(0, 10, &[])];
+        let mut fewest = grey(Spread::Fewest);
+        assert_eq!(place(&mut fewest, &pipeline), Ok(vec![vec![part(0, 5), part(1, 5)]]));
+        assert_eq!(place(&mut fewest, &pipeline), Ok(vec![vec![part(2, 5), part(3, 5)]]));
+        assert_eq!(place(&mut fewest, &pipeline), Err(vec![Short { class: 0, workers: 1 }]));
+        let mut even = grey(Spread::Even);
+        let all: Vec<Part> = (0..5).map(|worker| part(worker, 2)).collect();
+        assert_eq!(place(&mut even, &pipeline), Ok(vec![all.clone()]));
+        assert_eq!(place(&mut even, &pipeline), Ok(vec![all]));
+    }
+
+    #[test]
+    fn equal_parts_go_as_far_as_the_room_does() {
+        let mut rooms = [class(9, Spread::Even, &[8, 0, 9, 2])];
+        let placed = place(&mut rooms, &[wish(0, 12, &[])]);
+        let half = Load::from_milli(5_500).expect("a load");
+        let of = |worker| Part { worker, load: half };
+        assert_eq!(placed, Ok(vec![vec![part(0, 1), of(1), of(3)]]));
+    }
+
+    #[test]
+    fn what_a_node_has_is_kept_where_it_fits() {
+        let mut rooms = [class(30, Spread::Fewest, &[20, 0])];
+        // Not to worker 0, although that has the least room that is enough.
+        let placed = place(&mut rooms, &[wish(0, 10, &[part(1, 10)])]);
+        assert_eq!(placed, Ok(vec![vec![part(1, 10)]]));
+        let full = place(&mut rooms, &[wish(0, 20, &[part(0, 20)])]);
+        assert_eq!(full, Ok(vec![vec![part(1, 20)]]));
+    }
+
+    #[test]
+    fn a_node_that_is_cut_keeps_what_costs_no_worker_more() {
+        let had = [part(3, 10), part(2, 10), part(0, 5)];
+        let of = |documents, used: &[u64]| {
+            let mut rooms = [class(10, Spread::Fewest, used)];
+            place(&mut rooms, &[wish(0, documents, &had)])
+        };
+        let kept = vec![part(0, 5), part(2, 10), part(3, 10)];
+        assert_eq!(of(25, &[0; 5]), Ok(vec![kept.clone()]));
+        let more = vec![part(0, 5), part(1, 10), part(2, 10), part(3, 10)];
+        assert_eq!(of(35, &[0; 5]), Ok(vec![more]));
+        let rest = vec![part(0, 8), part(2, 10), part(3, 10)];
+        assert_eq!(of(28, &[0; 5]), Ok(vec![rest]));
+        assert_eq!(of(15, &[0; 5]), Ok(vec![vec![part(0, 5), part(2, 10)]]));
+        let elsewhere = vec![part(0, 5), part(1, 10), part(3, 10)];
+        assert_eq!(of(25, &[0, 0, 1, 0, 0]), Ok(vec![elsewhere]));
+    }
+
+    #[test]
+    fn what_is_short_is_counted_in_empty_workers() {
+        let short = |rooms: Rooms, nodes: &[NodeWish<'_>]| {
+            let mut rooms = [rooms];
+            place(&mut rooms, nodes).expect_err("it does not fit")[0].workers
+        };
+        let none = || class(15, Spread::Fewest, &[]);
+        let three = [wish(0, 7, &[]), wish(0, 7, &[]), wish(0, 7, &[])];
+        assert_eq!(short(none(), &three), 2);
+        assert_eq!(short(none(), &[wish(0, 0, &[])]), 1);
+        assert_eq!(short(class(15, Spread::Fewest, &[8]), &three), 1);
+        assert_eq!(short(class(15, Spread::Fewest, &[10, 10]), &[wish(0, 45, &[])]), 3);
+        assert_eq!(short(none(), &[wish(0, 15_001, &[])]), 1_001);
+    }
+
+    #[test]
+    fn a_load_of_nothing_needs_a_worker_that_is_not_above_its_capacity() {
+        let mut full = [class(10, Spread::Fewest, &[12, 10])];
+        assert_eq!(place(&mut full, &[wish(0, 0, &[])]), Ok(vec![vec![part(1, 0)]]));
+        let mut above = [class(10, Spread::Fewest, &[12])];
+        let short = Err(vec![Short { class: 0, workers: 1 }]);
+        assert_eq!(place(&mut above, &[wish(0, 0, &[])]), short);
+    }
+}

@@ -1,0 +1,274 @@
+//! Room for a load that fits nowhere: what moves from one worker to others.
+//!
+//! Invariant: whoever moves fits where it goes, and no fewer moves of one worker's tenants would
+//! do, as far as the search went (`STEPS_MAX`).
+//!
+//! One move is found directly. For more, each worker's tenants are searched, the larger first,
+//! tenants of equal load as one, for the fewest that leave room enough and find room elsewhere,
+//! of these for the least load.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use leasehold_types::Load;
+
+use super::Rooms;
+
+/// Steps of the search over one worker's tenants for one number of moves, and over all: some
+/// milliseconds.
+const STEPS_MAX: u32 = 10_000;
+/// See [`STEPS_MAX`].
+const STEPS_ALL_MAX: u32 = 200_000;
+
+/// What a worker has that might move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// The worker that has it; its load is among what the rooms count as used.
+    pub worker: u32,
+    /// Its load.
+    pub load: Load,
+    /// Whether it may move.
+    pub movable: bool,
+}
+
+/// The moves (a tenant, by index, and the worker that it goes to) that leave room for the load on
+/// one worker: the fewest, of these the least load, of these those of the first worker. No moves
+/// where there is room already; none where no such moves were found, and for a load above the
+/// capacity, which takes room wherever it is.
+#[must_use]
+pub fn make_room(rooms: &Rooms, tenants: &[Tenant], load: Load) -> Option<Vec<(usize, u32)>> {
+    if load > rooms.capacity() {
+        return None;
+    }
+    if rooms.best_fit(load).is_some() {
+        return Some(Vec::new());
+    }
+    let houses = houses(rooms, tenants, load);
+    let most = houses.iter().map(|house| house.tenants.len()).max().unwrap_or(0);
+    let mut steps = STEPS_ALL_MAX;
+    for moves in 1..=most {
+        let mut best: Option<Found> = None;
+        for house in houses.iter().filter(|house| house.may_do(moves)) {
+            let mut search = Search::new(rooms, house, moves, best.as_ref().map(|it| it.load));
+            search.steps = steps.min(STEPS_MAX);
+            steps -= search.steps;
+            search.run();
+            steps += search.steps;
+            best = search.found.or(best);
+        }
+        if let Some(found) = best {
+            return Some(found.moves);
+        }
+    }
+    None
+}
+
+/// A worker that could be given the load.
+struct House {
+    worker: u32,
+    /// The load that has to go.
+    lack: Load,
+    /// Its tenants that may move, as index and load, the largest first.
+    tenants: Vec<(usize, Load)>,
+}
+
+impl House {
+    /// Whether so many tenants could be enough.
+    fn may_do(&self, moves: usize) -> bool {
+        let largest = self.tenants.iter().take(moves).map(|(_, load)| *load);
+        self.tenants.len() >= moves && largest.sum::<Load>() >= self.lack
+    }
+}
+
+fn houses(rooms: &Rooms, tenants: &[Tenant], load: Load) -> Vec<House> {
+    let all: Load = rooms.largest().map(|(room, _)| room).sum();
+    let mut houses: Vec<House> = (0..rooms.len())
+        .map(|worker| u32::try_from(worker).expect("workers are counted in u32"))
+        .map(|worker| {
+            let lack = (rooms.used(worker) + load).saturating_sub(rooms.capacity());
+            House { worker, lack, tenants: Vec::new() }
+        })
+        .collect();
+    for (at, tenant) in tenants.iter().enumerate() {
+        if tenant.movable && tenant.load > Load::ZERO {
+            houses[tenant.worker as usize].tenants.push((at, tenant.load));
+        }
+    }
+    // What moves needs as much room elsewhere as it leaves.
+    houses.retain(|house| house.lack + rooms.room(house.worker) <= all);
+    houses.iter_mut().for_each(|it| it.tenants.sort_by_key(|(_, load)| Reverse(*load)));
+    houses
+}
+
+/// Moves that do.
+struct Found {
+    load: Load,
+    moves: Vec<(usize, u32)>,
+}
+
+/// The search among one worker's tenants.
+struct Search<'a> {
+    rooms: &'a Rooms,
+    house: &'a House,
+    moves: usize,
+    /// Only less load than this is of interest.
+    below: Option<Load>,
+    /// The room of the largest other workers, as many as there are moves: whatever fits on others
+    /// fits on these.
+    others: Vec<(Load, u32)>,
+    /// The moves chosen so far: places in the house's list and in `others`.
+    chosen: Vec<(usize, usize)>,
+    chosen_load: Load,
+    steps: u32,
+    found: Option<Found>,
+}
+
+impl<'a> Search<'a> {
+    fn new(rooms: &'a Rooms, house: &'a House, moves: usize, below: Option<Load>) -> Self {
+        let others = rooms.largest().filter(|(_, worker)| *worker != house.worker);
+        let others = others.take(moves).collect();
+        let (chosen, chosen_load) = (Vec::with_capacity(moves), Load::ZERO);
+        Self { rooms, house, moves, below, others, chosen, chosen_load, steps: 0, found: None }
+    }
+
+    fn run(&mut self) {
+        if self.moves == 1 { self.find_one() } else { self.choose(0) }
+    }
+
+    /// The smallest tenant that is enough is the one, or none is.
+    fn find_one(&mut self) {
+        let enough = |(_, load): &&(usize, Load)| *load >= self.house.lack;
+        let tenants = self.house.tenants.iter().take_while(enough);
+        let Some(load) = tenants.map(|(_, load)| *load).last() else { return };
+        let room = self.others.first().map_or(Load::ZERO, |(room, _)| *room);
+        if load <= room && self.below.is_none_or(|below| load < below) {
+            let place = self.house.tenants.iter().position(|(_, it)| *it == load);
+            self.chosen.push((place.expect("the load is a tenant's"), 0));
+            self.chosen_load = load;
+            self.keep();
+        }
+    }
+
+    /// Chooses the tenants from this place of the list on.
+    fn choose(&mut self, from: usize) {
+        let left = self.moves - self.chosen.len();
+        if left == 0 {
+            let is_less = self.below.is_none_or(|below| self.chosen_load < below);
+            if is_less && self.chosen_load >= self.house.lack {
+                self.keep();
+            }
+            return;
+        }
+        let tenants = &self.house.tenants;
+        let least = tenants.iter().rev().take(left).map(|(_, load)| *load).sum::<Load>();
+        let mut before = None;
+        for place in from..=tenants.len().saturating_sub(left) {
+            let load = tenants[place].1;
+            let most = tenants[place..].iter().take(left).map(|(_, load)| *load).sum::<Load>();
+            let is_less = self.below.is_none_or(|below| self.chosen_load + least < below);
+            if self.steps == 0 || self.chosen_load + most < self.house.lack || !is_less {
+                return;
+            }
+            // An equal one was tried, with all that follow.
+            if before.replace(load) != Some(load) {
+                self.lodge(place, load);
+            }
+        }
+    }
+
+    /// Tries the tenant on each of the others, of equal rooms on one.
+    fn lodge(&mut self, place: usize, load: Load) {
+        for at in (0..self.others.len()).rev() {
+            let room = self.others[at].0;
+            let is_first = self.others[..at].iter().all(|(other, _)| *other != room);
+            if self.steps == 0 || room < load || !is_first {
+                continue;
+            }
+            self.steps -= 1;
+            self.others[at].0 -= load;
+            self.chosen.push((place, at));
+            self.chosen_load += load;
+            self.choose(place + 1);
+            self.chosen_load -= load;
+            self.chosen.pop();
+            self.others[at].0 += load;
+        }
+    }
+
+    /// Keeps what is chosen: to the least rooms that are enough, where that works out, and else as
+    /// it was found.
+    fn keep(&mut self) {
+        let chosen = self.chosen.iter();
+        let found = chosen.map(|(place, at)| {
+            let (tenant, load) = self.house.tenants[*place];
+            (tenant, load, self.others[*at].1)
+        });
+        let found: Vec<_> = found.collect();
+        let moves = self.best_fit(&found).unwrap_or_else(|| {
+            found.iter().map(|(tenant, _, worker)| (*tenant, *worker)).collect()
+        });
+        self.below = Some(self.chosen_load);
+        self.found = Some(Found { load: self.chosen_load, moves });
+    }
+
+    /// Each tenant to the least room that is enough.
+    fn best_fit(&self, chosen: &[(usize, Load, u32)]) -> Option<Vec<(usize, u32)>> {
+        let mut moves: Vec<(usize, u32)> = Vec::with_capacity(chosen.len());
+        let mut lodged: BTreeMap<u32, Load> = BTreeMap::new();
+        for (tenant, load, _) in chosen {
+            let is_new = |to: &u32| *to != self.house.worker && !lodged.contains_key(to);
+            let fresh = self.rooms.from(*load).find(is_new);
+            let fresh = fresh.map(|worker| (self.rooms.room(worker), worker));
+            let used = lodged.iter().map(|(worker, room)| (*room, *worker));
+            let (room, worker) = used.filter(|(room, _)| room >= load).chain(fresh).min()?;
+            lodged.insert(worker, room - *load);
+            moves.push((*tenant, worker));
+        }
+        Some(moves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::Spread;
+
+    fn load(documents: u64) -> Load {
+        Load::per_second(documents).expect("a load")
+    }
+
+    /// Workers of capacity 10 that have just these tenants.
+    fn moves(workers: &[&[u64]], documents: u64) -> Option<Vec<(usize, u32)>> {
+        let used = workers.iter().map(|tenants| load(tenants.iter().sum())).collect();
+        let tenants = (0..).zip(workers).flat_map(|(worker, tenants)| {
+            let tenant = move |it: &u64| Tenant { worker, load: load(*it), movable: true };
+            tenants.iter().map(tenant)
+        });
+        let tenants: Vec<Tenant> = tenants.collect();
+        make_room(&Rooms::new(load(10), Spread::Fewest, used), &tenants, load(documents))
+    }
+
+    #[test]
+    fn one_move_of_the_least_load_makes_room() {
+        assert_eq!(moves(&[&[6], &[3, 4], &[8]], 5), Some(vec![(1, 0)]));
+        assert_eq!(moves(&[&[6], &[4]], 5), Some(Vec::new()));
+        assert_eq!(moves(&[&[6], &[6]], 5), None);
+        assert_eq!(moves(&[&[6], &[6]], 11), None);
+    }
+
+    #[test]
+    fn several_moves_find_room_apart() {
+        assert_eq!(moves(&[&[8], &[2, 2, 2], &[8]], 8), Some(vec![(1, 0), (2, 2)]));
+        assert_eq!(moves(&[&[3, 3], &[7], &[7]], 10), Some(vec![(0, 1), (1, 2)]));
+    }
+
+    #[test]
+    fn who_may_not_move_stays() {
+        let rooms = Rooms::new(load(10), Spread::Fewest, vec![load(6), load(6)]);
+        let tenant = |worker, documents, movable| Tenant { worker, load: load(documents), movable };
+        let tenants = |movable| [tenant(0, 4, movable), tenant(0, 2, true), tenant(1, 6, false)];
+        assert_eq!(make_room(&rooms, &tenants(false), load(6)), Some(vec![(1, 1)]));
+        assert_eq!(make_room(&rooms, &tenants(false), load(7)), None);
+        assert_eq!(make_room(&rooms, &tenants(true), load(7)), Some(vec![(0, 1)]));
+    }
+}
