@@ -39,5 +39,7 @@ mod status;
 mod swarm;
 #[path = "kubernetes/upgrade.rs"]
 mod upgrade;
+#[path = "kubernetes/validation.rs"]
+mod validation;
 #[path = "kubernetes/wanted.rs"]
 mod wanted;
