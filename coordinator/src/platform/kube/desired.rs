@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use self::feed::{Change, Feed, Source};
-pub(super) use self::objects::Objects;
+pub(super) use self::objects::{Objects, Seen};
 use super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use crate::platform::herald::Herald;
 use crate::spec::collection::{Collection, MapName};
