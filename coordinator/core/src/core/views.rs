@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_types::message::{DrainPhase, Jobs};
 use leasehold_types::{
-    ClusterName, Load, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
+    ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
 };
 
 use super::plan::ask;
@@ -240,8 +240,8 @@ impl Core {
             wanted: worker.map_or(0, |worker| worker.target),
             pool_token: account.pool_token(),
             streams: account.streams.len(),
-            load: Load::ZERO,
-            address: None,
+            load: account.load,
+            address: worker.and_then(|worker| worker.address.clone()),
         }
     }
 
