@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_types::message::{DrainPhase, Jobs};
-use leasehold_types::{
-    ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
-};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
 use super::plan::ask;
 use super::{ClusterState, Core, SetState};

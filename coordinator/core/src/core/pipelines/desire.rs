@@ -142,9 +142,7 @@ impl Core {
 fn is_in_force(state: &PipelineState) -> bool {
     let same = |(name, node): (_, &crate::desired::Node)| {
         state.nodes.get(name).is_some_and(|before: &NodeState| {
-            before.class == node.class
-                && before.next == node.next
-                && before.load == state.spec.load
+            before.class == node.class && before.next == node.next && before.load == state.spec.load
         })
     };
     state.nodes.len() == state.spec.nodes.len() && state.spec.nodes.iter().all(same)

@@ -67,9 +67,10 @@ impl Core {
         let rooms = &field.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        let shown = left.iter().take(NAMED_MAX).map(|(room, at)| {
-            format!("{} has room for {room}", field.workers[0][*at as usize])
-        });
+        let shown = left
+            .iter()
+            .take(NAMED_MAX)
+            .map(|(room, at)| format!("{} has room for {room}", field.workers[0][*at as usize]));
         let shown: Vec<_> = shown.collect();
         let most = match shown.is_empty() {
             true => "it has no worker now".into(),

@@ -92,10 +92,7 @@ impl Field {
     }
 
     /// Places all of the wishes, or none of them.
-    pub(super) fn place(
-        &mut self,
-        wishes: &[Wish],
-    ) -> Result<Vec<Vec<(WorkerName, Load)>>, Waits> {
+    pub(super) fn place(&mut self, wishes: &[Wish]) -> Result<Vec<Vec<(WorkerName, Load)>>, Waits> {
         let unknown = wishes.iter().filter(|wish| self.class_at(&wish.class).is_none());
         let mut unknown: Waits = unknown.map(|wish| (wish.class.clone(), 0)).collect();
         if !unknown.is_empty() {
@@ -114,9 +111,7 @@ impl Field {
             .collect();
         let placed = place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?;
         let named = |(class, parts): (&usize, Vec<Part>)| {
-            let name = |part: Part| {
-                (self.workers[*class][part.worker as usize].clone(), part.load)
-            };
+            let name = |part: Part| (self.workers[*class][part.worker as usize].clone(), part.load);
             parts.into_iter().map(name).collect()
         };
         Ok(classes.iter().zip(placed).map(named).collect())

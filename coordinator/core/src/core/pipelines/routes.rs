@@ -50,9 +50,8 @@ impl Core {
     pub(super) fn is_draining(&self, stream: &StreamKey, claim: &Claim) -> bool {
         let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
         let wanted = self.wanted(stream);
-        let kept = wanted.is_some_and(|wanted| {
-            wanted.is_met_by(claim) || (wanted.on.is_none() && wanted.stays)
-        });
+        let kept = wanted
+            .is_some_and(|wanted| wanted.is_met_by(claim) || (wanted.on.is_none() && wanted.stays));
         !working || !kept || claim.phase != Phase::Held
     }
 

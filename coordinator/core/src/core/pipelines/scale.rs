@@ -85,10 +85,8 @@ impl Core {
     pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
         let mut field = self.field([class].into_iter());
         let Some(at) = field.class_at(class) else { return Vec::new() };
-        let key = |worker: &WorkerName| WorkerKey {
-            cluster: class.clone(),
-            worker: worker.clone(),
-        };
+        let key =
+            |worker: &WorkerName| WorkerKey { cluster: class.clone(), worker: worker.clone() };
         let mut workers = field.workers[at].clone();
         workers.sort_by_cached_key(|worker| {
             (self.pipelines.load_of(&key(worker)), Reverse(worker.clone()))

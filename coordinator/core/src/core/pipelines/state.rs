@@ -254,8 +254,7 @@ impl PipelineState {
         let nodes = self.nodes.iter();
         let shares = nodes.flat_map(|(node, state)| {
             state.shares.iter().map(|(index, share)| {
-                let key =
-                    ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
+                let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
                 (key, state.class.clone(), share.clone())
             })
         });
@@ -281,12 +280,7 @@ impl NodeState {
     }
 
     /// What is leased as its share of this index.
-    pub(super) fn stream(
-        &self,
-        pipeline: &PipelineName,
-        node: &NodeName,
-        index: u32,
-    ) -> StreamKey {
+    pub(super) fn stream(&self, pipeline: &PipelineName, node: &NodeName, index: u32) -> StreamKey {
         let key = ShareKey { pipeline: pipeline.clone(), node: node.clone(), index };
         key.stream(&self.class)
     }
