@@ -7,6 +7,8 @@ mod access;
 mod authority;
 #[path = "kubernetes/check.rs"]
 mod check;
+#[path = "kubernetes/classes.rs"]
+mod classes;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]

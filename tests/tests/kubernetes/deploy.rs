@@ -67,7 +67,7 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
     access.kubectl(&["create", "namespace", &namespace]);
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     access.kubectl(&["label", "namespace", &namespace, restricted]);
-    for sample in ["samples/builds", "samples/swarm"] {
+    for sample in ["samples/builds", "samples/swarm", "samples/pipelines"] {
         let sample = folder(sample);
         strictly_apply(access, &["--namespace", &namespace, "-k", sample.to_str().expect("UTF-8")]);
     }

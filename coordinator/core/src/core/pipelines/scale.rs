@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::{ClusterName, Load, Moment, SetName, WorkerKey, WorkerName};
 
 use super::super::Core;
+use super::field::Field;
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
@@ -109,16 +110,31 @@ impl Core {
                 break;
             }
             let before = field.clone();
-            field.take(class, &worker, Load::MAX);
-            let tenancy = self.pipelines.tenancies.get(&key(&worker));
-            let shares = tenancy.map_or(&BTreeSet::new(), |it| &it.shares).clone();
-            let shares = self.largest_first(&shares);
-            let fit = shares.iter().all(|share| self.elsewhere(share, &mut field).is_some());
-            match fit {
+            match self.is_spared(&key(&worker), &mut field) {
                 true => spared.push(worker),
                 false => field = before,
             }
         }
         spared
+    }
+
+    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
+    /// would find room with the others.
+    #[must_use]
+    pub fn is_removable(&self, worker: &WorkerKey) -> bool {
+        let mut field = self.field([&worker.cluster].into_iter());
+        let at = field.class_at(&worker.cluster);
+        let takes_part = at.is_some_and(|at| field.worker_at(at, &worker.worker).is_some());
+        takes_part && self.is_spared(worker, &mut field)
+    }
+
+    /// Gives a worker's shares to others in the field, and its room to nobody; false where one of
+    /// them finds no room.
+    fn is_spared(&self, worker: &WorkerKey, field: &mut Field) -> bool {
+        field.take(&worker.cluster, &worker.worker, Load::MAX);
+        let tenancy = self.pipelines.tenancies.get(worker);
+        let shares = tenancy.map_or(&BTreeSet::new(), |it| &it.shares).clone();
+        let shares = self.largest_first(&shares);
+        shares.iter().all(|share| self.elsewhere(share, field).is_some())
     }
 }
