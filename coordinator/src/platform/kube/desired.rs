@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use self::feed::{Change, Feed, Source, api};
-pub(super) use self::objects::Objects;
+pub(super) use self::objects::{Objects, Seen};
 use self::pulse::Pulse;
 use super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use crate::platform::Freshness;
