@@ -222,8 +222,8 @@ impl Metrics {
     }
 
     /// Shows from now on what classes are asked for, while this replica may know it.
-    pub(crate) fn show_requests(&self, view: Arc<View>) {
-        pipelines::requests(&self.provider.meter("leasehold"), view);
+    pub(crate) fn show_demands(&self, view: &Arc<View>) {
+        pipelines::demands(&self.provider.meter("leasehold"), view);
     }
 
     /// A series that is absent until something happens cannot be alerted on.

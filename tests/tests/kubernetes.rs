@@ -35,6 +35,8 @@ mod outage;
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/scaler.rs"]
+mod scaler;
 #[path = "kubernetes/status.rs"]
 mod status;
 #[path = "kubernetes/swarm.rs"]
