@@ -111,7 +111,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         event_sender.clone(),
     );
     let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
-    let Following { problems, ready, objects } =
+    let Following { problems, ready, freshness, objects } =
         desired::start(client.clone(), &settings.watched, event_sender.clone());
     let authority = settings.tls.is_none().then(|| {
         let own =
@@ -162,7 +162,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         tokio::join!(operator::run(context.clone()), bindings::run(context));
     });
     let access = Access::Asked(guard.start());
-    let platform = Platform { events, commands, problems, access, attend: Some(attend) };
+    let platform = Platform { events, commands, problems, freshness, access, attend: Some(attend) };
     Ok(Started { platform, certificates, trust, injector })
 }
 

@@ -50,6 +50,7 @@ impl Mutant {
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
             Mutation::AdmitWhileDraining => &["S12"],
+            Mutation::LoadOverCapacity => &["S13"],
         }
     }
 

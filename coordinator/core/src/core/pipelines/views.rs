@@ -22,6 +22,12 @@ impl Core {
         pipelines.map(|(name, pipeline)| self.pipeline_view(name, pipeline))
     }
 
+    /// How many pipelines manifests define.
+    #[must_use]
+    pub fn pipelines_len(&self) -> usize {
+        self.desired.pipelines.len()
+    }
+
     /// One pipeline; none where no manifest defines it.
     #[must_use]
     pub fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
