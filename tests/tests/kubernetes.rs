@@ -31,6 +31,8 @@ mod lossy_proxy;
 mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
+#[path = "kubernetes/pipelines.rs"]
+mod pipelines;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
