@@ -46,6 +46,8 @@ mutations! {
     AnyReleaseFrees,
     /// Coordinator: a beat frees grants that it does not know of yet.
     BeatFreesLater,
+    /// Coordinator: shares are granted to a worker beyond its capacity.
+    LoadOverCapacity,
     /// Coordinator: grants go out after the leadership's end.
     GrantAfterTerm,
     /// Agent: a lease counts from when the grant came, not from when the beat was sent.

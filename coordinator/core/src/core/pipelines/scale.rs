@@ -1,0 +1,116 @@
+//! Classes in figures, and how many workers each needs.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_types::{ClusterName, Load, Moment, WorkerKey, WorkerName};
+
+use super::super::Core;
+use crate::desired::Class;
+use crate::planner::pipelines::{needed, wanted};
+use crate::view::ClassView;
+
+impl Core {
+    /// The load that each class must process: what every pipeline asks of it, served or not. It
+    /// rests on the desired state alone, so that every replica knows it.
+    #[must_use]
+    pub fn requests(&self) -> BTreeMap<ClusterName, Load> {
+        let loads = self.loads().into_iter();
+        loads.map(|(name, loads)| (name, loads.into_iter().sum())).collect()
+    }
+
+    /// The load of every node that each class must process.
+    fn loads(&self) -> BTreeMap<ClusterName, Vec<Load>> {
+        let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
+        let mut loads: BTreeMap<_, Vec<Load>> =
+            classes.map(|(name, _)| (name.clone(), Vec::new())).collect();
+        for pipeline in self.desired.pipelines.values() {
+            for node in pipeline.nodes.values() {
+                if let Some(loads) = loads.get_mut(&node.class) {
+                    loads.push(pipeline.load);
+                }
+            }
+        }
+        loads
+    }
+
+    /// All classes, by name.
+    #[must_use]
+    pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
+        let mut waiting = BTreeMap::<&ClusterName, usize>::new();
+        for state in self.pipelines.all.values() {
+            for (class, _) in &state.waits {
+                *waiting.entry(class).or_default() += 1;
+            }
+        }
+        let classes = self.loads().into_iter().filter_map(|(name, loads)| {
+            let class = self.class(&name)?;
+            let waiting = waiting.get(&name).copied().unwrap_or(0);
+            Some(self.class_view(name, class, loads, waiting))
+        });
+        classes.collect()
+    }
+
+    fn class_view(
+        &self,
+        name: ClusterName,
+        class: &Class,
+        loads: Vec<Load>,
+        waiting: usize,
+    ) -> ClassView {
+        let request = loads.iter().copied().sum();
+        let workers_needed = needed(class.capacity, loads);
+        ClassView {
+            capacity: class.capacity,
+            request,
+            placed: self.pipelines.tenancies_of(&name).map(|(_, tenancy)| tenancy.load).sum(),
+            workers: self.stream_owners(&name).len() as u32,
+            workers_needed,
+            workers_wanted: wanted(class, request, workers_needed),
+            waiting,
+            name,
+        }
+    }
+
+    /// The least and the most workers of a class.
+    #[must_use]
+    pub fn scale_bounds(&self, class: &ClusterName) -> Option<(u32, u32)> {
+        let class = self.class(class)?;
+        Some((class.workers_min, class.workers_max))
+    }
+
+    /// The workers of a class that could be spared now, one after the other, whoever has least to
+    /// give away first: all that each serves would find room with those that stay.
+    #[must_use]
+    pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
+        let mut field = self.field([class].into_iter());
+        let Some(at) = field.class_at(class) else { return Vec::new() };
+        let key =
+            |worker: &WorkerName| WorkerKey { cluster: class.clone(), worker: worker.clone() };
+        let mut workers = field.workers[at].clone();
+        workers.sort_by_cached_key(|worker| {
+            (self.pipelines.load_of(&key(worker)), Reverse(worker.clone()))
+        });
+        let mut spared = Vec::new();
+        for worker in workers {
+            // Those that follow have more to give away, and no more room is left for it.
+            let Some(own) = field.worker_at(at, &worker) else { continue };
+            let load = self.pipelines.load_of(&key(&worker));
+            let rooms = (0..field.rooms[at].len() as u32).map(|it| field.rooms[at].room(it));
+            if rooms.sum::<Load>() - field.rooms[at].room(own) < load {
+                break;
+            }
+            let before = field.clone();
+            field.take(class, &worker, Load::MAX);
+            let tenancy = self.pipelines.tenancies.get(&key(&worker));
+            let shares = tenancy.map_or(&BTreeSet::new(), |it| &it.shares).clone();
+            let shares = self.largest_first(&shares);
+            let fit = shares.iter().all(|share| self.elsewhere(share, &mut field).is_some());
+            match fit {
+                true => spared.push(worker),
+                false => field = before,
+            }
+        }
+        spared
+    }
+}
