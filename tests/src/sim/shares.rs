@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey};
+use leasehold_types::{Load, NodeName, PipelineName, SetName, ShareKey, StreamKey};
 
 use super::clock::Real;
 use super::pipelines::class_of;
@@ -18,8 +18,11 @@ const ON_ITS_WAY_MAX: Real = 8;
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     workers: BTreeMap<usize, Load>,
-    nodes: BTreeMap<(PipelineName, NodeName), NodeBound>,
+    nodes: BTreeMap<NodeOf, NodeBound>,
 }
+
+/// A node, while it is of this class: of another class it is another node.
+type NodeOf = (PipelineName, NodeName, SetName);
 
 #[derive(Debug, Default)]
 struct NodeBound {
@@ -102,11 +105,11 @@ impl World {
     }
 
     fn check_nodes(&mut self, usable: &BTreeMap<(usize, StreamKey), Load>) {
-        let mut sums: BTreeMap<(PipelineName, NodeName), BTreeMap<(usize, u32), Load>> =
-            BTreeMap::new();
+        let mut sums: BTreeMap<NodeOf, BTreeMap<(usize, u32), Load>> = BTreeMap::new();
         for ((pod, stream), load) in usable {
             if let Some(ShareKey { pipeline, node, index }) = ShareKey::of(stream) {
-                sums.entry((pipeline, node)).or_default().insert((*pod, index), *load);
+                let of = (pipeline, node, stream.set.clone());
+                sums.entry(of).or_default().insert((*pod, index), *load);
             }
         }
         let grace = self.profile.ttl_real() * ON_ITS_WAY_MAX;
@@ -122,7 +125,7 @@ impl World {
             }
             let most = bound.load;
             if sum > most {
-                let (pipeline, node) = node;
+                let (pipeline, node, _) = node;
                 self.fail("S14", || format!("{pipeline}/{node}: {sum} of {most}: {shares:?}"));
             }
         }
