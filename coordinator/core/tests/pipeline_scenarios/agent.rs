@@ -17,6 +17,10 @@ pub(crate) struct Agent {
     pub(crate) conn: ConnId,
     /// It answers to nothing for now; what it was sent waits.
     pub(crate) slow: bool,
+    /// Its worker does not let go of what is asked back.
+    pub(crate) clings: bool,
+    /// What it was known to have.
+    pub(crate) load_before: Load,
     /// It is cut off.
     pub(crate) silent: bool,
     /// Its worker takes no stop.
@@ -25,6 +29,7 @@ pub(crate) struct Agent {
     pub(crate) address: Option<WorkerAddress>,
     pub(crate) drain: DrainPhase,
     inbox: Vec<Grant>,
+    asked_back: Vec<Release>,
     incarnation: u64,
     knows_from: u64,
     nonce: u64,
@@ -40,6 +45,9 @@ impl Agent {
             key,
             conn: ConnId(0),
             slow: false,
+            clings: false,
+            load_before: Load::ZERO,
+            asked_back: Vec::new(),
             silent: false,
             file: false,
             held: BTreeMap::new(),
@@ -143,10 +151,21 @@ impl Agent {
                     self.held.insert(it.stream, (it.token, load));
                 }
                 StreamState::Revoked { .. } => {
-                    self.held.remove(&it.stream);
-                    self.released.push(Release { stream: it.stream, token: it.token });
+                    self.asked_back.push(Release { stream: it.stream, token: it.token });
                 }
             }
+        }
+        if !self.clings {
+            self.let_go();
+        }
+    }
+
+    /// Gives back what was asked for.
+    pub(crate) fn let_go(&mut self) {
+        self.clings = false;
+        for release in std::mem::take(&mut self.asked_back) {
+            self.held.remove(&release.stream);
+            self.released.push(release);
         }
     }
 

@@ -1,6 +1,6 @@
 //! One core, its agents and the commands that drive them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +70,8 @@ impl Story {
             "restart" => self.restart(plain[0], &pairs),
             "slow" => plain.iter().for_each(|it| self.agent(it).slow = true),
             "wake" => plain.iter().for_each(|it| self.wake(it)),
+            "cling" => plain.iter().for_each(|it| self.agent(it).clings = true),
+            "let-go" => plain.iter().for_each(|it| self.let_go(it)),
             "silent" => plain.iter().for_each(|it| self.silence(it)),
             "gone" => self.gone(&plain),
             "drain" => self.drain(plain[0], DrainPhase::Draining),
@@ -215,6 +217,13 @@ impl Story {
         self.core.handle(beat, self.now);
     }
 
+    fn let_go(&mut self, worker: &str) {
+        let agent = self.agent(worker);
+        agent.let_go();
+        let beat = agent.beat();
+        self.core.handle(beat, self.now);
+    }
+
     fn silence(&mut self, worker: &str) {
         let agent = self.agent(worker);
         agent.silent = true;
@@ -288,8 +297,7 @@ impl Story {
                 if let Some(line) = shown::grant(&grant) {
                     let _ = writeln!(out, "{} {line}", agent.key.worker);
                 }
-                let sent = (!agent.slow).then_some(Event::Sent(conn));
-                agent.take(grant).into_iter().chain(sent).collect()
+                agent.take(grant).into_iter().chain([Event::Sent(conn)]).collect()
             }
             Effect::Send { conn, message: CoordinatorMessage::Refusal(refusal) } => {
                 let _ = writeln!(out, "{} refused: {}", conn.0, refusal.message);
@@ -305,15 +313,15 @@ impl Story {
         }
     }
 
-    /// No worker may have more than it had under a lower capacity, or than its capacity.
-    fn check_loads(&self) {
-        for agent in self.agents.values() {
+    /// No worker has more than its capacity; where that was lowered, it gets nothing new above it.
+    fn check_loads(&mut self) {
+        for agent in self.agents.values_mut() {
             let cluster = self.desired.clusters.get(&agent.key.cluster);
             let class = cluster.and_then(|cluster| cluster.class.as_ref());
             let capacity = class.map_or(Load::MAX, |class| class.capacity);
-            let lowered: BTreeSet<_> = agent.held.values().map(|(token, _)| token).collect();
-            let single = lowered.len() <= 1;
-            assert!(agent.load() <= capacity || single, "{} above {capacity}", agent.key);
+            let load = agent.load();
+            assert!(load <= capacity.max(agent.load_before), "{} has {load}", agent.key);
+            agent.load_before = load;
         }
     }
 

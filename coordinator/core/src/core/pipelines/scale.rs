@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{ClusterName, Load, Moment, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Load, Moment, SetName, WorkerKey, WorkerName};
 
 use super::super::Core;
 use crate::desired::Class;
@@ -70,6 +70,14 @@ impl Core {
             waiting,
             name,
         }
+    }
+
+    /// The shares that a class's workers are to have, and how many somebody has.
+    pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
+        let planned = self.pipelines.tenancies_of(class).map(|(_, tenancy)| tenancy.shares.len());
+        let set = SetName::of_class(class);
+        let claimed = self.ledger().map_or(0, |ledger| ledger.claimed(&set));
+        (planned.sum(), claimed)
     }
 
     /// The least and the most workers of a class.
