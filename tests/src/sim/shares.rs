@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_types::{Load, NodeName, PipelineName, SetName, ShareKey, StreamKey};
 
 use super::clock::Real;
@@ -117,7 +118,12 @@ impl World {
             let pipelines = self.replicas.iter().filter_map(|it| it.desired.pipelines.get(&node.0));
             let in_force = pipelines.map(|pipeline| pipeline.load).max().unwrap_or_default();
             let sum: Load = shares.values().copied().sum();
+            let waits = self.change_waits(&node.0);
             let bound = self.observer.bounds.nodes.entry(node.clone()).or_default();
+            if waits {
+                // What was in force stays so.
+                bound.seen = self.t;
+            }
             if in_force >= bound.load {
                 *bound = NodeBound { load: in_force, seen: self.t };
             } else if self.t - bound.seen > grace {
@@ -129,5 +135,12 @@ impl World {
                 self.fail("S14", || format!("{pipeline}/{node}: {sum} of {most}: {shares:?}"));
             }
         }
+    }
+
+    /// Whether somebody leads to whom a change of a pipeline is not in force.
+    fn change_waits(&self, pipeline: &PipelineName) -> bool {
+        let cores = self.replicas.iter().filter_map(|replica| replica.core.as_ref());
+        let mut views = cores.filter_map(|core| core.pipeline(pipeline));
+        views.any(|view| view.phase != PipelinePhase::Pending && !view.waits.is_empty())
     }
 }

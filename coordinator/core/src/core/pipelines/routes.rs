@@ -39,9 +39,12 @@ impl Core {
         ledger.claims_on(set, prefix).collect()
     }
 
-    /// Whether a share and all of its node's that may still be in use are within the node's load.
+    /// Whether a share may be granted beside its node's others: its pipeline is judged, and all
+    /// that may still be in use, and this one, are within the node's load.
     pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
         let node = ShareKey::of(stream).zip(stream.set.class()).and_then(|(key, class)| {
+            // A share that nobody could be told the load of is not granted.
+            (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
             let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
             let leases = self.leases_of(&key.pipeline, &key.node, &class).into_iter();
             let leased: Load = leases.filter_map(|(_, claim)| claim.load).sum();
