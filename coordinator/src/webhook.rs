@@ -94,7 +94,7 @@ async fn inject(State(desk): State<Desk>, body: Body) -> Response {
     };
     let Some(clusters) = desk.injector.clusters() else {
         desk.metrics.reviewed(Injection::Unready);
-        let text = "the WorkerClusters have not been read yet: try again\n";
+        let text = "the WorkerClusters and WorkerClasses have not been read yet: try again\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     };
     let verdict = review.judge(&desk.injector, &clusters);

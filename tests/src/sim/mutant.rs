@@ -53,6 +53,7 @@ impl Mutant {
             Mutation::ListenOldLink => &["S10"],
             Mutation::LoadOverCapacity => &["S13"],
             Mutation::AdmitWhileDraining => &["S12"],
+            Mutation::LoadOverCapacity => &["S13"],
         }
     }
 

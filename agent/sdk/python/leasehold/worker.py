@@ -34,8 +34,9 @@ class Worker:
     say where the agent is, and else it is http://127.0.0.1:7411.
 
     One process of a worker says that it starts: this one, unless `start` is false. Streams and
-    bindings are `lost` so many seconds before their leases end as `stop_before` says, or when a tenth of
-    their time is left, whichever is later. After `os.fork` a child makes a Worker of its own.
+    bindings are `lost` so many seconds before their leases end as `stop_before` says, or when a
+    tenth of their time is left, whichever is later. After `os.fork` a child makes a Worker of its
+    own.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 
 mod board;
 mod cluster;
-mod conditions;
+pub(crate) mod conditions;
 mod look;
 mod news;
 mod set;
@@ -22,6 +22,7 @@ use self::cluster::ClusterFacts;
 use self::look::Looks;
 use self::news::{LOOK_EVERY, News};
 use self::set::SetFacts;
+pub(crate) use self::set::{refused, still_in_force};
 use super::{Agents, Context, Workloads};
 use crate::clock;
 use crate::driver::Stopped;

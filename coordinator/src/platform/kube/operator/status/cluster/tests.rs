@@ -76,6 +76,8 @@ fn facts() -> ClusterFacts {
             ready: 2,
             rollout: Rollout::Complete,
             problem: None,
+            limited: None,
+            kept: 0,
         }),
         agents: Census::default(),
     }
