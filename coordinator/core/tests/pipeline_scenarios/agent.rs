@@ -1,6 +1,7 @@
 //! An agent that does what it is told at once, unless it is slow or silent.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{
@@ -8,8 +9,11 @@ use leasehold_types::message::{
 };
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, Token, WorkerKey,
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, WorkerKey,
 };
+
+/// How long a lease lasts.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// One worker's agent.
 pub(crate) struct Agent {
@@ -21,8 +25,8 @@ pub(crate) struct Agent {
     pub(crate) clings: bool,
     /// What it was known to have.
     pub(crate) load_before: Load,
-    /// It is cut off.
-    pub(crate) silent: bool,
+    /// It is cut off, since then.
+    pub(crate) silent: Option<Moment>,
     /// Its worker takes no stop.
     pub(crate) file: bool,
     pub(crate) held: BTreeMap<StreamKey, (Token, Option<Load>)>,
@@ -48,7 +52,7 @@ impl Agent {
             clings: false,
             load_before: Load::ZERO,
             asked_back: Vec::new(),
-            silent: false,
+            silent: None,
             file: false,
             held: BTreeMap::new(),
             address: Some(address),
@@ -74,7 +78,11 @@ impl Agent {
     }
 
     /// Dials: the hello and the report.
-    pub(crate) fn dial(&mut self, conn: ConnId, epoch: Epoch) -> [Event; 2] {
+    pub(crate) fn dial(&mut self, conn: ConnId, epoch: Epoch, now: Moment) -> [Event; 2] {
+        let cut_off = self.silent.take().map_or(Duration::ZERO, |since| now.since(since));
+        if cut_off >= TTL && !self.file {
+            self.held.clear();
+        }
         // A number counts within its epoch.
         let seen = (self.epoch > Epoch(0)).then_some(self.epoch);
         (self.conn, self.epoch, self.nonce) = (conn, epoch, 1);
@@ -114,7 +122,7 @@ impl Agent {
 
     /// Takes a grant; the answer, where there is something to say.
     pub(crate) fn take(&mut self, grant: Grant) -> Option<Event> {
-        if self.silent {
+        if self.silent.is_some() {
             return None;
         }
         if self.slow {
@@ -149,6 +157,11 @@ impl Agent {
                     let load = self.held.get(&it.stream).and_then(|(_, load)| *load);
                     let load = load.or(it.share.map(|share| share.load));
                     self.held.insert(it.stream, (it.token, load));
+                }
+                // It ends with its time, if not before.
+                StreamState::Revoked { renewed: false, .. } => {
+                    self.held.remove(&it.stream);
+                    self.asked_back.retain(|asked| asked.stream != it.stream);
                 }
                 StreamState::Revoked { .. } => {
                     self.asked_back.push(Release { stream: it.stream, token: it.token });

@@ -10,14 +10,15 @@ use leasehold_coordinator_core::desired::{
 };
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, SetName, WorkerKey,
-    WorkerName,
+    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, SetName, StreamKey,
+    WorkerKey, WorkerName,
 };
 
-use crate::agent::Agent;
+use crate::agent::{Agent, TTL};
 use crate::shown;
 
 pub(crate) struct Story {
@@ -125,7 +126,7 @@ impl Story {
             jobs_max: 0,
             jobs_per_worker_max: 1,
             drain_deadline: Duration::from_secs(3600),
-            ttl: Duration::from_secs(10),
+            ttl: TTL,
             floor: 0,
             class: Some(Class {
                 capacity: pairs["capacity"].parse().expect("a load"),
@@ -166,6 +167,9 @@ impl Story {
     fn elect(&mut self, epoch: &str, pairs: &Words) {
         self.epoch = Epoch(epoch.parse().expect("an epoch"));
         self.core = Core::new(Config::default());
+        for agent in self.agents.values_mut() {
+            agent.silent = agent.silent.or(Some(self.now));
+        }
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
         let exposed = pairs.get("exposed").into_iter().flat_map(|it| it.split(','));
         let exposed = exposed.map(|worker| {
@@ -192,9 +196,8 @@ impl Story {
         let key = key(worker);
         self.conns += 1;
         let agent = self.agents.entry(key.worker.clone()).or_insert_with(|| Agent::new(key));
-        agent.silent = false;
         agent.file |= pairs.contains_key("file");
-        for event in agent.dial(ConnId(self.conns), self.epoch) {
+        for event in agent.dial(ConnId(self.conns), self.epoch, self.now) {
             self.core.handle(event, self.now);
             // The welcome is on its way.
             self.core.handle(Event::Sent(ConnId(self.conns)), self.now);
@@ -225,8 +228,9 @@ impl Story {
     }
 
     fn silence(&mut self, worker: &str) {
+        let now = self.now;
         let agent = self.agent(worker);
-        agent.silent = true;
+        agent.silent.get_or_insert(now);
         let conn = agent.conn;
         self.core.handle(Event::Closed(conn), self.now);
     }
@@ -258,7 +262,7 @@ impl Story {
         while self.now < end {
             let step = end.since(self.now).min(Duration::from_secs(1));
             self.now = self.now + step;
-            let beats = self.agents.values_mut().filter(|agent| !agent.silent);
+            let beats = self.agents.values_mut().filter(|agent| agent.silent.is_none());
             let beats: Vec<_> = beats.map(Agent::beat).collect();
             for beat in beats {
                 self.core.handle(beat, self.now);
@@ -323,6 +327,22 @@ impl Story {
             assert!(load <= capacity.max(agent.load_before), "{} has {load}", agent.key);
             agent.load_before = load;
         }
+    }
+
+    /// The workers that have an agent.
+    pub(crate) fn workers(&self) -> Vec<String> {
+        self.agents.keys().map(ToString::to_string).collect()
+    }
+
+    /// All pipelines as people see them.
+    pub(crate) fn views(&self) -> Vec<PipelineView> {
+        self.core.pipelines(None).collect()
+    }
+
+    /// All that agents hold.
+    pub(crate) fn held(&self) -> Vec<(&StreamKey, &Agent)> {
+        let agents = self.agents.values();
+        agents.flat_map(|agent| agent.held.keys().map(move |it| (it, agent))).collect()
     }
 
     fn agent(&mut self, worker: &str) -> &mut Agent {
