@@ -141,8 +141,8 @@ fn services_are_found_and_described_by_reflection() {
     }
     describes_everything(&grpcurl);
     let all = "GetStatus ListClusters GetCluster ListWorkers GetWorker ListStreams GetStream \
-               ExplainWorker ExplainStream WatchChanges DrainWorker DeclareWorkerGone Plan ListClasses \
-               ListPipelines GetPipeline ExplainPipeline";
+               ExplainWorker ExplainStream WatchChanges DrainWorker DeclareWorkerGone Plan \
+               ListClasses ListPipelines GetPipeline ExplainPipeline";
     let description = grpcurl.describe(ADMIN);
     for method in all.split(' ') {
         assert!(description.contains(&format!("rpc {method} (")), "{method}: {description}");
