@@ -94,7 +94,7 @@ async fn inject(State(desk): State<Desk>, body: Body) -> Response {
     };
     let Some(clusters) = desk.injector.clusters() else {
         desk.metrics.reviewed(Injection::Unready);
-        return unready("WorkerClusters");
+        return unready("WorkerClusters and WorkerClasses");
     };
     let verdict = review.judge(&desk.injector, &clusters);
     desk.metrics.reviewed(verdict.kind());

@@ -7,6 +7,8 @@ mod access;
 mod authority;
 #[path = "kubernetes/check.rs"]
 mod check;
+#[path = "kubernetes/classes.rs"]
+mod classes;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]
@@ -29,10 +31,14 @@ mod lossy_proxy;
 mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
+#[path = "kubernetes/pipelines.rs"]
+mod pipelines;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/scaler.rs"]
+mod scaler;
 #[path = "kubernetes/status.rs"]
 mod status;
 #[path = "kubernetes/swarm.rs"]

@@ -9,6 +9,7 @@ mod send;
 mod session;
 mod time;
 mod views;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::ledger::{Ended, Ledger};
 use crate::observed::Worker;
 use crate::planner::streams::Unplaced;
 use crate::view::Leadership;
+use pipelines::Pipelines;
 use time::Timer;
 
 /// What a core must know before its first event.
@@ -42,6 +44,7 @@ pub struct Core {
     desired: Arc<Desired>,
     clusters: BTreeMap<ClusterName, ClusterState>,
     sets: BTreeMap<SetName, SetState>,
+    pipelines: Pipelines,
     conns: BTreeMap<ConnId, WorkerKey>,
     timers: BTreeSet<(Moment, Timer)>,
     /// What waits for a confirmed leadership.
@@ -123,6 +126,7 @@ impl Core {
             desired: Arc::default(),
             clusters: BTreeMap::new(),
             sets: BTreeMap::new(),
+            pipelines: Pipelines::default(),
             conns: BTreeMap::new(),
             timers: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
@@ -174,7 +178,14 @@ impl Core {
         self.settled_at = now;
         self.run_timers(now);
         self.plan(now);
+        self.plan_pipelines(now);
         self.flush(now);
+        // What was granted or asked back may be news for those before it.
+        if self.pipelines.has_changed() {
+            self.plan_pipelines(now);
+            self.flush(now);
+        }
+        self.tell_endpoints();
         self.ask_confirmation();
     }
 
@@ -213,6 +224,7 @@ impl Core {
         let desired = std::mem::take(&mut self.desired);
         self.clusters.clear();
         self.sets.clear();
+        self.pipelines = Pipelines::default();
         self.desire(desired, now);
         self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));
     }
@@ -254,6 +266,7 @@ impl Core {
         self.awaiting.clear();
         self.confirming = false;
         self.dirty.clear();
+        self.pipelines = Pipelines::default();
         self.role = Role::StandsBy { leader: leader.clone() };
         self.effects.push_back(Effect::Notice(Notice::Deposed(epoch)));
     }
@@ -282,6 +295,7 @@ impl Core {
         }
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
         self.desire_sets(&before, &desired, now);
+        self.desire_pipelines(&before, now);
         let all: Vec<_> = self.conns.values().cloned().collect();
         for key in &all {
             self.register_if_needed(key);
@@ -330,6 +344,8 @@ impl Core {
     fn gone(&mut self, key: &WorkerKey, now: Moment) {
         let Role::Leads(term) = &mut self.role else { return };
         let known = term.ledger.account(key).is_some();
+        self.lose_shares(key, now);
+        let Role::Leads(term) = &mut self.role else { return };
         let ended = term.ledger.gone(key);
         self.ended(ended, Freed::Gone, now);
         let cluster = self.clusters.get_mut(&key.cluster);
@@ -355,6 +371,7 @@ impl Core {
         let Some(worker) = self.worker_mut(key) else { return };
         worker.drain_ordered = true;
         self.dirty.insert(key.clone());
+        self.note_leaving(key);
         self.pools_dirty(&key.cluster);
         self.plan_soon(&key.cluster, now);
     }
@@ -363,6 +380,11 @@ impl Core {
     fn ended(&mut self, ended: Vec<Ended>, how: Freed, now: Moment) {
         for Ended { stream, worker, token } in ended {
             self.touch(&stream, now);
+            if stream.set.is_class() {
+                // What it is to have may have waited for the capacity.
+                self.dirty.insert(worker.clone());
+                self.wake_node(&stream);
+            }
             let notice = Notice::StreamFreed { worker, stream, token, how };
             self.effects.push_back(Effect::Notice(notice));
         }

@@ -95,7 +95,8 @@ pub enum Notice {
         /// How that is known.
         how: Freed,
     },
-    /// A pipeline is in another state.
+    /// A pipeline is in another state, or in the same one (`from` and `to` are equal) for another
+    /// reason: what it waits for, or that a change of it waits.
     Pipeline {
         /// The pipeline.
         pipeline: PipelineName,

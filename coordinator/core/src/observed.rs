@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{Incarnation, LinkNumber, Moment, Nonce, StreamKey};
+use leasehold_types::share::WorkerAddress;
+use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
 
 use crate::event::ConnId;
 
@@ -21,6 +22,8 @@ pub(crate) struct Worker {
     /// since then it may have from this leader alone.
     pub(crate) forgetful_at: Option<Moment>,
     pub(crate) stops_worker: bool,
+    /// Where it is reached, as its newest agent says.
+    pub(crate) address: Option<WorkerAddress>,
     /// Whether any agent of it has reported in this term.
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
@@ -33,6 +36,10 @@ pub(crate) struct Worker {
     pub(crate) wants: BTreeSet<StreamKey>,
     /// Streams that it has to be told of: asked back, or no longer renewed.
     pub(crate) news: BTreeSet<StreamKey>,
+    /// Shares that it holds, and whose way on is another than it was told.
+    pub(crate) reroutes: BTreeSet<StreamKey>,
+    /// Shares that it was granted, with the grants that it has not acknowledged yet.
+    pub(crate) untold: BTreeSet<(GrantNumber, StreamKey)>,
     /// What it may hold was asked to be written down, and is not yet.
     pub(crate) registering: bool,
 }
@@ -64,6 +71,7 @@ impl Worker {
             generation: 0,
             forgetful_at: None,
             stops_worker: true,
+            address: None,
             reported: false,
             drain: DrainPhase::Working,
             drain_ordered: false,
@@ -71,6 +79,8 @@ impl Worker {
             target: 0,
             wants: BTreeSet::new(),
             news: BTreeSet::new(),
+            reroutes: BTreeSet::new(),
+            untold: BTreeSet::new(),
             registering: false,
         }
     }

@@ -4,6 +4,7 @@
 
 mod access;
 pub mod authority;
+mod bindings;
 mod campaign;
 mod crd;
 mod desired;
@@ -115,7 +116,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         event_sender.clone(),
     );
     let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
-    let Following { problems, ready, objects, in_force } =
+    let Following { problems, ready, freshness, objects, in_force } =
         desired::start(client.clone(), &settings.watched, event_sender.clone());
     let authority = settings.tls.is_none().then(|| {
         let own =
@@ -167,10 +168,11 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         }
         let events = recorder;
         let injector = shown;
-        operator::run(Context { client, handle, objects, pods, events, injector, settings }).await;
+        let context = Context { client, handle, objects, pods, events, injector, settings };
+        tokio::join!(operator::run(context.clone()), bindings::run(context));
     });
     let access = Access::Asked(guard.start());
-    let platform = Platform { events, commands, problems, access, attend: Some(attend) };
+    let platform = Platform { events, commands, problems, freshness, access, attend: Some(attend) };
     Ok(Started { platform, certificates, trust, injector, validator })
 }
 
@@ -252,10 +254,16 @@ fn namespaces(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSe
     seen_in(objects, Objects::namespaces)
 }
 
-/// The WorkerClusters as far as new pods go by them, as they change; none before all were read.
+/// The WorkerClusters and WorkerClasses as far as new pods go by them, as they change; none before
+/// all were read.
 fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Arc<Clusters>>> {
     seen_in(objects, |objects| {
         let mut clusters = Clusters::default();
+        // Of two of one name the WorkerCluster has it, and so comes last.
+        for (name, seen) in &objects.classes {
+            let (namespace, name) = name.parts();
+            clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());
+        }
         for (name, seen) in &objects.clusters {
             let (namespace, name) = name.parts();
             clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());

@@ -162,6 +162,12 @@ impl SetName {
         Self(format!("{CLASS_PREFIX}{class}").into())
     }
 
+    /// Whether it holds the shares of a class.
+    #[must_use]
+    pub fn is_class(&self) -> bool {
+        self.0.starts_with(CLASS_PREFIX)
+    }
+
     /// The class whose shares it holds; none where it is a `StreamSet`.
     #[must_use]
     pub fn class(&self) -> Option<ClusterName> {

@@ -4,31 +4,24 @@ use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role};
 use crate::ledger::Phase;
-use crate::planner::streams::Unplaced;
 
 impl Core {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
     /// and may is granted it.
     pub(super) fn touch(&mut self, stream: &StreamKey, now: Moment) {
         let Role::Leads(term) = &self.role else { return };
-        let planned = self.planned(stream);
-        let on = planned.and_then(|(set, planned)| {
-            let worker = planned.on.clone()?;
-            Some(WorkerKey { cluster: set.spec.cluster.clone(), worker })
-        });
+        let wanted = self.wanted(stream);
+        let on = wanted.and_then(|wanted| wanted.owner());
         let claims = term.ledger.claims(stream);
-        // Nobody else can take it: then whoever works on it goes on.
-        let stays = match planned {
-            Some((_, planned)) => {
-                planned.on.is_none() && matches!(planned.unplaced, None | Some(Unplaced::NoWorker))
-            }
+        let stays = match wanted {
+            Some(wanted) => wanted.on.is_none() && wanted.stays,
             None => self.desired.unread.contains(&stream.set),
         };
         let goes_on =
             |key: &WorkerKey| stays && self.observed(key).is_some_and(|it| it.is_working());
         let unwanted = claims.iter().filter(|claim| {
             claim.phase == Phase::Held
-                && Some(&claim.worker) != on.as_ref()
+                && !wanted.is_some_and(|wanted| wanted.is_met_by(claim))
                 && !goes_on(&claim.worker)
         });
         let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
@@ -39,6 +32,7 @@ impl Core {
                 self.dirty.insert(key);
             }
         }
+        self.note_share(stream);
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {
@@ -76,20 +70,18 @@ impl Core {
     /// it, the higher token is the newer owner.
     pub(super) fn adopt_plan(&mut self, stream: &StreamKey, key: &WorkerKey) {
         let Some(ledger) = self.ledger() else { return };
-        let owns = self.observed(key).is_some_and(|worker| worker.owns_streams());
-        let Some((set, planned)) = self.planned(stream) else { return };
-        if !owns || set.spec.cluster != key.cluster {
+        let Some(worker) = self.observed(key) else { return };
+        // A share's place is left to it until it drains; a stream's is another's at once.
+        let owns = worker.owns_streams() || (stream.set.is_class() && !worker.lost);
+        let Some(wanted) = self.wanted(stream) else { return };
+        if !owns || *wanted.cluster != key.cluster {
             return;
         }
-        let token = ledger.claim(stream, key).map(|claim| claim.token);
-        let present = planned.on.as_ref().and_then(|worker| {
-            let other = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
-            ledger.claim(stream, &other).map(|claim| claim.token)
-        });
-        if token > present
-            && let Some(planned) = self.planned_mut(stream)
-        {
-            planned.on = Some(key.worker.clone());
+        let claim = ledger.claim(stream, key);
+        let present = wanted.owner().and_then(|other| ledger.claim(stream, &other));
+        let load = claim.and_then(|claim| claim.load);
+        if claim.map(|claim| claim.token) > present.map(|claim| claim.token) {
+            self.leave_on(stream, key, load);
         }
     }
 

@@ -9,10 +9,9 @@ use leasehold_types::message::{
     CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
 };
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, GrantNumber, Moment, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role, Timer};
-use crate::desired::Mode;
 use crate::effect::{Effect, Notice};
 use crate::event::Exposure;
 use crate::ledger::{Claim, Ledger, Phase};
@@ -75,6 +74,7 @@ impl Core {
         }
         let mut pool = None;
         let mut streams = self.stream_news(key, now);
+        streams.extend(self.stream_reroutes(key));
         if let Some(free) = free {
             pool = self.pool_change(key, number, free);
             streams.extend(self.stream_grants(key, now));
@@ -203,17 +203,20 @@ impl Core {
         stream: &StreamKey,
         now: Moment,
     ) -> Option<StreamGrant> {
-        let planned = self.planned(stream);
-        let wanted = planned.is_some_and(|(set, planned)| {
-            set.spec.cluster == key.cluster && planned.on.as_ref() == Some(&key.worker)
-        });
-        let handover = planned.map_or(HANDOVER_DEFAULT, |(set, _)| set.spec.handover_deadline);
+        let wanted = self.wanted(stream);
+        let handover = wanted.map_or(HANDOVER_DEFAULT, |wanted| wanted.handover);
+        let claim = self.ledger()?.claim(stream, key)?;
+        let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
+        // Its pipeline may have broken since it was to be asked back.
+        let working = self.observed(key).is_some_and(|worker| worker.is_working());
+        let waits = stream.set.is_class() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
+        let kept = is_met || (waits && working);
         let Role::Leads(term) = &mut self.role else { return None };
         let free_at = term.ledger.free_at(key);
         let claim = term.ledger.claim_mut(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {
-            Phase::Held if !wanted => {
+            Phase::Held if !kept => {
                 let deadline = now + handover;
                 let state = StreamState::Revoked { deadline: handover, renewed: true };
                 (Phase::Revoking { deadline }, deadline, state)
@@ -227,6 +230,7 @@ impl Core {
         };
         let first = claim.phase == Phase::Held;
         claim.phase = phase;
+        self.note_share(stream);
         self.timers.insert((at, Timer::Claim(stream.clone())));
         if first {
             let (worker, stream) = (key.clone(), stream.clone());
@@ -244,41 +248,49 @@ impl Core {
         let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
         let mut grants = Vec::new();
         for stream in worker.wants.clone() {
-            let timeless = self.planned(&stream).and_then(|(set, planned)| {
-                let here =
-                    set.spec.cluster == key.cluster && planned.on.as_ref() == Some(&key.worker);
-                here.then_some(set.spec.mode == Mode::Pinned || !stops_worker)
-            });
-            let Some(timeless) = timeless else {
+            let wanted = self.wanted(&stream).filter(|wanted| wanted.is_for(key));
+            let wanted = wanted.map(|wanted| (wanted.pinned || !stops_worker, wanted.load));
+            let Some((timeless, load)) = wanted else {
                 self.forget_want(key, &stream);
                 continue;
             };
-            if !self.may_have(key, &stream, timeless, now) {
+            if !self.may_have(key, &stream, timeless, load, now) {
                 continue;
             }
             let Role::Leads(term) = &mut self.role else { return grants };
-            let token = term.ledger.grant_stream(&stream, key, incarnation, timeless);
+            let token = term.ledger.grant_stream(&stream, key, incarnation, timeless, load);
             self.forget_want(key, &stream);
+            self.note_granted(&stream, key);
             self.note_moved(&stream, key, now);
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.effects.push_back(Effect::Notice(notice));
-            grants.push(StreamGrant {
-                stream,
-                token,
-                state: StreamState::Held { pinned: timeless },
-                share: None,
-            });
+            let share = load.and_then(|load| self.share_told(&stream, load));
+            let state = StreamState::Held { pinned: timeless };
+            grants.push(StreamGrant { stream, token, state, share });
         }
         grants
     }
 
-    fn may_have(&self, key: &WorkerKey, stream: &StreamKey, timeless: bool, now: Moment) -> bool {
+    fn may_have(
+        &self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+        timeless: bool,
+        load: Option<Load>,
+        now: Moment,
+    ) -> bool {
         let Some(ledger) = self.ledger() else { return false };
         let Some(account) = ledger.account(key) else { return false };
         let sets = [(stream.set.clone(), timeless)].into();
         let needed = Exposure { sets, ..Exposure::default() };
+        let has_room = |load| {
+            let class = self.class(&key.cluster);
+            class.is_some_and(|class| account.has_room(load, class.capacity))
+                && self.is_within_node(stream, load)
+        };
         account.exposure.covers(&needed)
+            && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
             && ledger.is_free(stream, now)
     }
@@ -306,7 +318,7 @@ impl Core {
                 stream: stream.clone(),
                 token: claim.token,
                 state: state(claim, now)?,
-                share: None,
+                share: claim.load.and_then(|load| self.share_told(stream, load)),
             })
         });
         streams.collect()

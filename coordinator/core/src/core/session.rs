@@ -8,7 +8,7 @@ use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Incarnation, Moment, WorkerKey};
+use leasehold_types::{Incarnation, Load, Moment, SetName, WorkerKey};
 
 use super::{Core, Role, Timer};
 use crate::desired::Mode;
@@ -125,12 +125,17 @@ impl Core {
         worker.link = hello.link;
         worker.generation = hello.generation;
         worker.stops_worker = hello.stops_worker;
+        let moved = worker.address != hello.address;
+        worker.address = hello.address.clone();
         if hello.epoch_seen.is_none() {
             worker.forgetful_at = Some(now);
         }
         let session = Session::new(conn, hello.link);
         let old = worker.session.replace(session);
         self.conns.insert(conn, key.clone());
+        if moved {
+            self.note_shares_of(key);
+        }
         let Some(old) = old else { return };
         self.conns.remove(&old.conn);
         let incarnation = hello.incarnation;
@@ -162,6 +167,8 @@ impl Core {
         session.reported = true;
         session.nonce = report.nonce;
         worker.reported = true;
+        // Whatever was granted before, the report tells of.
+        worker.untold.clear();
         worker.lost = false;
         worker.drain = report.drain;
         let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
@@ -186,6 +193,7 @@ impl Core {
         now: Moment,
     ) {
         let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl);
+        let capacity = self.class(&key.cluster).map_or(Load::MAX, |class| class.capacity);
         let Role::Leads(term) = &mut self.role else { return };
         let ledger = &mut term.ledger;
         let new = ledger.account(key).is_none();
@@ -210,6 +218,7 @@ impl Core {
             memory.knows_from,
             &report.streams,
             stops_worker,
+            capacity,
         );
         let unheard = ledger.unheard_until(key).is_some();
         let memory_end = match reports_anew {
@@ -245,6 +254,8 @@ impl Core {
             self.touch(&held.stream, now);
         }
         self.touch_worker(key, now);
+        self.look_at_class(&key.cluster);
+        self.note_leaving(key);
         if unheard {
             self.wake_wants();
         }
@@ -289,8 +300,10 @@ impl Core {
             self.ended(ended, Freed::Released, now);
         }
         self.dirty.insert(key.clone());
+        self.note_applied(&key, beat.applied);
         if drains {
             self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
+            self.note_leaving(&key);
             self.touch_worker(&key, now);
         }
         if before != after || drains || found {
@@ -301,6 +314,7 @@ impl Core {
         }
         if found {
             self.watch_silence(&key);
+            self.look_at_class(&key.cluster);
         }
         self.check_left(conn, &key, now);
     }
@@ -361,11 +375,14 @@ impl Core {
         let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == key.cluster);
         let timeless = |set: &super::SetState| set.spec.mode == Mode::Pinned || !stops_worker;
         let incarnation = self.observed(key).map_or(Incarnation(0), |worker| worker.incarnation);
+        let sets = sets.map(|(name, set)| (name.clone(), timeless(set)));
+        let class = self.class(&key.cluster);
+        let shares = class.map(|_| (SetName::of_class(&key.cluster), !stops_worker));
         Exposure {
             incarnation,
             ttl: cluster.spec.ttl,
             jobs_max: cluster.spec.jobs_per_worker_max,
-            sets: sets.map(|(name, set)| (name.clone(), timeless(set))).collect(),
+            sets: sets.chain(shares).collect(),
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Claim(StreamKey),
     /// Streams are to be planned, or planned again.
     Plan(ClusterName),
+    /// A pipeline's turn to be healed is over.
+    Turn,
 }
 
 impl Timer {
@@ -29,7 +31,7 @@ impl Timer {
             Self::Unheard(_) => WakeReason::HoldEnd,
             Self::Silence(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
-            Self::Plan(_) => WakeReason::Settle,
+            Self::Plan(_) | Self::Turn => WakeReason::Settle,
         }
     }
 }
@@ -51,6 +53,8 @@ impl Core {
                 Timer::Silence(key) => self.silence_due(&key, now),
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
+                // Looked at in every settle.
+                Timer::Turn => {}
             }
         }
     }
@@ -95,6 +99,7 @@ impl Core {
                 worker.lost = true;
             }
             self.effects.push_back(Effect::Notice(Notice::Lost(key.clone())));
+            self.lose_shares(key, now);
             self.pools_dirty(&key.cluster);
             self.plan_at(&key.cluster, now, now);
         }

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_types::message::{DrainPhase, Jobs};
-use leasehold_types::{
-    ClusterName, Load, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
-};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
 use super::plan::ask;
 use super::{ClusterState, Core, SetState};
@@ -178,6 +176,10 @@ impl Core {
             streams_owned: 0,
             held: None,
         };
+        if cluster.spec.class.is_some() {
+            // What the workers of a class own are shares of pipelines.
+            (view.streams, view.streams_owned) = self.share_counts(name);
+        }
         for (set_name, set) in &self.sets {
             if set.spec.cluster == *name {
                 view.streams += set.streams.len();
@@ -240,8 +242,8 @@ impl Core {
             wanted: worker.map_or(0, |worker| worker.target),
             pool_token: account.pool_token(),
             streams: account.streams.len(),
-            load: Load::ZERO,
-            address: None,
+            load: account.load,
+            address: worker.and_then(|worker| worker.address.clone()),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_types::message::{HeldPool, Jobs, PoolGrant};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{GrantNumber, Incarnation, Moment, StreamKey, Token};
+use leasehold_types::{GrantNumber, Incarnation, Load, Moment, StreamKey, Token};
 
 use crate::event::Exposure;
 
@@ -38,6 +38,8 @@ pub(crate) struct Account {
     pub(crate) unknown: Option<Unknown>,
     /// The streams that it has a claim on.
     pub(crate) streams: BTreeSet<StreamKey>,
+    /// What the loads of all its claims add up to.
+    pub(crate) load: Load,
     /// The newest grant that told it of streams.
     pub(crate) streams_told: GrantNumber,
     /// The newest grant that it is known to have applied.
@@ -70,6 +72,7 @@ impl Account {
             jobs: Jobs::Running(0),
             unknown: None,
             streams: BTreeSet::new(),
+            load: Load::ZERO,
             streams_told: GrantNumber(0),
             acknowledged: GrantNumber(0),
         }
@@ -105,6 +108,11 @@ impl Account {
             Jobs::Unknown => 0,
             Jobs::Running(running) => running,
         }
+    }
+
+    /// Whether a share of this load may come on top of all that it may hold.
+    pub(crate) fn has_room(&self, load: Load, capacity: Load) -> bool {
+        self.load + load <= capacity || mutation::on(Mutation::LoadOverCapacity)
     }
 
     /// A pool lease goes out under this number.

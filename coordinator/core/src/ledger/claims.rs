@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Incarnation, Moment, SetName, StreamKey, Token, WorkerKey};
+use leasehold_types::{
+    ClusterName, GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token,
+    WorkerKey,
+};
 
 use super::{Ended, Ledger};
 use crate::event::Exposure;
@@ -18,6 +21,10 @@ pub(crate) struct Claim {
     pub(crate) token: Token,
     /// It is never freed by time.
     pub(crate) timeless: bool,
+    /// A share's load, as long as the token lasts; none for an ordinary stream.
+    pub(crate) load: Option<Load>,
+    /// The grant that told of it; 0 where its agent has reported it.
+    pub(crate) told: GrantNumber,
     pub(crate) phase: Phase,
 }
 
@@ -45,6 +52,19 @@ impl Ledger {
         self.claims.range(first.clone()..).map(|(stream, _)| stream)
     }
 
+    /// The claims on all streams of a set whose names begin so.
+    pub(crate) fn claims_on(
+        &self,
+        set: SetName,
+        prefix: StreamName,
+    ) -> impl Iterator<Item = (&StreamKey, &Claim)> {
+        let first = StreamKey { set, stream: prefix };
+        let all = self.claims.range(first.clone()..).take_while(move |(key, _)| {
+            key.set == first.set && key.stream.as_str().starts_with(first.stream.as_str())
+        });
+        all.flat_map(|(key, claims)| claims.iter().map(move |claim| (key, claim)))
+    }
+
     /// How many streams of a set have a claim.
     pub(crate) fn claimed(&self, set: &SetName) -> usize {
         self.claimed.get(set).copied().unwrap_or(0)
@@ -68,21 +88,25 @@ impl Ledger {
         unclaimed && self.unheard_of(&stream.set, now).is_none()
     }
 
-    /// Grants a free stream.
+    /// Grants a free stream to the account's agent; a share, with its load.
     pub(crate) fn grant_stream(
         &mut self,
         stream: &StreamKey,
         key: &WorkerKey,
         incarnation: Incarnation,
         timeless: bool,
+        load: Option<Load>,
     ) -> Token {
         let token = self.next_token();
+        let told = self.accounts.get(key).map_or(GrantNumber(0), |account| account.number.next());
         let (worker, phase) = (key.clone(), Phase::Held);
-        self.add_claim(stream, Claim { worker, incarnation, token, timeless, phase });
+        let claim = Claim { worker, incarnation, token, timeless, load, told, phase };
+        self.add_claim(stream, claim);
         token
     }
 
-    /// Takes over what an agent reports, and ends what its journal tells of and does not list.
+    /// Takes over what an agent reports, and ends what its journal tells of and does not list. A
+    /// share without a load counts as all of `capacity`.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
@@ -90,6 +114,7 @@ impl Ledger {
         knows_from: Incarnation,
         held: &[HeldStream],
         stops_worker: bool,
+        capacity: Load,
     ) -> Vec<Ended> {
         let orphans_end = self.free_at(key);
         let listed: BTreeSet<_> = held.iter().map(|it| (it.stream.clone(), it.token)).collect();
@@ -113,21 +138,29 @@ impl Ledger {
                 }
             }
         }
-        for HeldStream { stream, token, pinned, .. } in held {
+        for HeldStream { stream, token, pinned, load } in held {
             let timeless = *pinned || !stops_worker;
+            let is_share = stream.set.is_class();
+            // Nobody says how much of its worker a share without a load takes.
+            let load = is_share.then(|| match mutation::on(Mutation::AdoptWithoutLoad) {
+                false => load.unwrap_or(capacity),
+                true => Load::ZERO,
+            });
             let claims = self.claims.entry(stream.clone()).or_default();
             let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
             match known {
                 Some(claim) => {
                     claim.incarnation = incarnation;
                     claim.timeless |= timeless;
+                    claim.told = GrantNumber(0);
                     if claim.is_orphaned() {
                         claim.phase = Phase::Held;
                     }
                 }
                 None => {
                     let (worker, token, phase) = (key.clone(), *token, Phase::Held);
-                    let claim = Claim { worker, incarnation, token, timeless, phase };
+                    let told = GrantNumber(0);
+                    let claim = Claim { worker, incarnation, token, timeless, load, told, phase };
                     self.add_claim(stream, claim);
                 }
             }
@@ -207,10 +240,10 @@ impl Ledger {
     ) -> Vec<Ended> {
         let Some(claims) = self.claims.get_mut(stream) else { return Vec::new() };
         let gone = |claim: &mut Claim| claim.worker == *key && which(claim);
-        let removed = claims.extract_if(.., gone).map(|claim| Ended {
-            stream: stream.clone(),
-            worker: claim.worker,
-            token: claim.token,
+        let mut unloaded = Load::ZERO;
+        let removed = claims.extract_if(.., gone).map(|claim| {
+            unloaded += claim.load.unwrap_or_default();
+            Ended { stream: stream.clone(), worker: claim.worker, token: claim.token }
         });
         let removed: Vec<_> = removed.collect();
         let left = claims.iter().any(|claim| claim.worker == *key);
@@ -220,8 +253,11 @@ impl Ledger {
                 *claimed -= 1;
             }
         }
-        if let (false, Some(account)) = (left, self.accounts.get_mut(key)) {
-            account.streams.remove(stream);
+        if let Some(account) = self.accounts.get_mut(key) {
+            account.load -= unloaded;
+            if !left {
+                account.streams.remove(stream);
+            }
         }
         removed
     }
@@ -229,6 +265,7 @@ impl Ledger {
     fn add_claim(&mut self, stream: &StreamKey, claim: Claim) {
         if let Some(account) = self.accounts.get_mut(&claim.worker) {
             account.streams.insert(stream.clone());
+            account.load += claim.load.unwrap_or_default();
             // What is held was once written down, by this leader or one before.
             let sets = [(stream.set.clone(), claim.timeless)].into();
             let held = Exposure { ttl: account.ttl, sets, ..Exposure::default() };

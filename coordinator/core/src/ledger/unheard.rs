@@ -1,6 +1,8 @@
 //! Workers that may hold leases nobody here has heard of: those of a predecessor's time that have
 //! not reported, and those whose agent has lost its memory.
 
+use std::collections::BTreeSet;
+
 use leasehold_types::message::{Jobs, ReportedMemory};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Incarnation, Moment, SetName, WorkerKey};
@@ -102,6 +104,16 @@ impl Ledger {
             key.cluster == *cluster && !unheard.amnesiac && now < unheard.until
         });
         silent.map(|(key, unheard)| (unheard.until, key)).max()
+    }
+
+    /// All clusters that [`Self::held_by`] somebody.
+    pub(crate) fn held_clusters(&self, now: Moment) -> BTreeSet<ClusterName> {
+        if mutation::on(Mutation::SkipHold) {
+            return BTreeSet::new();
+        }
+        let silent = self.unheard.iter();
+        let silent = silent.filter(|(_, unheard)| !unheard.amnesiac && now < unheard.until);
+        silent.map(|(key, _)| key.cluster.clone()).collect()
     }
 
     /// All that may hold something unheard of.

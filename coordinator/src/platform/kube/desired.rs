@@ -5,6 +5,7 @@
 
 mod feed;
 mod objects;
+mod pulse;
 
 #[cfg(test)]
 mod tests;
@@ -21,9 +22,11 @@ use leasehold_coordinator_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use self::feed::{Change, Feed, Source};
-pub(super) use self::objects::Objects;
+use self::feed::{Change, Feed, Source, api};
+pub(super) use self::objects::{Objects, Seen};
+use self::pulse::Pulse;
 use super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
+use crate::platform::Freshness;
 use crate::platform::herald::Herald;
 use crate::spec::collection::{Collection, MapName};
 use crate::spec::{ObjectId, Problem};
@@ -44,6 +47,8 @@ pub(super) struct Following {
     pub(super) problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// Told when the driver has the first desired state.
     pub(super) ready: oneshot::Receiver<()>,
+    /// How current that is.
+    pub(super) freshness: watch::Receiver<Freshness>,
     /// The objects as last seen.
     pub(super) objects: watch::Receiver<Arc<Objects>>,
     /// What is in force; none before all of them were listed once.
@@ -57,10 +62,13 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
     let (in_force_sender, in_force) = watch::channel(None);
     let (ready_sender, ready) = oneshot::channel();
     let (change_sender, changes) = mpsc::channel(CHANGES_MAX);
+    let (freshness_sender, freshness) = watch::channel(Freshness::default());
+    let pulse = Pulse::default();
     let mut follower = Follower {
-        client,
+        client: client.clone(),
         state: State::default(),
         feeds: BTreeMap::new(),
+        pulse: pulse.clone(),
         change_sender,
         changes,
         herald: Herald::new(events, problem_sender, ready_sender),
@@ -71,6 +79,8 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
         [] => vec![None],
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
+    let asked = api(client, WorkerCluster::KIND, scopes[0]);
+    tokio::spawn(pulse.run(asked, freshness_sender));
     for namespace in scopes {
         for kind in KINDS {
             let namespace = namespace.map(str::to_owned);
@@ -78,7 +88,7 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
         }
     }
     tokio::spawn(follower.run());
-    Following { problems, ready, objects, in_force }
+    Following { problems, ready, freshness, objects, in_force }
 }
 
 /// What was seen so far.
@@ -107,6 +117,7 @@ struct Follower {
     client: Client,
     state: State,
     feeds: BTreeMap<Source, Feed>,
+    pulse: Pulse,
     change_sender: mpsc::Sender<(Source, u64, Change)>,
     changes: mpsc::Receiver<(Source, u64, Change)>,
     herald: Herald,
@@ -138,7 +149,8 @@ impl Follower {
     }
 
     fn feed(&mut self, source: Source, keys: BTreeSet<String>) {
-        let feed = Feed::start(&self.client, source.clone(), self.change_sender.clone());
+        let (changes, pulse) = (self.change_sender.clone(), self.pulse.clone());
+        let feed = Feed::start(&self.client, source.clone(), changes, pulse);
         self.state.given.insert(source.clone(), Given { keys, ..Given::default() });
         self.feeds.insert(source, feed);
     }

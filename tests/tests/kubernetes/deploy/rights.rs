@@ -44,6 +44,10 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         ("default", "create deployments.apps"),
         ("default", "watch configmaps"),
         ("default", "patch configmaps/leasehold-ca"),
+        ("default", "patch pipelines.leasehold.dev --subresource=status"),
+        ("default", "delete pipelinebindings.leasehold.dev"),
+        ("default", "delete services"),
+        ("default", "create endpointslices.discovery.k8s.io"),
         (own, "create secrets"),
         (own, "update secrets/leasehold-ca"),
         (own, "update leases.coordination.k8s.io/leasehold-coordinator"),
@@ -61,6 +65,10 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         ("default", "update workerclusters.leasehold.dev"),
         ("default", "patch streamsets.leasehold.dev"),
         ("default", "delete workerclusters.leasehold.dev"),
+        ("default", "patch pipelines.leasehold.dev"),
+        ("default", "delete pipelines.leasehold.dev"),
+        ("default", "patch services --subresource=status"),
+        ("default", "patch endpoints"),
         ("default", "create pods"),
         ("default", "create pods --subresource=exec"),
         ("default", "get secrets"),
@@ -183,7 +191,14 @@ fn a_coordinator_of_one_namespace_has_no_rights_in_others() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/namespaced"));
-    for what in ["watch workerclusters.leasehold.dev", "delete pods", "create deployments.apps"] {
+    for what in [
+        "watch workerclusters.leasehold.dev",
+        "delete pods",
+        "create deployments.apps",
+        "watch services",
+        "patch endpointslices.discovery.k8s.io",
+        "create pipelinebindings.leasehold.dev",
+    ] {
         assert!(may(access, COORDINATOR, "default", what), "not {what}");
         assert!(!may(access, COORDINATOR, "kube-public", what), "{what} elsewhere");
         assert!(!may(access, COORDINATOR, "leasehold-system", what), "{what} at home");

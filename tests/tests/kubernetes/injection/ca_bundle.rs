@@ -9,11 +9,12 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Client;
 use leasehold_coordinator::platform::kube::authority::{Authority, CaBundle, Settings};
-use leasehold_coordinator::platform::{Access, Platform};
+use leasehold_coordinator::platform::{Access, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator::webhook::{Cluster as Known, Clusters, Injector, Validator, Webhook};
 use leasehold_coordinator_core::event::Event;
 use leasehold_injection::{Resources, Sidecar};
+use leasehold_types::Moment;
 use serde_json::json;
 use tests::kube::Cluster;
 use tests::process::{HANG, eventually};
@@ -107,6 +108,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         problems: watch::channel(Default::default()).1,
         access: Access::Open,
         attend: None,
+        freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
     };
     let options = Options {
         tls: Some(certificates.clone()),

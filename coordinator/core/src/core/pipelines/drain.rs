@@ -1,0 +1,149 @@
+//! Moves of single shares of pipelines that stay in force: away from workers that drain, and, where
+//! a class allows it, to make room for a pipeline that fits nowhere.
+
+use std::cmp::Reverse;
+
+use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
+
+use super::super::Core;
+use super::field::{Field, Wish};
+use super::plot::Parts;
+use super::state::PlannedShare;
+use crate::planner::pipelines::{Tenant, make_room};
+use crate::view::PipelinePhase;
+
+/// More than any room: whoever has so much takes nothing else.
+const FULL: Load = Load::MAX;
+
+impl Core {
+    /// Plans each share of workers that drain elsewhere; where there is no room, it stays.
+    pub(super) fn relocate(&mut self, now: Moment) {
+        for key in self.pipelines.leaving.clone() {
+            if self.pipelines.held.contains(&key.cluster) {
+                continue;
+            }
+            let Some(tenancy) = self.pipelines.tenancies.get(&key) else { continue };
+            let mut field = self.field([&key.cluster].into_iter());
+            for share in self.largest_first(&tenancy.shares) {
+                let Some(state) = self.pipelines.all.get(&share.pipeline) else { continue };
+                if !state.in_force {
+                    continue;
+                }
+                match self.elsewhere(&share, &mut field) {
+                    Some(to) => self.move_share(&share, &key.cluster, to, now),
+                    None => self.pipelines.note(&share.pipeline, &share.node),
+                }
+            }
+        }
+    }
+
+    /// Shares in the order in which they are placed: the largest first, then by name.
+    pub(super) fn largest_first<'a>(
+        &self,
+        shares: impl IntoIterator<Item = &'a ShareKey>,
+    ) -> Vec<ShareKey> {
+        let mut shares: Vec<_> = shares.into_iter().cloned().collect();
+        shares.sort_by_cached_key(|share| {
+            let planned = self.planned_share(share);
+            Reverse(planned.map(|planned| planned.load))
+        });
+        shares
+    }
+
+    pub(super) fn planned_share(&self, share: &ShareKey) -> Option<&PlannedShare> {
+        let state = self.pipelines.all.get(&share.pipeline)?;
+        state.nodes.get(&share.node)?.shares.get(&share.index)
+    }
+
+    /// The worker that can take a share: one that has nothing of its node yet, if there is one.
+    pub(super) fn elsewhere(&self, share: &ShareKey, field: &mut Field) -> Option<WorkerName> {
+        let state = self.pipelines.all.get(&share.pipeline)?;
+        let node = state.nodes.get(&share.node)?;
+        let load = node.shares.get(&share.index)?.load;
+        let wish = [Wish { class: node.class.clone(), load, has: Vec::new() }];
+        let serving = node.shares.values().map(|share| share.on.clone());
+        let serving: std::collections::BTreeSet<_> = serving.collect();
+        serving.iter().for_each(|worker| field.take(&node.class, worker, FULL));
+        let alone = field.place(&wish);
+        serving.iter().for_each(|worker| field.give(&node.class, worker, FULL));
+        let placed = alone.or_else(|_| field.place(&wish)).ok()?;
+        placed.into_iter().flatten().next().map(|(worker, _)| worker)
+    }
+
+    /// Has another worker planned for a share.
+    fn move_share(&mut self, key: &ShareKey, class: &ClusterName, to: WorkerName, now: Moment) {
+        let Some(node) = self.pipelines.node_mut(&key.pipeline, &key.node) else { return };
+        let Some(share) = node.shares.get_mut(&key.index) else { return };
+        let before = share.clone();
+        share.on = to;
+        let after = share.clone();
+        self.pipelines.uncount(key, class, &before);
+        self.pipelines.count(key, class, &after);
+        self.pipelines.note(&key.pipeline, &key.node);
+        self.touch(&key.stream(class), now);
+    }
+
+    /// Room for a pipeline that fits nowhere, by moves of the fewest shares in classes that allow
+    /// it; carries the moves out where all its nodes fit then.
+    pub(super) fn place_among_others(
+        &mut self,
+        wishes: &[Wish],
+        field: &mut Field,
+        now: Moment,
+    ) -> Option<Vec<Parts>> {
+        if !field.rebalances.iter().any(|it| *it) {
+            return None;
+        }
+        let mut trial = field.clone();
+        let mut moves = Vec::new();
+        let mut placed = Vec::new();
+        for wish in wishes {
+            let one = std::slice::from_ref(wish);
+            if let Ok(parts) = trial.place(one) {
+                placed.extend(parts);
+                continue;
+            }
+            let class = trial.class_at(&wish.class).filter(|at| trial.rebalances[*at])?;
+            let (shares, tenants) = self.tenants(&wish.class, class, &trial, &moves);
+            for (tenant, to) in make_room(&trial.rooms[class], &tenants, wish.load)? {
+                let Tenant { worker, load, .. } = tenants[tenant];
+                trial.rooms[class].give(worker, load);
+                trial.rooms[class].take(to, load);
+                let to = trial.workers[class][to as usize].clone();
+                moves.push((shares[tenant].clone(), wish.class.clone(), to));
+            }
+            placed.extend(trial.place(one).ok()?);
+        }
+        *field = trial;
+        for (share, class, to) in moves {
+            self.move_share(&share, &class, to, now);
+        }
+        Some(placed)
+    }
+
+    /// Who has shares on the workers of a class; those of pipelines that are Ready may move, once.
+    fn tenants(
+        &self,
+        class: &ClusterName,
+        at: usize,
+        field: &Field,
+        moved: &[(ShareKey, ClusterName, WorkerName)],
+    ) -> (Vec<ShareKey>, Vec<Tenant>) {
+        let mut shares = Vec::new();
+        let mut tenants = Vec::new();
+        for (WorkerKey { worker, .. }, tenancy) in self.pipelines.tenancies_of(class) {
+            let Some(worker) = field.worker_at(at, worker) else { continue };
+            for share in &tenancy.shares {
+                let state = self.pipelines.all.get(&share.pipeline);
+                let ready = state.is_some_and(|it| it.phase == Some(PipelinePhase::Ready));
+                let Some(planned) = self.planned_share(share) else { continue };
+                let movable = ready && !moved.iter().any(|(it, ..)| it == share);
+                if movable {
+                    shares.push(share.clone());
+                    tenants.push(Tenant { worker, load: planned.load, movable });
+                }
+            }
+        }
+        (shares, tenants)
+    }
+}

@@ -1,0 +1,147 @@
+//! Why a pipeline is in the state that it is in: the facts in the order in which they decide.
+
+use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
+
+use super::super::Core;
+use crate::desired::Class;
+use crate::view::{BindingView, Explanation, PipelinePhase, PipelineView, WorkerView};
+
+/// Workers and pipelines that one fact names.
+const NAMED_MAX: usize = 5;
+
+impl Core {
+    /// Why a pipeline is in the state that it is in; none where no manifest defines it.
+    #[must_use]
+    pub fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
+        let view = self.pipeline(name)?;
+        let mut facts = Vec::new();
+        let spec = self.desired.pipelines.get(name)?;
+        let classes: std::collections::BTreeSet<_> =
+            spec.nodes.values().map(|node| &node.class).collect();
+        for class in &classes {
+            let held = self.ledger().and_then(|ledger| ledger.held_by(class, now));
+            if let Some((until, worker)) = held {
+                let left = until.since(now).as_secs_f64();
+                facts.push(format!(
+                    "nothing is planned in class {class} before {worker} reports, for at most \
+                     {left:.1} s"
+                ));
+            }
+        }
+        facts.extend(self.turn_fact(name, &view));
+        for (class, _) in &view.waits {
+            let nodes = spec.nodes.values().filter(|node| node.class == *class).count();
+            facts.push(self.room_fact(class, nodes, spec.load));
+        }
+        facts.extend(view.bindings.iter().map(binding_fact));
+        facts.extend(self.stuck_facts(name));
+        let state = match view.reason.is_empty() {
+            true => format!("{name} is {}", view.phase),
+            false => format!("{name} is {}: {}", view.phase, view.reason),
+        };
+        Some(Explanation { summary: state, facts })
+    }
+
+    /// Who is healed before a Broken pipeline.
+    fn turn_fact(&self, name: &PipelineName, view: &PipelineView) -> Option<String> {
+        if view.phase != PipelinePhase::Broken {
+            return None;
+        }
+        let turn = self.pipelines.turn.iter().map(|turn| &turn.pipeline);
+        let before = turn.chain(self.pipelines.broken.range(..name.clone()));
+        let names: Vec<_> = before.clone().take(NAMED_MAX).map(ToString::to_string).collect();
+        let more = before.count() - names.len();
+        Some(match (names.is_empty(), more) {
+            (true, _) => "it is the next to be healed".into(),
+            (false, 0) => format!("before it, these are healed: {}", names.join(", ")),
+            (false, more) => {
+                format!("before it, these are healed: {} and {more} more", names.join(", "))
+            }
+        })
+    }
+
+    /// Workers that drain, and whose shares nobody else has room for.
+    fn stuck_facts(&self, name: &PipelineName) -> Vec<String> {
+        let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
+            return Vec::new();
+        };
+        let shares = state.shares(name).into_iter();
+        let stuck = shares.filter_map(|(_, class, share)| {
+            let worker = WorkerKey { cluster: class, worker: share.on };
+            let (load, class) = (share.load, &worker.cluster);
+            self.pipelines.leaving.contains(&worker).then(|| {
+                format!("{worker} drains, and no other worker of class {class} has room for {load}")
+            })
+        });
+        stuck.take(NAMED_MAX).collect()
+    }
+
+    /// What a class asks and what it has left.
+    fn room_fact(&self, name: &ClusterName, nodes: usize, load: Load) -> String {
+        let Some(class) = self.class(name) else {
+            return format!("no manifest defines class {name}");
+        };
+        let field = self.field([name].into_iter());
+        let rooms = &field.rooms[0];
+        let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
+        left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        let shown = left
+            .iter()
+            .take(NAMED_MAX)
+            .map(|(room, at)| format!("{} has room for {room}", field.workers[0][*at as usize]));
+        let shown: Vec<_> = shown.collect();
+        let most = match shown.is_empty() {
+            true => "it has no worker now".into(),
+            false => format!("of its {} workers {}", left.len(), shown.join(", ")),
+        };
+        format!(
+            "class {name}: {nodes} of its nodes ask for {load} each, a worker takes {}; {most}",
+            class.capacity
+        )
+    }
+}
+
+impl Core {
+    /// What a worker of a class may have, is to have, and can take.
+    pub(in crate::core) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
+        let planned = self.pipelines.load_of(&view.key);
+        let (load, capacity) = (view.load, class.capacity);
+        format!("it can take {capacity}; the plan wants {planned} on it, and it may have {load}")
+    }
+
+    /// The shares that a worker is to have.
+    pub(in crate::core) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
+        let tenancy = self.pipelines.tenancies.get(key);
+        let Some(tenancy) = tenancy else { return vec!["the plan wants nothing on it".into()] };
+        let shares = tenancy.shares.iter().take(NAMED_MAX).map(|share| {
+            let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);
+            format!("{load} of {}/{}", share.pipeline, share.node)
+        });
+        let shares: Vec<_> = shares.collect();
+        let more = tenancy.shares.len() - shares.len();
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        vec![format!("it is to serve {}{more}", shares.join(", "))]
+    }
+}
+
+fn binding_fact(binding: &BindingView) -> String {
+    let shares = binding.shares.iter().take(NAMED_MAX).map(|share| {
+        let how = match (share.draining, share.applied) {
+            (true, _) => ", on its way out",
+            (false, false) => ", not confirmed yet",
+            (false, true) => "",
+        };
+        format!("{} on {}{how}", share.load, share.worker)
+    });
+    let shares: Vec<_> = shares.collect();
+    let more = binding.shares.len() - shares.len();
+    let (node, class, phase) = (&binding.node, &binding.class, binding.phase);
+    match (shares.is_empty(), more) {
+        (true, _) => format!("node {node} of class {class} is {phase}"),
+        (false, 0) => format!("node {node} of class {class} is {phase}: {}", shares.join("; ")),
+        (false, more) => format!(
+            "node {node} of class {class} is {phase}: {}; and {more} more",
+            shares.join("; ")
+        ),
+    }
+}

@@ -1,0 +1,134 @@
+//! The room of the workers of some classes, as the planner is asked about it. A worker that drains,
+//! is lost or has not reported is not in it.
+
+use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
+
+use super::super::Core;
+use crate::desired::{Class, Rebalance};
+use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
+
+/// Classes with the room of their workers.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    /// By name.
+    pub(super) classes: Vec<ClusterName>,
+    /// Of each class, by name.
+    pub(super) workers: Vec<Vec<WorkerName>>,
+    pub(super) rooms: Vec<Rooms>,
+    pub(super) rebalances: Vec<bool>,
+}
+
+/// What a node needs.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) class: ClusterName,
+    pub(super) load: Load,
+    /// What it has already.
+    pub(super) has: Vec<(WorkerName, Load)>,
+}
+
+/// The classes that something waits for, and how many workers of each; none of one that no
+/// manifest defines.
+pub(super) type Waits = Vec<(ClusterName, u32)>;
+
+impl Core {
+    /// The class of this name, where a manifest defines one.
+    pub(in crate::core) fn class(&self, name: &ClusterName) -> Option<&Class> {
+        self.desired.clusters.get(name)?.class.as_ref()
+    }
+
+    /// The room that there is in these classes.
+    pub(super) fn field<'a>(&self, classes: impl Iterator<Item = &'a ClusterName>) -> Field {
+        let mut names: Vec<_> = classes.cloned().collect();
+        names.sort();
+        names.dedup();
+        let mut field = Field {
+            classes: Vec::new(),
+            workers: Vec::new(),
+            rooms: Vec::new(),
+            rebalances: Vec::new(),
+        };
+        for name in names {
+            let Some(class) = self.class(&name) else { continue };
+            let workers = self.stream_owners(&name);
+            let used = workers.iter().map(|worker| {
+                let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
+                self.pipelines.load_of(&key)
+            });
+            field.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
+            field.rebalances.push(class.rebalance == Rebalance::WhenBlocked);
+            field.workers.push(workers);
+            field.classes.push(name);
+        }
+        field
+    }
+}
+
+impl Field {
+    /// A class's place in it; none where no manifest defines it.
+    pub(super) fn class_at(&self, class: &ClusterName) -> Option<usize> {
+        self.classes.binary_search(class).ok()
+    }
+
+    /// A worker's place in its class; none where it can take nothing.
+    pub(super) fn worker_at(&self, class: usize, worker: &WorkerName) -> Option<u32> {
+        self.workers[class].binary_search(worker).ok().map(|at| at as u32)
+    }
+
+    /// Counts a load on a worker no more.
+    pub(super) fn give(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
+        let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
+        if let Some((class, worker)) = at {
+            self.rooms[class].give(worker, load);
+        }
+    }
+
+    /// Counts a load on a worker.
+    pub(super) fn take(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
+        let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
+        if let Some((class, worker)) = at {
+            self.rooms[class].take(worker, load);
+        }
+    }
+
+    /// Places all of the wishes, or none of them.
+    pub(super) fn place(&mut self, wishes: &[Wish]) -> Result<Vec<Vec<(WorkerName, Load)>>, Waits> {
+        let unknown = wishes.iter().filter(|wish| self.class_at(&wish.class).is_none());
+        let mut unknown: Waits = unknown.map(|wish| (wish.class.clone(), 0)).collect();
+        if !unknown.is_empty() {
+            unknown.sort();
+            unknown.dedup();
+            return Err(unknown);
+        }
+        let classes: Vec<_> = wishes.iter().filter_map(|wish| self.class_at(&wish.class)).collect();
+        let prefers: Vec<_> =
+            classes.iter().zip(wishes).map(|(class, wish)| self.prefers(*class, wish)).collect();
+        let nodes: Vec<_> = classes
+            .iter()
+            .zip(wishes)
+            .zip(&prefers)
+            .map(|((class, wish), prefers)| NodeWish { class: *class, load: wish.load, prefers })
+            .collect();
+        let placed = place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?;
+        let named = |(class, parts): (&usize, Vec<Part>)| {
+            let name = |part: Part| (self.workers[*class][part.worker as usize].clone(), part.load);
+            parts.into_iter().map(name).collect()
+        };
+        Ok(classes.iter().zip(placed).map(named).collect())
+    }
+
+    /// What a node has on workers that can keep it, one part for each.
+    fn prefers(&self, class: usize, wish: &Wish) -> Vec<Part> {
+        let mut parts = std::collections::BTreeMap::<u32, Load>::new();
+        for (worker, load) in &wish.has {
+            if let Some(worker) = self.worker_at(class, worker) {
+                *parts.entry(worker).or_default() += *load;
+            }
+        }
+        parts.into_iter().map(|(worker, load)| Part { worker, load }).collect()
+    }
+
+    fn waits(&self, short: &[Short]) -> Waits {
+        short.iter().map(|short| (self.classes[short.class].clone(), short.workers)).collect()
+    }
+}

@@ -1,0 +1,127 @@
+//! The start of a pipeline's life under a leader: what agents report of it is its plan, as long as
+//! any of its classes is held; then it is as it was, or Broken, or new.
+
+use std::collections::BTreeSet;
+
+use leasehold_types::{Moment, NodeName, PipelineName, WorkerKey};
+
+use super::super::Core;
+use crate::view::{BindingPhase, PipelinePhase};
+
+impl Core {
+    /// Judges every pipeline of which all is known that agents could report.
+    pub(super) fn judge(&mut self, now: Moment) {
+        let held = self.ledger().map(|ledger| ledger.held_clusters(now)).unwrap_or_default();
+        let fewer = held != self.pipelines.held;
+        self.pipelines.held = held;
+        self.pipelines.look |= fewer;
+        if !fewer && !std::mem::take(&mut self.pipelines.judge) {
+            return;
+        }
+        let known = self.pipelines.unjudged.iter().filter(|name| !self.is_held(name));
+        let known: Vec<_> = known.cloned().collect();
+        self.pipelines.look |= !known.is_empty();
+        let mut classes = BTreeSet::new();
+        for name in &known {
+            self.judge_one(name, now);
+            let state = self.pipelines.all.get(name);
+            classes.extend(state.into_iter().flat_map(|it| it.classes().cloned()));
+        }
+        for class in classes {
+            self.shed(&class, now);
+        }
+    }
+
+    fn judge_one(&mut self, name: &PipelineName, now: Moment) {
+        let Some(state) = self.pipelines.all.get(name) else { return };
+        let unserved = |(_, state): &(&NodeName, &super::state::NodeState)| {
+            let stays = |worker: &_| {
+                let key = WorkerKey { cluster: state.class.clone(), worker: Clone::clone(worker) };
+                self.observed(&key).is_some_and(|worker| worker.reported && !worker.lost)
+            };
+            !state.is_whole() || !state.shares.values().all(|share| stays(&share.on))
+        };
+        let new = state.nodes.values().all(|node| node.shares.is_empty());
+        let dead = state.nodes.iter().filter(unserved).map(|(node, _)| node.clone());
+        let dead: BTreeSet<_> = dead.collect();
+        let nodes: Vec<_> = state.nodes.keys().cloned().collect();
+        if !dead.is_empty() {
+            self.pipelines.count_all(name, false);
+        }
+        self.pipelines.unjudged.remove(name);
+        if dead.is_empty() {
+            if let Some(state) = self.pipelines.all.get_mut(name) {
+                state.in_force = true;
+            }
+        } else if !new {
+            let why = "not all of its shares were reported to this leader";
+            self.break_up(name, &dead, why.into(), now);
+        }
+        for node in &nodes {
+            self.pipelines.note(name, node);
+        }
+        self.pipelines.file(name);
+        // What was given back meanwhile has waited for this.
+        self.touch_pipeline(name, now);
+    }
+
+    /// Something of a class has changed that those who wait may have waited for.
+    pub(in crate::core) fn look_at_class(&mut self, class: &leasehold_types::ClusterName) {
+        self.pipelines.look |= self.class(class).is_some();
+    }
+
+    /// A worker of a class has begun to drain, or is found draining.
+    pub(in crate::core) fn note_leaving(&mut self, key: &WorkerKey) {
+        let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
+        if leaves && self.class(&key.cluster).is_some() {
+            self.pipelines.leaving.insert(key.clone());
+            self.pipelines.look = true;
+            self.note_shares_of(key);
+        }
+    }
+
+    /// The states that bindings and pipelines are in now.
+    pub(super) fn observe(&mut self, now: Moment) {
+        self.tell_endpoints();
+        let mut pipelines = BTreeSet::new();
+        for (pipeline, node) in std::mem::take(&mut self.pipelines.changed) {
+            if self.pipelines.unjudged.contains(&pipeline) {
+                continue;
+            }
+            self.renew_endpoints(&pipeline, &node);
+            pipelines.insert(pipeline);
+        }
+        for name in pipelines {
+            self.observe_one(&name, now);
+        }
+        self.tell_endpoints();
+    }
+
+    fn observe_one(&mut self, name: &PipelineName, now: Moment) {
+        let Some(state) = self.pipelines.all.get(name).filter(|state| state.in_force) else {
+            return;
+        };
+        let mut served = Vec::new();
+        let mut deserted = BTreeSet::new();
+        for (node, state) in &state.nodes {
+            let shares = self.share_states(name, node, state);
+            if shares.iter().any(|share| share.deserted) {
+                deserted.insert(node.clone());
+            }
+            served.push((node.clone(), shares.iter().all(|share| share.served)));
+        }
+        if !deserted.is_empty() {
+            let why = "a worker that drains has given its share back, and no other has room";
+            return self.break_up(name, &deserted, why.into(), now);
+        }
+        let (reason, waits, changes) = (state.reason.clone(), state.waits.clone(), state.changes);
+        let all = served.iter().all(|(_, served)| *served);
+        for (node, served) in served {
+            let to = if served { BindingPhase::Ready } else { BindingPhase::Pending };
+            self.set_binding(name, &node, to);
+        }
+        let to = if all { PipelinePhase::Ready } else { PipelinePhase::Plotted };
+        let (why, waits) = if changes { (reason, waits) } else { Default::default() };
+        self.set_pipeline(name, to, why, waits);
+    }
+}

@@ -1,0 +1,96 @@
+//! The states of pipelines and bindings: whoever changes one tells of it, and of nothing that is
+//! as it was.
+
+use leasehold_types::{NodeName, PipelineName};
+
+use super::super::Core;
+use super::field::Waits;
+use crate::effect::{Effect, Notice};
+use crate::view::{BindingPhase, PipelinePhase};
+
+impl Core {
+    /// A binding is in this state.
+    pub(super) fn set_binding(
+        &mut self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        to: BindingPhase,
+    ) {
+        let Some(state) = self.pipelines.node_mut(pipeline, node) else { return };
+        let from = state.phase.replace(to);
+        if from == Some(to) {
+            return;
+        }
+        self.pipelines.note(pipeline, node);
+        let (pipeline, node) = (pipeline.clone(), node.clone());
+        let notice = Notice::Binding { pipeline, node, from, to: Some(to) };
+        self.effects.push_back(Effect::Notice(notice));
+    }
+
+    /// All of a pipeline's bindings are in this state.
+    pub(super) fn set_bindings(&mut self, pipeline: &PipelineName, to: BindingPhase) {
+        for node in self.node_names(pipeline) {
+            self.set_binding(pipeline, &node, to);
+        }
+    }
+
+    /// A pipeline is in this state, for this reason. Its bindings are in theirs already.
+    pub(super) fn set_pipeline(
+        &mut self,
+        pipeline: &PipelineName,
+        to: PipelinePhase,
+        why: String,
+        waits: Waits,
+    ) {
+        let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
+        let from = state.phase.replace(to);
+        let same = from == Some(to) && state.reason == why;
+        (state.reason, state.waits) = (why.clone(), waits);
+        self.pipelines.file(pipeline);
+        if same {
+            return;
+        }
+        let notice = Notice::Pipeline { pipeline: pipeline.clone(), from, to: Some(to), why };
+        self.effects.push_back(Effect::Notice(notice));
+    }
+
+    /// A binding is no more.
+    pub(super) fn end_binding(
+        &mut self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        from: Option<BindingPhase>,
+    ) {
+        let (pipeline, node) = (pipeline.clone(), node.clone());
+        self.pipelines.untold.insert((pipeline.clone(), node.clone()));
+        if from.is_some() {
+            let notice = Notice::Binding { pipeline, node, from, to: None };
+            self.effects.push_back(Effect::Notice(notice));
+        }
+    }
+
+    /// The nodes of a pipeline as it is in force.
+    pub(super) fn node_names(&self, pipeline: &PipelineName) -> Vec<NodeName> {
+        let state = self.pipelines.all.get(pipeline);
+        state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
+    }
+
+    /// Tells of every binding of which something is other than it was.
+    pub(in crate::core) fn tell_endpoints(&mut self) {
+        for (pipeline, node) in std::mem::take(&mut self.pipelines.untold) {
+            let notice = Notice::Endpoints { pipeline, node };
+            self.effects.push_back(Effect::Notice(notice));
+        }
+    }
+}
+
+/// What a pipeline waits for, for people.
+pub(super) fn waits_for(waits: &Waits) -> String {
+    let wait = |(class, workers): &(_, u32)| match workers {
+        0 => format!("class {class}, which no manifest defines"),
+        1 => format!("1 worker more of class {class}"),
+        workers => format!("{workers} workers more of class {class}"),
+    };
+    let waits: Vec<_> = waits.iter().map(wait).collect();
+    format!("it waits for {}", waits.join(" and "))
+}

@@ -1,0 +1,256 @@
+//! Plotting: which workers serve a pipeline, decided for all its nodes together or for none.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerName};
+
+use super::super::Core;
+use super::field::{Field, Waits, Wish};
+use super::phases::waits_for;
+use super::state::{NodeState, PipelineState};
+use crate::view::{BindingPhase, PipelinePhase};
+
+/// The parts of a node's load.
+pub(super) type Parts = Vec<(WorkerName, Load)>;
+
+impl Core {
+    /// Looks at all that waits for workers: the largest first, then by name. One that does not
+    /// fit keeps no smaller one from its place.
+    pub(super) fn look_at_waiting(&mut self, now: Moment) {
+        let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
+        names.retain(|name| !self.is_held(name));
+        names.sort_by_cached_key(|name| {
+            let load = self.pipelines.all.get(name).map(|state| state.spec.load);
+            Reverse(load)
+        });
+        let mut field = self.field_of(names.iter());
+        for name in names {
+            let Some(state) = self.pipelines.all.get(&name) else { continue };
+            if state.classes().any(|class| self.pipelines.reserved.contains_key(class)) {
+                let why = "it waits for broken pipelines to be healed first";
+                self.keep_waiting(&name, Vec::new(), why.into());
+                continue;
+            }
+            let placed = match state.in_force {
+                true => self.change(&name, &mut field),
+                false => self.place_new(&name, &mut field, now),
+            };
+            match placed {
+                Ok(chosen) => self.plot(&name, chosen, now),
+                Err(waits) => {
+                    let why = waits_for(&waits);
+                    self.keep_waiting(&name, waits, why);
+                }
+            }
+        }
+    }
+
+    /// The room in all the classes of these pipelines, as they are in force and as desired.
+    pub(super) fn field_of<'a>(&self, names: impl Iterator<Item = &'a PipelineName>) -> Field {
+        let mut classes = BTreeSet::new();
+        for state in names.filter_map(|name| self.pipelines.all.get(name)) {
+            classes.extend(state.classes());
+            classes.extend(state.nodes.values().map(|node| &node.class));
+        }
+        self.field(classes.into_iter())
+    }
+
+    /// Whether nothing is planned for a pipeline yet, since one of its classes is held.
+    pub(super) fn is_held(&self, name: &PipelineName) -> bool {
+        let held = &self.pipelines.held;
+        let state = self.pipelines.all.get(name).filter(|_| !held.is_empty());
+        state.is_some_and(|state| state.classes().any(|class| held.contains(class)))
+    }
+
+    fn keep_waiting(&mut self, name: &PipelineName, waits: Waits, why: String) {
+        let Some(state) = self.pipelines.all.get(name) else { return };
+        let phase = state.phase.filter(|_| state.in_force).unwrap_or(PipelinePhase::Pending);
+        if !state.in_force {
+            self.set_bindings(name, BindingPhase::Unset);
+        }
+        let why = match phase {
+            PipelinePhase::Pending => why,
+            _ => format!("what is desired now is not in force: {why}"),
+        };
+        self.set_pipeline(name, phase, why, waits);
+    }
+
+    fn place_new(
+        &mut self,
+        name: &PipelineName,
+        field: &mut Field,
+        now: Moment,
+    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
+        let (nodes, wishes) = wishes(state, |_| true);
+        let placed = match field.place(&wishes) {
+            Ok(placed) => placed,
+            Err(waits) => self.place_among_others(&wishes, field, now).ok_or(waits)?,
+        };
+        Ok(nodes.into_iter().zip(placed).collect())
+    }
+
+    /// A running pipeline's nodes that are other than they were: all of them find room, or what is
+    /// in force stays so.
+    fn change(
+        &mut self,
+        name: &PipelineName,
+        field: &mut Field,
+    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
+        let (nodes, wishes) = wishes(state, |node| !is_kept(state, node));
+        let released = state.nodes.iter().filter(|(node, _)| !is_kept(state, node));
+        let released: Vec<_> = released.map(|(_, node)| node.clone()).collect();
+        let shares = || {
+            released.iter().flat_map(|it| it.shares.values().map(move |share| (&it.class, share)))
+        };
+        shares().for_each(|(class, share)| field.give(class, &share.on, share.load));
+        match field.place(&wishes) {
+            Ok(placed) => Ok(nodes.into_iter().zip(placed).collect()),
+            Err(waits) => {
+                shares().for_each(|(class, share)| field.take(class, &share.on, share.load));
+                Err(waits)
+            }
+        }
+    }
+
+    /// Puts a pipeline in force as it is desired, with these parts of the nodes that were chosen
+    /// anew. All others keep what they have.
+    pub(super) fn plot(
+        &mut self,
+        name: &PipelineName,
+        mut chosen: BTreeMap<NodeName, Parts>,
+        now: Moment,
+    ) {
+        let Some(state) = self.pipelines.all.get(name) else { return };
+        let counted = self.pipelines.counts(name, state);
+        let (was_in_force, phase) = (state.in_force, state.phase);
+        if !was_in_force {
+            self.set_bindings(name, BindingPhase::Unset);
+            if phase.is_none() {
+                self.set_pipeline(name, PipelinePhase::Pending, String::new(), Vec::new());
+            }
+        }
+        if counted {
+            self.pipelines.count_all(name, false);
+        }
+        let Some(state) = self.pipelines.all.get_mut(name) else { return };
+        let load = state.spec.load;
+        let mut old = std::mem::take(&mut state.nodes);
+        let mut rerouted = Vec::new();
+        let mut ended = Vec::new();
+        for (node, spec) in &state.spec.nodes {
+            let before = old.remove(node);
+            let mut after = NodeState::new(spec, load);
+            if let Some(before) = before {
+                rerouted.extend((before.next != after.next).then(|| node.clone()));
+                after.phase = before.phase;
+                match before.class == after.class {
+                    true => {
+                        after.endpoints = before.endpoints;
+                        after.shares = before.shares;
+                    }
+                    false => ended.push((node.clone(), before)),
+                }
+            }
+            if let Some(parts) = chosen.remove(node) {
+                after.shares = after.assigned(&parts);
+            }
+            state.nodes.insert(node.clone(), after);
+        }
+        (state.in_force, state.changes) = (true, false);
+        self.pipelines.count_all(name, true);
+        for (node, before) in old {
+            self.end_binding(name, &node, before.phase);
+            ended.push((node, before));
+        }
+        if !was_in_force {
+            self.set_bindings(name, BindingPhase::Pending);
+            self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
+        } else if let Some(phase) = phase {
+            self.set_pipeline(name, phase, String::new(), Vec::new());
+        }
+        self.pipelines.file(name);
+        // Only what was in force gives room back.
+        self.pipelines.look |= was_in_force;
+        for node in rerouted {
+            self.reroute(name, &node);
+        }
+        for (node, before) in &ended {
+            self.touch_node(name, node, before, now);
+        }
+        self.touch_pipeline(name, now);
+    }
+
+    /// Takes a pipeline's workers from it: it waits from now on.
+    pub(super) fn unplot(&mut self, name: &PipelineName, waits: Waits, why: String, now: Moment) {
+        let Some(state) = self.pipelines.all.get_mut(name) else { return };
+        let fresh = PipelineState::new(state.spec.clone());
+        let old = std::mem::replace(&mut state.nodes, fresh.nodes);
+        (state.in_force, state.changes) = (false, false);
+        for (node, state) in &mut state.nodes {
+            state.phase = old.get(node).and_then(|before| before.phase);
+        }
+        for (node, before) in &old {
+            if self.pipelines.node_mut(name, node).is_none() {
+                self.end_binding(name, node, before.phase);
+            }
+        }
+        self.set_bindings(name, BindingPhase::Unset);
+        self.set_pipeline(name, PipelinePhase::Pending, why, waits);
+        for (node, before) in &old {
+            self.touch_node(name, node, before, now);
+        }
+    }
+
+    /// Looks at all that is or was leased of a pipeline.
+    pub(super) fn touch_pipeline(&mut self, name: &PipelineName, now: Moment) {
+        let Some(state) = self.pipelines.all.get(name) else { return };
+        let nodes: Vec<_> = state.nodes.clone().into_iter().collect();
+        for (node, state) in &nodes {
+            self.touch_node(name, node, state, now);
+        }
+    }
+
+    /// Looks at all that is or was leased of a node.
+    pub(super) fn touch_node(
+        &mut self,
+        name: &PipelineName,
+        node: &NodeName,
+        state: &NodeState,
+        now: Moment,
+    ) {
+        self.pipelines.note(name, node);
+        let planned = state.shares.keys().map(|index| state.stream(name, node, *index));
+        let mut streams: BTreeSet<_> = planned.collect();
+        let leases = self.leases_of(name, node, &state.class).into_iter();
+        streams.extend(leases.map(|(stream, _)| stream.clone()));
+        for stream in streams {
+            self.touch(&stream, now);
+        }
+    }
+}
+
+/// The nodes that are to be chosen, and what each needs and has.
+pub(super) fn wishes(
+    state: &PipelineState,
+    which: impl Fn(&NodeName) -> bool,
+) -> (Vec<NodeName>, Vec<Wish>) {
+    let nodes = state.spec.nodes.iter().filter(|(name, _)| which(name));
+    let wish = |(name, node): (&NodeName, &crate::desired::Node)| {
+        let before = state.nodes.get(name).filter(|before| before.class == node.class);
+        let shares = before.into_iter().flat_map(|before| before.shares.values());
+        let has = shares.map(|share| (share.on.clone(), share.load)).collect();
+        (name.clone(), Wish { class: node.class.clone(), load: state.spec.load, has })
+    };
+    nodes.map(wish).unzip()
+}
+
+/// Whether a node keeps its shares, since its class and load are what they were.
+fn is_kept(state: &PipelineState, node: &NodeName) -> bool {
+    let (before, after) = (state.nodes.get(node), state.spec.nodes.get(node));
+    before.zip(after).is_some_and(|(before, after)| {
+        before.class == after.class && before.load == state.spec.load
+    })
+}

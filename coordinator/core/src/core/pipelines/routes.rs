@@ -1,0 +1,243 @@
+//! Who holds what of a node, and what holders are told of the nodes after theirs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_types::message::{StreamGrant, StreamState};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::share::{Endpoint, Route};
+use leasehold_types::{
+    ClusterName, GrantNumber, Load, NodeName, PipelineName, SetName, Share, ShareKey, StreamKey,
+    StreamName, WorkerKey, WorkerName,
+};
+
+use super::super::Core;
+use super::state::NodeState;
+use crate::ledger::{Claim, Phase};
+
+/// A planned share as it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShareState {
+    /// Its worker has it, with its load, and its agent has said so.
+    pub(super) served: bool,
+    /// Its worker may have nothing new, and has not even this.
+    pub(super) deserted: bool,
+}
+
+impl Core {
+    /// All leases on a node's shares, in the order of their streams' names.
+    pub(super) fn leases_of(
+        &self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        class: &ClusterName,
+    ) -> Vec<(&StreamKey, &Claim)> {
+        let set = SetName::of_class(class);
+        let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
+            .expect("two labels are printable");
+        let Some(ledger) = self.ledger() else { return Vec::new() };
+        ledger.claims_on(set, prefix).collect()
+    }
+
+    /// Whether a share may be granted beside its node's others: its pipeline is judged, and all
+    /// that may still be in use, and this one, are within the node's load.
+    pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
+        let node = ShareKey::of(stream).zip(stream.set.class()).and_then(|(key, class)| {
+            // A share that nobody could be told the load of is not granted.
+            (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
+            let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
+            let leases = self.leases_of(&key.pipeline, &key.node, &class).into_iter();
+            let leased: Load = leases.filter_map(|(_, claim)| claim.load).sum();
+            Some((leased, state.load))
+        });
+        node.is_some_and(|(leased, most)| leased + load <= most)
+            || mutation::on(Mutation::CutBeforeRelease)
+    }
+
+    /// Has the workers of a share's node looked at: what they are to have may have waited for it.
+    pub(in crate::core) fn wake_node(&mut self, stream: &StreamKey) {
+        let Some(key) = ShareKey::of(stream) else { return };
+        let state = self.pipelines.all.get(&key.pipeline);
+        let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
+        let owner =
+            |worker: &WorkerName| WorkerKey { cluster: node.class.clone(), worker: worker.clone() };
+        self.dirty.extend(node.shares.values().map(|share| owner(&share.on)));
+    }
+
+    /// Whether the agent that has a lease has said that it knows of it.
+    pub(super) fn is_applied(&self, claim: &Claim) -> bool {
+        let account = self.ledger().and_then(|ledger| ledger.account(&claim.worker));
+        let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
+        let in_use = matches!(claim.phase, Phase::Held | Phase::Revoking { .. });
+        !lost && in_use && account.is_some_and(|account| account.acknowledged >= claim.told)
+    }
+
+    /// Whether a lease is on its way out, or its worker is.
+    pub(super) fn is_draining(&self, stream: &StreamKey, claim: &Claim) -> bool {
+        let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
+        let wanted = self.wanted(stream);
+        let kept = wanted
+            .is_some_and(|wanted| wanted.is_met_by(claim) || (wanted.on.is_none() && wanted.stays));
+        !working || !kept || claim.phase != Phase::Held
+    }
+
+    /// How each of a node's planned shares stands.
+    pub(super) fn share_states(
+        &self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        state: &NodeState,
+    ) -> Vec<ShareState> {
+        let shares = state.shares.iter().map(|(index, share)| {
+            let worker = share.on.clone();
+            let key = WorkerKey { cluster: state.class.clone(), worker };
+            let stream = state.stream(pipeline, node, *index);
+            let claim = self.ledger().and_then(|ledger| ledger.claim(&stream, &key));
+            let served = claim.is_some_and(|claim| {
+                let as_planned = claim.phase == Phase::Held && claim.load == Some(share.load);
+                as_planned && self.is_applied(claim)
+            });
+            let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
+            ShareState { served, deserted: claim.is_none() && !owns }
+        });
+        shares.collect()
+    }
+
+    /// Has those before a node told where its documents go, where that is elsewhere now.
+    pub(super) fn renew_endpoints(&mut self, pipeline: &PipelineName, node: &NodeName) {
+        let Some(state) = self.pipelines.all.get(pipeline) else { return };
+        let Some(node_state) = state.nodes.get(node) else { return };
+        let endpoints = self.endpoints(pipeline, node, &node_state.class);
+        if node_state.endpoints.as_deref() == Some(&endpoints) {
+            return;
+        }
+        let before = state.nodes.iter().filter(|(_, it)| it.next.contains(node));
+        let before: Vec<_> = before.map(|(name, _)| name.clone()).collect();
+        if let Some(state) = self.pipelines.node_mut(pipeline, node) {
+            state.endpoints = Some(endpoints.into());
+        }
+        for name in before {
+            self.reroute(pipeline, &name);
+        }
+    }
+
+    /// Has all that hold a share of a node told the way on anew.
+    pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
+        let state = self.pipelines.all.get(pipeline).and_then(|it| it.nodes.get(node));
+        let Some(class) = state.map(|state| state.class.clone()) else { return };
+        let leases = self.leases_of(pipeline, node, &class).into_iter();
+        let held = leases.filter(|(_, claim)| claim.phase == Phase::Held);
+        let held: Vec<_> =
+            held.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
+        for (stream, key) in held {
+            if let Some(worker) = self.worker_mut(&key) {
+                worker.reroutes.insert(stream);
+                self.dirty.insert(key);
+            }
+        }
+    }
+
+    /// Who serves a node, each worker once: whoever drains is listed so.
+    fn endpoints(
+        &self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        class: &ClusterName,
+    ) -> Vec<Endpoint> {
+        let mut endpoints = BTreeMap::<WorkerName, Endpoint>::new();
+        for (stream, claim) in self.leases_of(pipeline, node, class) {
+            if !self.is_applied(claim) {
+                continue;
+            }
+            let worker = &claim.worker;
+            let draining = self.is_draining(stream, claim);
+            let entry = endpoints.entry(worker.worker.clone()).or_insert_with(|| Endpoint {
+                worker: worker.worker.clone(),
+                address: self.observed(worker).and_then(|worker| worker.address.clone()),
+                load: Load::ZERO,
+                draining,
+            });
+            // Of one that serves the node with another share, what it gives back does not count.
+            if entry.draining && !draining {
+                (entry.load, entry.draining) = (Load::ZERO, false);
+            }
+            if entry.draining == draining {
+                entry.load += claim.load.unwrap_or_default();
+            }
+        }
+        endpoints.into_values().collect()
+    }
+
+    /// What the holder of a share is told beside its token. Nothing while agents may still report
+    /// shares of the pipeline: then the holder goes on as it was told before.
+    pub(in crate::core) fn share_told(&self, stream: &StreamKey, load: Load) -> Option<Arc<Share>> {
+        let key = ShareKey::of(stream)?;
+        if self.pipelines.unjudged.contains(&key.pipeline) {
+            return None;
+        }
+        let state = self.pipelines.all.get(&key.pipeline)?;
+        let node = state.nodes.get(&key.node)?;
+        let route = |next: &NodeName| {
+            let endpoints = state.nodes.get(next).and_then(|it| it.endpoints.as_deref());
+            Route { node: next.clone(), endpoints: endpoints.unwrap_or_default().to_vec() }
+        };
+        Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
+    }
+
+    /// The shares of a worker whose way on is another than it was told.
+    pub(in crate::core) fn stream_reroutes(&mut self, key: &WorkerKey) -> Vec<StreamGrant> {
+        let Some(worker) = self.worker_mut(key) else { return Vec::new() };
+        let streams = std::mem::take(&mut worker.reroutes);
+        let Some(ledger) = self.ledger() else { return Vec::new() };
+        let told = streams.into_iter().filter_map(|stream| {
+            let claim = ledger.claim(&stream, key).filter(|claim| claim.phase == Phase::Held)?;
+            let share = Some(self.share_told(&stream, claim.load?)?);
+            let state = StreamState::Held { pinned: claim.timeless };
+            Some(StreamGrant { stream, token: claim.token, state, share })
+        });
+        told.collect()
+    }
+
+    /// Something of a share's leases is other than it was.
+    pub(in crate::core) fn note_share(&mut self, stream: &StreamKey) {
+        if let Some(key) = ShareKey::of(stream)
+            && self.pipelines.all.contains_key(&key.pipeline)
+        {
+            self.pipelines.note(&key.pipeline, &key.node);
+        }
+    }
+
+    /// Something of a worker is other than it was that those before it are told.
+    pub(in crate::core) fn note_shares_of(&mut self, key: &WorkerKey) {
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
+        for stream in &streams {
+            self.note_share(stream);
+        }
+    }
+
+    /// A worker was granted a stream: where it is a share, it matters when its agent knows.
+    pub(in crate::core) fn note_granted(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        if !stream.set.is_class() {
+            return;
+        }
+        let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));
+        let told = claim.map_or(GrantNumber(0), |claim| claim.told);
+        if let Some(worker) = self.worker_mut(key) {
+            worker.untold.insert((told, stream.clone()));
+        }
+        self.note_share(stream);
+    }
+
+    /// A worker's agent has applied all grants up to this one.
+    pub(in crate::core) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        let mut known = Vec::new();
+        while worker.untold.first().is_some_and(|(told, _)| *told <= applied) {
+            known.extend(worker.untold.pop_first());
+        }
+        for (_, stream) in known {
+            self.note_share(&stream);
+        }
+    }
+}

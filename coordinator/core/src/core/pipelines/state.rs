@@ -1,0 +1,345 @@
+//! The state of pipelines. Invariant: the tenancies hold just the shares that count in the plan,
+//! those of pipelines in force and those that agents reported to a leader that waits for others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leasehold_types::share::Endpoint;
+use leasehold_types::{
+    ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, StreamKey, WorkerKey, WorkerName,
+};
+
+use crate::desired::Pipeline;
+use crate::view::{BindingPhase, PipelinePhase};
+
+/// All pipelines of a term.
+#[derive(Debug, Default)]
+pub(in crate::core) struct Pipelines {
+    pub(super) all: BTreeMap<PipelineName, PipelineState>,
+    /// What counts in the plan, by worker.
+    pub(super) tenancies: BTreeMap<WorkerKey, Tenancy>,
+    /// New ones, and those of which agents may still report shares.
+    pub(super) unjudged: BTreeSet<PipelineName>,
+    /// Some of them are to be judged, if they can be.
+    pub(super) judge: bool,
+    /// Pending ones, and those with a change that is not in force yet.
+    pub(super) waiting: BTreeSet<PipelineName>,
+    /// Broken ones.
+    pub(super) broken: BTreeSet<PipelineName>,
+    /// How many Broken ones each class is to serve: they find their workers before others do.
+    pub(super) reserved: BTreeMap<ClusterName, usize>,
+    /// Whose turn it is to be healed.
+    pub(super) turn: Option<Turn>,
+    /// Workers that drain and serve something.
+    pub(super) leaving: BTreeSet<WorkerKey>,
+    /// Whoever waits is to be looked at again.
+    pub(super) look: bool,
+    /// The clusters in which nothing is planned yet.
+    pub(super) held: BTreeSet<ClusterName>,
+    /// Bindings of which something is other than when they were last observed.
+    pub(super) changed: BTreeSet<(PipelineName, NodeName)>,
+    /// Bindings of which whoever shows them is to be told.
+    pub(super) untold: BTreeSet<(PipelineName, NodeName)>,
+}
+
+/// A Broken pipeline that was plotted again: until it is Ready, or this moment, the next waits.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) pipeline: PipelineName,
+    pub(super) until: Moment,
+}
+
+/// What one worker has of the plan.
+#[derive(Debug, Default)]
+pub(super) struct Tenancy {
+    pub(super) load: Load,
+    pub(super) shares: BTreeSet<ShareKey>,
+}
+
+/// A pipeline.
+#[derive(Debug)]
+pub(super) struct PipelineState {
+    /// As it is desired.
+    pub(super) spec: Arc<Pipeline>,
+    /// As it is in force, or was when it broke.
+    pub(super) nodes: BTreeMap<NodeName, NodeState>,
+    /// None before anybody was told of it.
+    pub(super) phase: Option<PipelinePhase>,
+    /// Its workers are chosen.
+    pub(super) in_force: bool,
+    /// What is desired is not what is in force.
+    pub(super) changes: bool,
+    /// The classes that it waits for, and how many workers of each.
+    pub(super) waits: Vec<(ClusterName, u32)>,
+    /// Why it is in its state, or what its change waits for.
+    pub(super) reason: String,
+    /// The classes that wait for it to be healed.
+    pub(super) reserves: BTreeSet<ClusterName>,
+}
+
+/// A node of a pipeline and its binding.
+#[derive(Clone, Debug)]
+pub(super) struct NodeState {
+    pub(super) class: ClusterName,
+    pub(super) load: Load,
+    pub(super) next: BTreeSet<NodeName>,
+    /// None before anybody was told of it.
+    pub(super) phase: Option<BindingPhase>,
+    /// Its shares by index.
+    pub(super) shares: BTreeMap<u32, PlannedShare>,
+    /// Who serves it, as those before it are told; none before it was looked at.
+    pub(super) endpoints: Option<Arc<[Endpoint]>>,
+}
+
+/// A share and its worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::core) struct PlannedShare {
+    pub(in crate::core) on: WorkerName,
+    pub(in crate::core) load: Load,
+}
+
+/// What the plan says of a share's index.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct PlannedIndex<'a> {
+    /// The share that counts; none where no worker is chosen.
+    pub(in crate::core) share: Option<&'a PlannedShare>,
+    /// Whoever has it keeps it for now.
+    pub(in crate::core) stays: bool,
+}
+
+impl Pipelines {
+    /// What the plan says of a share that is leased from this class.
+    pub(in crate::core) fn planned(
+        &self,
+        key: &ShareKey,
+        class: &ClusterName,
+    ) -> Option<PlannedIndex<'_>> {
+        let state = self.all.get(&key.pipeline)?;
+        let node = state.nodes.get(&key.node).filter(|node| node.class == *class)?;
+        let counts = self.counts(&key.pipeline, state);
+        let share = node.shares.get(&key.index).filter(|_| counts);
+        let broken = state.phase == Some(PipelinePhase::Broken);
+        Some(PlannedIndex { share, stays: broken || self.unjudged.contains(&key.pipeline) })
+    }
+
+    /// An agent has reported a share: where its pipeline is not judged yet, that is the plan.
+    pub(in crate::core) fn adopt(&mut self, key: &ShareKey, worker: &WorkerKey, load: Load) {
+        if !self.unjudged.contains(&key.pipeline) {
+            return;
+        }
+        let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
+        if node.class != worker.cluster {
+            return;
+        }
+        let share = PlannedShare { on: worker.worker.clone(), load };
+        let old = node.shares.insert(key.index, share.clone());
+        if let Some(old) = old {
+            self.uncount(key, &worker.cluster, &old);
+        }
+        self.count(key, &worker.cluster, &share);
+    }
+
+    /// A share that was reported has lost its worker again.
+    pub(super) fn disown(&mut self, key: &ShareKey) {
+        let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
+        let class = node.class.clone();
+        if let Some(share) = node.shares.remove(&key.index) {
+            self.uncount(key, &class, &share);
+        }
+    }
+
+    /// Whether its shares count in the plan.
+    pub(super) fn counts(&self, name: &PipelineName, state: &PipelineState) -> bool {
+        state.in_force || self.unjudged.contains(name)
+    }
+
+    pub(super) fn node_mut(
+        &mut self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+    ) -> Option<&mut NodeState> {
+        self.all.get_mut(pipeline)?.nodes.get_mut(node)
+    }
+
+    pub(super) fn count(&mut self, key: &ShareKey, class: &ClusterName, share: &PlannedShare) {
+        let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
+        let tenancy = self.tenancies.entry(worker).or_default();
+        if tenancy.shares.insert(key.clone()) {
+            tenancy.load += share.load;
+        }
+    }
+
+    pub(super) fn uncount(&mut self, key: &ShareKey, class: &ClusterName, share: &PlannedShare) {
+        let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
+        let Some(tenancy) = self.tenancies.get_mut(&worker) else { return };
+        if tenancy.shares.remove(key) {
+            tenancy.load -= share.load;
+        }
+        if tenancy.shares.is_empty() {
+            self.tenancies.remove(&worker);
+        }
+    }
+
+    /// Counts all of a pipeline's shares, or none of them any more.
+    pub(super) fn count_all(&mut self, name: &PipelineName, counts: bool) {
+        let Some(state) = self.all.get(name) else { return };
+        for (key, class, share) in state.shares(name) {
+            match counts {
+                true => self.count(&key, &class, &share),
+                false => self.uncount(&key, &class, &share),
+            }
+        }
+    }
+
+    /// The load that a worker has of the plan.
+    pub(super) fn load_of(&self, worker: &WorkerKey) -> Load {
+        self.tenancies.get(worker).map_or(Load::ZERO, |tenancy| tenancy.load)
+    }
+
+    /// The tenancies of one class's workers, by name.
+    pub(super) fn tenancies_of<'a>(
+        &'a self,
+        class: &'a ClusterName,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Tenancy)> {
+        let first = WorkerKey { cluster: class.clone(), worker: WorkerName::first() };
+        self.tenancies.range(first..).take_while(move |(key, _)| key.cluster == *class)
+    }
+
+    /// Has a pipeline in the sets that go with its state.
+    pub(super) fn file(&mut self, name: &PipelineName) {
+        let Some(state) = self.all.get_mut(name) else {
+            self.broken.remove(name);
+            self.waiting.remove(name);
+            self.unjudged.remove(name);
+            return;
+        };
+        let judged = !self.unjudged.contains(name);
+        let broken = state.phase == Some(PipelinePhase::Broken);
+        let waits = judged && !broken && (!state.in_force || state.changes);
+        let reserves = state.classes().filter(|_| broken).cloned().collect();
+        let before = std::mem::replace(&mut state.reserves, reserves);
+        for class in &state.reserves {
+            *self.reserved.entry(class.clone()).or_default() += 1;
+        }
+        self.unreserve(before);
+        let sets = [(&mut self.broken, broken), (&mut self.waiting, waits)];
+        for (set, is_in) in sets {
+            match is_in {
+                true => _ = set.insert(name.clone()),
+                false => _ = set.remove(name),
+            }
+        }
+    }
+
+    /// A Broken pipeline is none any more, or of other classes: others may have waited for that.
+    pub(super) fn unreserve(&mut self, classes: BTreeSet<ClusterName>) {
+        for class in classes {
+            let Some(count) = self.reserved.get_mut(&class) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.reserved.remove(&class);
+                self.look = true;
+            }
+        }
+    }
+
+    /// Has a binding observed again, and told of.
+    pub(super) fn note(&mut self, pipeline: &PipelineName, node: &NodeName) {
+        self.changed.insert((pipeline.clone(), node.clone()));
+        self.untold.insert((pipeline.clone(), node.clone()));
+    }
+
+    /// Whether any binding is to be observed.
+    pub(in crate::core) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+}
+
+impl PipelineState {
+    /// A pipeline that nobody was told of.
+    pub(super) fn new(spec: Arc<Pipeline>) -> Self {
+        let nodes = spec.nodes.iter();
+        let nodes = nodes.map(|(name, node)| (name.clone(), NodeState::new(node, spec.load)));
+        Self {
+            nodes: nodes.collect(),
+            spec,
+            phase: None,
+            in_force: false,
+            changes: false,
+            waits: Vec::new(),
+            reason: String::new(),
+            reserves: BTreeSet::new(),
+        }
+    }
+
+    /// All its shares, with their classes.
+    pub(super) fn shares(&self, name: &PipelineName) -> Vec<(ShareKey, ClusterName, PlannedShare)> {
+        let nodes = self.nodes.iter();
+        let shares = nodes.flat_map(|(node, state)| {
+            state.shares.iter().map(|(index, share)| {
+                let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
+                (key, state.class.clone(), share.clone())
+            })
+        });
+        shares.collect()
+    }
+
+    /// The classes that it is to run on.
+    pub(super) fn classes(&self) -> impl Iterator<Item = &ClusterName> {
+        self.spec.nodes.values().map(|node| &node.class)
+    }
+}
+
+impl NodeState {
+    pub(super) fn new(node: &crate::desired::Node, load: Load) -> Self {
+        Self {
+            class: node.class.clone(),
+            load,
+            next: node.next.clone(),
+            phase: None,
+            shares: BTreeMap::new(),
+            endpoints: None,
+        }
+    }
+
+    /// What is leased as its share of this index.
+    pub(super) fn stream(&self, pipeline: &PipelineName, node: &NodeName, index: u32) -> StreamKey {
+        let key = ShareKey { pipeline: pipeline.clone(), node: node.clone(), index };
+        key.stream(&self.class)
+    }
+
+    /// Whether its shares take its whole load.
+    pub(super) fn is_whole(&self) -> bool {
+        let sum: Load = self.shares.values().map(|share| share.load).sum();
+        !self.shares.is_empty() && sum == self.load
+    }
+
+    /// Its shares for these parts of its load: what a worker has stays its own under the same
+    /// index, and what is new takes the first that are free.
+    pub(super) fn assigned(&self, parts: &[(WorkerName, Load)]) -> BTreeMap<u32, PlannedShare> {
+        let mut shares = BTreeMap::new();
+        let mut new = Vec::new();
+        for (worker, load) in parts {
+            let has = self.shares.iter().filter(|(_, share)| share.on == *worker);
+            let has: Vec<_> = has.map(|(index, share)| (*index, share.load)).collect();
+            let share = PlannedShare { on: worker.clone(), load: *load };
+            let same = has.iter().find(|(_, had)| had == load).or(has.first());
+            if has.len() > 1 && has.iter().map(|(_, load)| *load).sum::<Load>() == *load {
+                let kept = |(index, load)| (index, PlannedShare { load, ..share.clone() });
+                shares.extend(has.into_iter().map(kept));
+            } else if let Some((index, _)) = same {
+                shares.insert(*index, share);
+            } else {
+                new.push(share);
+            }
+        }
+        let mut index = 0;
+        for share in new {
+            while shares.contains_key(&index) {
+                index += 1;
+            }
+            shares.insert(index, share);
+        }
+        shares
+    }
+}

@@ -1,0 +1,211 @@
+//! An agent that does what it is told at once, unless it is slow or silent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_types::message::{
+    Beat, DrainPhase, Grant, HeldStream, Hello, Jobs, Release, Report, ReportedMemory, StreamState,
+};
+use leasehold_types::share::WorkerAddress;
+use leasehold_types::{
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, WorkerKey,
+};
+
+/// How long a lease lasts.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+/// One worker's agent.
+pub(crate) struct Agent {
+    pub(crate) key: WorkerKey,
+    pub(crate) conn: ConnId,
+    /// It answers to nothing for now; what it was sent waits.
+    pub(crate) slow: bool,
+    /// Its worker does not let go of what is asked back.
+    pub(crate) clings: bool,
+    /// What it was known to have.
+    pub(crate) load_before: Load,
+    /// It is cut off, since then.
+    pub(crate) silent: Option<Moment>,
+    /// Its worker takes no stop.
+    pub(crate) file: bool,
+    pub(crate) held: BTreeMap<StreamKey, (Token, Option<Load>)>,
+    pub(crate) address: Option<WorkerAddress>,
+    pub(crate) drain: DrainPhase,
+    inbox: Vec<Grant>,
+    asked_back: Vec<Release>,
+    incarnation: u64,
+    knows_from: u64,
+    nonce: u64,
+    applied: GrantNumber,
+    epoch: Epoch,
+    released: Vec<Release>,
+}
+
+impl Agent {
+    pub(crate) fn new(key: WorkerKey) -> Self {
+        let address = WorkerAddress::new(&format!("{}:80", key.worker)).expect("an address");
+        Self {
+            key,
+            conn: ConnId(0),
+            slow: false,
+            clings: false,
+            load_before: Load::ZERO,
+            asked_back: Vec::new(),
+            silent: None,
+            file: false,
+            held: BTreeMap::new(),
+            address: Some(address),
+            drain: DrainPhase::Working,
+            inbox: Vec::new(),
+            incarnation: 1,
+            knows_from: 0,
+            nonce: 0,
+            applied: GrantNumber(0),
+            epoch: Epoch(0),
+            released: Vec::new(),
+        }
+    }
+
+    /// It starts anew, with its journal or without.
+    pub(crate) fn restart(&mut self, memory: bool) {
+        self.incarnation += 1;
+        self.inbox.clear();
+        if !memory {
+            self.knows_from = self.incarnation;
+            self.held.clear();
+        }
+    }
+
+    /// Dials: the hello and the report.
+    pub(crate) fn dial(&mut self, conn: ConnId, epoch: Epoch, now: Moment) -> [Event; 2] {
+        let cut_off = self.silent.take().map_or(Duration::ZERO, |since| now.since(since));
+        if cut_off >= TTL && !self.file {
+            self.held.clear();
+        }
+        // A number counts within its epoch.
+        let seen = (self.epoch > Epoch(0)).then_some(self.epoch);
+        (self.conn, self.epoch, self.nonce) = (conn, epoch, 1);
+        self.applied = GrantNumber(0);
+        self.inbox.clear();
+        let hello = Hello {
+            protocol: 1,
+            cluster: self.key.cluster.clone(),
+            worker: self.key.worker.clone(),
+            incarnation: Incarnation(self.incarnation),
+            link: LinkNumber(conn.0),
+            epoch_seen: seen,
+            stops_worker: !self.file,
+            generation: 0,
+            address: self.address.clone(),
+        };
+        let held = self.held.iter().map(|(stream, (token, load))| HeldStream {
+            stream: stream.clone(),
+            token: *token,
+            pinned: false,
+            load: *load,
+        });
+        let report = Report {
+            epoch,
+            nonce: Nonce(1),
+            memory: ReportedMemory {
+                knows_from: Incarnation(self.knows_from),
+                aged: self.knows_from == 0,
+            },
+            pool: None,
+            streams: held.collect(),
+            jobs: Jobs::Running(0),
+            drain: self.drain,
+        };
+        [Event::Hello(conn, hello), Event::Report(conn, report)]
+    }
+
+    /// Takes a grant; the answer, where there is something to say.
+    pub(crate) fn take(&mut self, grant: Grant) -> Option<Event> {
+        if self.silent.is_some() {
+            return None;
+        }
+        if self.slow {
+            self.inbox.push(grant);
+            return None;
+        }
+        let news = grant.snapshot || !grant.streams.is_empty();
+        self.apply(grant);
+        news.then(|| self.beat())
+    }
+
+    /// Takes what has waited.
+    pub(crate) fn wake(&mut self) -> Event {
+        for grant in std::mem::take(&mut self.inbox) {
+            self.apply(grant);
+        }
+        self.beat()
+    }
+
+    fn apply(&mut self, grant: Grant) {
+        self.applied = grant.number;
+        if grant.drain {
+            self.drain = DrainPhase::Draining;
+        }
+        if grant.snapshot {
+            let listed = |stream: &StreamKey| grant.streams.iter().any(|it| it.stream == *stream);
+            self.held.retain(|stream, _| listed(stream));
+        }
+        for it in grant.streams {
+            match it.state {
+                StreamState::Held { .. } => {
+                    let load = self.held.get(&it.stream).and_then(|(_, load)| *load);
+                    let load = load.or(it.share.map(|share| share.load));
+                    self.held.insert(it.stream, (it.token, load));
+                }
+                // It ends with its time, if not before.
+                StreamState::Revoked { renewed: false, .. } => {
+                    self.held.remove(&it.stream);
+                    self.asked_back.retain(|asked| asked.stream != it.stream);
+                }
+                StreamState::Revoked { .. } => {
+                    self.asked_back.push(Release { stream: it.stream, token: it.token });
+                }
+            }
+        }
+        if !self.clings {
+            self.let_go();
+        }
+    }
+
+    /// Gives back what was asked for.
+    pub(crate) fn let_go(&mut self) {
+        self.clings = false;
+        for release in std::mem::take(&mut self.asked_back) {
+            self.held.remove(&release.stream);
+            self.released.push(release);
+        }
+    }
+
+    /// Gives everything back.
+    pub(crate) fn release_all(&mut self) {
+        let held = std::mem::take(&mut self.held).into_iter();
+        let released = held.map(|(stream, (token, _))| Release { stream, token });
+        self.released.extend(released);
+    }
+
+    pub(crate) fn beat(&mut self) -> Event {
+        self.nonce += 1;
+        let beat = Beat {
+            epoch: self.epoch,
+            nonce: Nonce(self.nonce),
+            applied: self.applied,
+            pool: None,
+            jobs: Jobs::Running(0),
+            drain: self.drain,
+            released: std::mem::take(&mut self.released),
+            wants_snapshot: false,
+        };
+        Event::Beat(self.conn, beat)
+    }
+
+    /// What all that it holds comes to.
+    pub(crate) fn load(&self) -> Load {
+        self.held.values().filter_map(|(_, load)| *load).sum()
+    }
+}

@@ -1,0 +1,59 @@
+//! Stories of pipelines: `testdata/pipelines/*.txt` holds commands, and under `----` what comes of
+//! each. The language is read in [`story::Story::run`]. To write the outcomes anew:
+//! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test pipeline_scenarios`.
+
+mod agent;
+mod random;
+mod shown;
+mod story;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use leasehold_types::mutation::{self, Mutation};
+use story::Story;
+
+#[test]
+fn scenarios() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/pipelines");
+    let entries = std::fs::read_dir(folder).expect("testdata/pipelines");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "no scenario");
+    for file in files {
+        check(&file);
+    }
+}
+
+#[test]
+fn a_share_above_the_capacity_is_noticed() {
+    let run = || {
+        let mut story = Story::new();
+        let mut out = story.block("class blue capacity=10\nelect 1\njoin blue-0");
+        out += &story.block("pipeline a load=7 n:blue\ncling blue-0\nnopipeline a");
+        out + &story.block("pipeline b load=7 n:blue")
+    };
+    assert!(!run().contains("b/n/0:"), "b waits until a is given back");
+    mutation::set(Some(Mutation::LoadOverCapacity));
+    let mutant = std::panic::catch_unwind(run);
+    mutation::set(None);
+    assert!(mutant.is_err(), "blue-0 has 14 of 10");
+}
+
+/// Runs one file, and compares what comes of each block with what it says.
+fn check(file: &Path) {
+    let text = std::fs::read_to_string(file).expect("a scenario");
+    let mut story = Story::new();
+    let mut fresh = String::new();
+    for block in text.trim_end().split("\n\n") {
+        let commands = block.split("\n----").next().expect("a block");
+        let outcome = story.block(commands);
+        let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
+    }
+    let fresh = fresh.trim_end().to_string() + "\n";
+    if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
+        std::fs::write(file, &fresh).expect("write the scenario");
+        return;
+    }
+    assert_eq!(fresh, text, "{}", file.display());
+}

@@ -1,0 +1,114 @@
+//! Effects and views as the stories show them.
+
+use std::fmt::Write as _;
+
+use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::view::{ClassView, PipelineView};
+use leasehold_types::Share;
+use leasehold_types::message::{Grant, StreamState};
+
+/// A notice, where the stories tell of it.
+pub(crate) fn notice(effect: &Effect) -> Option<String> {
+    let phase = |phase: Option<String>| phase.unwrap_or_else(|| "none".into());
+    Some(match effect {
+        Effect::Notice(Notice::Pipeline { pipeline, from, to, why }) => {
+            let (from, to) = (from.map(|it| it.to_string()), to.map(|it| it.to_string()));
+            let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+            format!("pipeline {pipeline} {} -> {}{why}", phase(from), phase(to))
+        }
+        Effect::Notice(Notice::Binding { pipeline, node, from, to }) => {
+            let (from, to) = (from.map(|it| it.to_string()), to.map(|it| it.to_string()));
+            format!("binding {pipeline}/{node} {} -> {}", phase(from), phase(to))
+        }
+        Effect::Notice(Notice::HoldEnded(class)) => format!("hold of {class} ended"),
+        Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
+        Effect::Notice(Notice::Gone(worker)) => format!("gone {}", worker.worker),
+        Effect::Notice(Notice::DrainStarted(worker)) => format!("{} drains", worker.worker),
+        Effect::Notice(Notice::Offence { worker, rule }) => {
+            format!("offence of {}: {rule}", worker.worker)
+        }
+        Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
+            format!("freed {}:{token} of {} {how:?}", stream.stream, worker.worker)
+        }
+        Effect::StepDown { above } => format!("step down above={above:?}"),
+        _ => return None,
+    })
+}
+
+/// What a grant changes, if anything.
+pub(crate) fn grant(grant: &Grant) -> Option<String> {
+    if grant.streams.is_empty() && !grant.drain {
+        return None;
+    }
+    let mut line = String::from("<-");
+    for (flag, name) in [(grant.snapshot, " all:"), (grant.drain, " drain")] {
+        if flag {
+            line.push_str(name);
+        }
+    }
+    for it in &grant.streams {
+        let (name, token) = (&it.stream.stream, it.token);
+        let _ = match it.state {
+            StreamState::Held { pinned: false } => write!(line, " {name}:{token}"),
+            StreamState::Held { pinned: true } => write!(line, " {name}:{token}(pinned)"),
+            StreamState::Revoked { renewed: true, .. } => write!(line, " -{name}:{token}"),
+            StreamState::Revoked { renewed: false, .. } => write!(line, " -{name}:{token}(lapses)"),
+        };
+        if let Some(share) = &it.share {
+            line.push_str(&shown_share(share));
+        }
+    }
+    Some(line)
+}
+
+fn shown_share(share: &Share) -> String {
+    let mut text = format!("={}", share.load);
+    for route in &share.next {
+        let ends = route.endpoints.iter().map(|end| {
+            let draining = if end.draining { " drains" } else { "" };
+            let address = end.address.as_ref().map_or("?", |address| address.as_str());
+            format!("{address}={}{draining}", end.load)
+        });
+        let _ = write!(text, ">{}[{}]", route.node, ends.collect::<Vec<_>>().join(","));
+    }
+    text
+}
+
+/// A pipeline as people see it.
+pub(crate) fn pipeline(view: &PipelineView) -> String {
+    let mut text = format!("{} load={} {}", view.name, view.load, view.phase);
+    if !view.reason.is_empty() {
+        let _ = write!(text, ": {}", view.reason);
+    }
+    for (class, workers) in &view.waits {
+        let _ = write!(text, " waits={class}:{workers}");
+    }
+    for binding in &view.bindings {
+        let _ = write!(text, "\n  {} {} {}", binding.node, binding.class, binding.phase);
+        for share in &binding.shares {
+            let token = share.token.map_or("none".into(), |token| token.to_string());
+            let _ = write!(text, " {}:{}={}@{token}", share.index, share.worker, share.load);
+            for (flag, name) in [(share.applied, "applied"), (share.draining, "draining")] {
+                if flag {
+                    let _ = write!(text, ",{name}");
+                }
+            }
+        }
+    }
+    text
+}
+
+/// A class in figures.
+pub(crate) fn class(view: &ClassView) -> String {
+    format!(
+        "class {} capacity={} request={} placed={} workers={} needed={} wanted={} waiting={}",
+        view.name,
+        view.capacity,
+        view.request,
+        view.placed,
+        view.workers,
+        view.workers_needed,
+        view.workers_wanted,
+        view.waiting
+    )
+}
