@@ -78,7 +78,7 @@ impl Story {
             "drain" => self.drain(plain[0], DrainPhase::Draining),
             "order-drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
             "leave" => self.leave(plain[0]),
-            "after" => return self.after(plain[0].parse().expect("ms"), out),
+            "after" => self.after(plain[0].parse().expect("ms"), out),
             _ => self.look(verb, &plain, out),
         }
     }
