@@ -3,6 +3,7 @@
 mod adapter;
 mod args;
 mod errand;
+mod reached;
 mod span;
 
 use std::ffi::OsString;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use leasehold_types::share::WorkerAddress;
 use leasehold_types::{ClusterName, WorkerName};
 
 pub use adapter::{
@@ -46,6 +48,8 @@ pub struct Config {
     pub worker: WorkerName,
     /// The worker's rollout generation.
     pub generation: u64,
+    /// Where the worker is reached by those before it in a pipeline.
+    pub worker_address: Option<WorkerAddress>,
     /// Where the journal is kept; without it there is no memory.
     pub state_dir: Option<PathBuf>,
     /// Where the worker asks.
@@ -198,11 +202,13 @@ fn check(args: RunArgs) -> Result<Config, String> {
         SocketMode::Owner => 0o600,
         SocketMode::Group => 0o660,
     };
+    let address = args.worker_address.map(|it| reached::reached(&it, args.worker_port));
     Ok(Config {
         coordinators: args.coordinator,
         cluster: args.cluster,
         worker: args.worker,
         generation: args.generation,
+        worker_address: address.transpose()?,
         state_dir: args.state_dir,
         listen: args.listen,
         listen_anywhere: args.listen_anywhere,
@@ -271,6 +277,14 @@ mod tests {
     }
 
     #[test]
+    fn the_workers_address_gets_its_port() {
+        let address = |more: &str| parse(more).expect("it makes sense").worker_address;
+        assert_eq!(address(""), None);
+        let given = address("--worker-address fd00::7 --worker-port 8080");
+        assert_eq!(given.map(|it| it.to_string()), Some("[fd00::7]:8080".into()));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_and_named() {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),
@@ -311,6 +325,9 @@ mod tests {
             ("--coordinator a", "HOST:PORT"),
             ("--coordinator a:0", "HOST:PORT"),
             ("--worker w2", "multiple times"),
+            ("--worker-port 8080", "--worker-address"),
+            ("--worker-address a --worker-port 0", "--worker-port"),
+            ("--worker-address http://a", "HOST:PORT"),
             ("--socket s --socket-mode 0777", "0660"),
             ("--unknown", "--unknown"),
         ] {

@@ -107,6 +107,8 @@ impl Driver {
             incarnation: Incarnation(clock::unix_millis().max(after_last)),
             generation: config.generation,
             stops_worker: config.adapter.stops_worker(),
+            address: config.worker_address.clone(),
+            shows_bindings: config.adapter.shows_bindings(),
             drain_deadline: config.drain_deadline,
             stays: config.sidecar,
         };
@@ -388,7 +390,7 @@ impl Driver {
             None => "no deadline known".into(),
             Some(left) => show_span(left) + " left",
         };
-        let (jobs, streams) = (lease.pool.running, lease.streams.len());
+        let (jobs, streams) = (lease.pool.running, lease.streams.len() + lease.bindings.len());
         tracing::info!(jobs, streams, "draining: {jobs} jobs run, {streams} streams held, {left}");
     }
 }

@@ -295,6 +295,7 @@ fn write_once(file: &mut File, line: &[u8]) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_agent_core::journal::RememberedStream;
     use leasehold_types::{Epoch, Incarnation, JobId};
 
     use super::*;
@@ -336,6 +337,28 @@ mod tests {
         assert_eq!(jobs, ["a", "b"]);
         let (again, _) = write(dir.path(), &[]);
         assert_eq!(again, memory, "compaction at the start changed what it adds up to");
+    }
+
+    #[test]
+    fn a_share_keeps_its_load_and_lines_from_before_there_were_shares_are_read() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (_, path) = write(dir.path(), &[begun()]);
+        let mut file = OpenOptions::new().append(true).open(&path).expect("it is there");
+        let line = |set: &str, stream: &str, more: &str| {
+            format!(r#"{{"record":"stream","stream":{{"set":"{set}","stream":"{stream}"}},"#)
+                + &format!(r#""token":{{"epoch":1,"seq":2}},"pinned":false{more}}}"#)
+                + "\n"
+        };
+        let lines = line("cars", "a", "") + &line("class:ci", "p/n/0", r#","load":2500"#);
+        file.write_all(lines.as_bytes()).expect("it is written");
+        let loads = |memory: &Memory| {
+            let load = |held: &RememberedStream| held.load.map(|load| load.to_string());
+            memory.streams.values().map(load).collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            let (memory, _) = write(dir.path(), &[]);
+            assert_eq!(loads(&memory), [None, Some("2.5".into())]);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub(crate) struct Metrics {
     pub(crate) pool_size: AtomicU32,
     pub(crate) running: AtomicU32,
     pub(crate) streams: AtomicU64,
+    pub(crate) bindings: AtomicU64,
     pub(crate) draining: AtomicBool,
     pub(crate) reconnects: AtomicU64,
     pub(crate) file_failures: AtomicU64,
@@ -91,6 +92,8 @@ impl Metrics {
         one("pool_size", "gauge", "Jobs that may run at once.", size);
         one("running", "gauge", "Jobs that run.", u64::from(self.running.load(Relaxed)));
         one("streams", "gauge", "Stream leases that are held.", self.streams.load(Relaxed));
+        let count = self.bindings.load(Relaxed);
+        one("bindings", "gauge", "Shares of pipelines that are held.", count);
         one("draining", "gauge", "1 while the worker drains.", bit(&self.draining));
         let count = self.reconnects.load(Relaxed);
         one("reconnects_total", "counter", "Dials after the first one.", count);

@@ -37,9 +37,9 @@ fn words(refused: &Refused) -> String {
             format!("all slots are taken: {running} jobs run, {size} may")
         }
         Refused::Draining => "the worker drains: no new job starts".into(),
-        Refused::NotHeld { held: None } => "this worker does not hold the stream".into(),
+        Refused::NotHeld { held: None } => "this worker does not hold it".into(),
         Refused::NotHeld { held: Some(held) } => {
-            format!("this worker holds the stream under token {held}, not under that one")
+            format!("this worker holds it under token {held}, not under that one")
         }
         Refused::Limit { what, max } => format!("{what}: at most {max}"),
         Refused::Journal(why) => format!("the agent's journal cannot be written: {why}"),

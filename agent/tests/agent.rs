@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+#[path = "agent/bindings.rs"]
+mod bindings;
 #[path = "agent/child.rs"]
 mod child;
 #[path = "agent/command.rs"]

@@ -27,8 +27,9 @@ pub use self::port::{Handle, Stopped};
 use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::Health;
-use crate::metrics::Metrics;
+use crate::metrics::{Fleet, Metrics};
 use crate::platform::{Command, Platform};
+use crate::scaler::{Outlook, View};
 use crate::server::{UNPROVEN_MAX, WAITING_MAX};
 
 /// A driver takes a turn at least this often, which is its sign of life.
@@ -73,6 +74,7 @@ pub(crate) struct Driver {
     gate: Arc<Gate>,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
+    outlook: watch::Sender<Outlook>,
     figures_at: Moment,
 }
 
@@ -112,7 +114,13 @@ impl Driver {
             sessions_max,
         };
         let problems = platform.problems.clone();
-        let handle = Handle::new(queries_in, changes.downgrade(), problems, Arc::clone(&metrics));
+        let (outlook, outlook_seen) = watch::channel(Outlook::default());
+        let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
+        let view =
+            Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
+        metrics.show_demands(&view);
+        let counted = Arc::clone(&metrics);
+        let handle = Handle::new(queries_in, changes.downgrade(), problems, view, counted);
         if let Some(attend) = platform.attend.take() {
             // A platform that has ended already is found out by its channels.
             let _ = attend.send(handle.clone());
@@ -129,6 +137,7 @@ impl Driver {
             gate,
             health,
             metrics,
+            outlook,
             figures_at: Moment(0),
         };
         (driver, port, handle)
@@ -157,7 +166,7 @@ impl Driver {
             }
             events += self.take_what_waits(now);
             self.settle(events, now);
-            self.carry_out();
+            self.carry_out(now);
             self.health.turned(now);
         }
         self.stop().await;
@@ -254,7 +263,10 @@ impl Driver {
                 self.gate.set(None);
                 self.health.role_known();
             }
-            Event::Desired(_) => self.health.manifests_read(),
+            Event::Desired(desired) => {
+                self.health.manifests_read();
+                self.outlook.send_modify(|it| it.desired = Some(Arc::clone(desired)));
+            }
             Event::Hello(..)
             | Event::Report(..)
             | Event::Beat(..)
@@ -276,17 +288,23 @@ impl Driver {
         let start = Instant::now();
         self.core.settle(now);
         self.metrics.settled(start.elapsed());
-        match self.core.leadership() {
+        let leadership = self.core.leadership();
+        match leadership {
             Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
             Leadership::StandsBy(_) => self.metrics.set_leadership(None),
         }
+        self.outlook.send_if_modified(|outlook| {
+            let is_new = outlook.leadership != leadership;
+            outlook.leadership = leadership;
+            is_new
+        });
         if self.metrics.is_pushed() && now.since(self.figures_at) >= FIGURES_EVERY {
             self.figures_at = now;
-            self.metrics.set_clusters(self.core.clusters(now));
+            self.metrics.set_fleet(Fleet::of(&self.core, now));
         }
     }
 
-    fn carry_out(&mut self) {
+    fn carry_out(&mut self, now: Moment) {
         while let Some(effect) = self.core.poll_effect() {
             match effect {
                 Effect::Send { conn, message } => self.send(conn, message),
@@ -303,7 +321,7 @@ impl Driver {
                 }
                 Effect::Notice(notice) => {
                     notices::log(&notice);
-                    self.metrics.count_notice(&notice);
+                    self.metrics.count_notice(&notice, now);
                     // Nobody may be watching.
                     let _ = self.changes.send(Change::Notice(notice));
                 }
@@ -352,7 +370,7 @@ impl Driver {
         let now = clock::now();
         self.take(Event::Deposed { leader: None }, now);
         self.settle(1, now);
-        self.carry_out();
+        self.carry_out(now);
         for (_, slot) in self.sessions.drain() {
             let reason = RefusalReason::GoAway;
             let refusal = Refusal { reason, message: "the coordinator shuts down".into() };

@@ -16,6 +16,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use crate::clock;
 use crate::driver::Handle;
 use crate::health::Health;
+use crate::metrics::Fleet;
 use crate::server::incoming::{Listener, Preface};
 
 /// Connections at once.
@@ -77,9 +78,9 @@ fn answer(health: Result<(), String>) -> Response {
 
 async fn metrics(State(state): State<HttpState>) -> Response {
     let metrics = &state.handle.metrics;
-    let clusters = state.handle.ask(|core, now| core.clusters(now));
-    if let Ok(Ok(clusters)) = timeout(FIGURES_WITHIN, clusters).await {
-        metrics.set_clusters(clusters);
+    let fleet = state.handle.ask(|core, now| Fleet::of(core, now));
+    if let Ok(Ok(fleet)) = timeout(FIGURES_WITHIN, fleet).await {
+        metrics.set_fleet(fleet);
     }
     match metrics.text() {
         Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),

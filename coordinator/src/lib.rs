@@ -10,6 +10,7 @@ pub mod http;
 pub mod metrics;
 pub mod platform;
 pub mod run;
+pub(crate) mod scaler;
 pub mod server;
 pub mod spec;
 pub mod telemetry;

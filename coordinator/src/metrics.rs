@@ -2,16 +2,18 @@
 //! with workers, jobs or streams.
 
 mod figures;
+mod pipelines;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::view::ClusterView;
-use leasehold_types::Epoch;
+use leasehold_coordinator_core::view::{ClassView, ClusterView, Leadership};
 use leasehold_types::limits::CLUSTERS_MAX;
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use leasehold_types::{Epoch, Moment};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_otlp::MetricExporter;
@@ -20,13 +22,45 @@ use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use self::figures::Figures;
+use self::pipelines::Turn;
+use crate::scaler::View;
 use crate::tls::Certificates;
 
 /// Upper bounds of the settle histogram's buckets, in seconds.
 const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
 
+/// Upper bounds of the buckets of how long pipelines take to heal, in seconds.
+const HEAL_SECONDS: [f64; 15] =
+    [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
+
 /// Series of the widest metric: every cluster by every presence of its workers, and the overflow.
 const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
+
+/// What came of a class or pipeline that the webhook was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validation {
+    /// It was let in.
+    Allowed,
+    /// It was let in with a warning.
+    Warned,
+    /// It was refused.
+    Refused,
+    /// This replica had not read everything yet.
+    Unready,
+}
+
+impl Validation {
+    const ALL: [Self; 4] = [Self::Allowed, Self::Warned, Self::Refused, Self::Unready];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Warned => "warned",
+            Self::Refused => "refused",
+            Self::Unready => "unready",
+        }
+    }
+}
 
 /// What came of a pod that the webhook was asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +88,29 @@ impl Injection {
     }
 }
 
+/// What a core says of its clusters, classes and pipelines, copied out.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    clusters: Vec<ClusterView>,
+    /// The classes, and how many pipelines there are: where this replica leads.
+    classes: Vec<ClassView>,
+    pipelines: Option<usize>,
+}
+
+impl Fleet {
+    /// What this core says now.
+    pub(crate) fn of(core: &Core, now: Moment) -> Self {
+        let clusters = core.clusters(now);
+        match core.leadership() {
+            Leadership::StandsBy(_) => Self { clusters, ..Self::default() },
+            Leadership::Leads(_) => {
+                let pipelines = Some(core.pipelines_len());
+                Self { clusters, classes: core.classes(now), pipelines }
+            }
+        }
+    }
+}
+
 /// One replica's metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -75,7 +132,11 @@ pub struct Metrics {
     stalls: Counter<u64>,
     statuses_failed: Counter<u64>,
     injections: Counter<u64>,
+    validations: Counter<u64>,
     settle: Histogram<f64>,
+    breaks: Counter<u64>,
+    heals: Counter<u64>,
+    heal_time: Histogram<f64>,
 }
 
 impl Metrics {
@@ -130,10 +191,21 @@ impl Metrics {
                 "leasehold_injections",
                 "Pods that the webhook was asked about, by what came of it.",
             ),
+            validations: counter(
+                "leasehold_validations",
+                "Classes and pipelines that the webhook was asked about, by what came of it.",
+            ),
             settle: meter
                 .f64_histogram("leasehold_settle_duration_seconds")
                 .with_description("Time that a turn's planning and granting took.")
                 .with_boundaries(SETTLE_SECONDS.to_vec())
+                .build(),
+            breaks: counter("leasehold_pipeline_breaks", "Pipelines that became Broken."),
+            heals: counter("leasehold_pipeline_heals", "Broken pipelines that became Ready."),
+            heal_time: meter
+                .f64_histogram("leasehold_pipeline_heal_duration_seconds")
+                .with_description("Time from Broken to Ready.")
+                .with_boundaries(HEAL_SECONDS.to_vec())
                 .build(),
             registry,
             figures,
@@ -147,6 +219,11 @@ impl Metrics {
     /// Shows from now on when the certificate that is served ends.
     pub(crate) fn show_certificate(&self, certificates: Certificates) {
         figures::certificate(&self.provider.meter("leasehold"), certificates);
+    }
+
+    /// Shows from now on what classes are asked for, while this replica may know it.
+    pub(crate) fn show_demands(&self, view: &Arc<View>) {
+        pipelines::demands(&self.provider.meter("leasehold"), view);
     }
 
     /// A series that is absent until something happens cannot be alerted on.
@@ -163,6 +240,9 @@ impl Metrics {
         for kind in Injection::ALL {
             self.injections.add(0, &label("result", kind.text()));
         }
+        for kind in Validation::ALL {
+            self.validations.add(0, &label("result", kind.text()));
+        }
         for kind in ["welcome", "refusal", "grant"] {
             self.sent.add(0, &label("kind", kind));
         }
@@ -175,6 +255,8 @@ impl Metrics {
             &self.losses,
             &self.stalls,
             &self.statuses_failed,
+            &self.breaks,
+            &self.heals,
         ] {
             counter.add(0, &[]);
         }
@@ -216,15 +298,21 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn count_notice(&self, notice: &Notice) {
+    pub(crate) fn count_notice(&self, notice: &Notice, now: Moment) {
         match notice {
-            Notice::Elected(_) => self.elections.add(1, &[]),
-            Notice::Deposed(_) => self.depositions.add(1, &[]),
+            Notice::Elected(_) => {
+                self.elections.add(1, &[]);
+                self.hear(notice, now);
+            }
+            Notice::Deposed(_) => {
+                self.depositions.add(1, &[]);
+                self.hear(notice, now);
+            }
+            Notice::Pipeline { .. } => self.hear(notice, now),
             Notice::Lost(_) => self.losses.add(1, &[]),
             Notice::PoolGranted { .. } => self.grants.add(1, &label("kind", "pool")),
             Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
             Notice::StreamRevoked { .. } => self.revokes.add(1, &[]),
-            Notice::Pipeline { .. } | Notice::Binding { .. } | Notice::Endpoints { .. } => {}
             Notice::StreamFreed { how, .. } => {
                 self.freed.add(1, &label("how", crate::driver::freed(*how)));
             }
@@ -233,7 +321,22 @@ impl Metrics {
             | Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::DrainStarted(_)
-            | Notice::Gone(_) => {}
+            | Notice::Gone(_)
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. } => {}
+        }
+    }
+
+    /// Keeps the states of pipelines, and counts what becomes of them.
+    fn hear(&self, notice: &Notice, now: Moment) {
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        match figures.tally.hear(notice, now) {
+            Some(Turn::Broken) => self.breaks.add(1, &[]),
+            Some(Turn::Healed(after)) => {
+                self.heals.add(1, &[]);
+                self.heal_time.record(after.as_secs_f64(), &[]);
+            }
+            None => {}
         }
     }
 
@@ -265,6 +368,10 @@ impl Metrics {
         self.injections.add(1, &label("result", what.text()));
     }
 
+    pub(crate) fn validated(&self, what: Validation) {
+        self.validations.add(1, &label("result", what.text()));
+    }
+
     pub(crate) fn set_agents(&self, missing: usize, outdated: usize) {
         self.set(|figures| {
             figures.agents_missing = missing;
@@ -288,8 +395,8 @@ impl Metrics {
         self.set(|figures| figures.problems = problems);
     }
 
-    pub(crate) fn set_clusters(&self, clusters: Vec<ClusterView>) {
-        self.set(|figures| figures.clusters = clusters);
+    pub(crate) fn set_fleet(&self, fleet: Fleet) {
+        self.set(|figures| figures.fleet = fleet);
     }
 
     /// Whether somebody is sent the figures without asking for them.
@@ -356,8 +463,11 @@ mod tests {
             "leasehold_session_stalls_total",
             "leasehold_status_write_failures_total",
             "leasehold_injections_total",
+            "leasehold_validations_total",
             "leasehold_agents_missing",
             "leasehold_agents_outdated",
+            "leasehold_pipeline_breaks_total",
+            "leasehold_pipeline_heals_total",
         ] {
             assert!(text.contains(&format!("# HELP {name} ")), "{name} in\n{text}");
             assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");

@@ -2,6 +2,7 @@
 //! from. Every platform starts and hands back the same channels; nothing else knows which it is.
 
 pub mod file;
+pub(crate) mod freshness;
 mod herald;
 pub mod kube;
 pub(crate) mod watcher;
@@ -15,6 +16,7 @@ use leasehold_types::{ClusterName, Epoch, PipelineName, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+pub use self::freshness::Freshness;
 use crate::driver::Handle;
 use crate::spec::Problem;
 
@@ -38,6 +40,8 @@ pub struct Platform {
     pub commands: mpsc::Sender<Command>,
     /// What is wrong with the manifests at present, in the order of files and lines.
     pub problems: watch::Receiver<Arc<Vec<Problem>>>,
+    /// How current the desired state is.
+    pub freshness: watch::Receiver<Freshness>,
     /// Who may say and ask what.
     pub access: Access,
     /// Takes the way to the driver, for a platform that shows the world what the core knows.

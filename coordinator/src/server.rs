@@ -32,6 +32,7 @@ use self::peer::Peer;
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::driver::{Handle, SessionPort};
+use crate::scaler::Scaler;
 use crate::tls::Certificates;
 
 /// Connections beyond the sessions': people, probes, and agents that are about to be refused.
@@ -86,6 +87,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let scaler = Scaler::service(Arc::clone(&port.handle.view));
     let admin = Forward::new(admin, port.handle, gate, port.reach);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
@@ -103,6 +105,7 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
         .add_service(sessions)
         .add_service(admin)
         .add_service(peer)
+        .add_service(scaler)
         .add_service(health)
         .add_service(reflection.build_v1()?)
         .add_service(reflection_alpha.build_v1alpha()?);
@@ -119,7 +122,8 @@ pub(crate) async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> any
 async fn set_health(reporter: &HealthReporter, status: ServingStatus) {
     use leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME as ADMIN;
     use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME as SESSIONS;
-    for service in ["", ADMIN, SESSIONS] {
+    use leasehold_proto::externalscaler::external_scaler_server::SERVICE_NAME as SCALER;
+    for service in ["", ADMIN, SESSIONS, SCALER] {
         reporter.set_service_status(service, status).await;
     }
 }

@@ -28,6 +28,12 @@ pub mod admin {
     }
 }
 
+/// KEDA and its external scalers, by KEDA's own names.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, unreachable_pub)]
+pub mod externalscaler {
+    include!("gen/externalscaler.rs");
+}
+
 pub mod map;
 
 /// The descriptors of all protos, for server reflection: an encoded `FileDescriptorSet`.

@@ -3,6 +3,7 @@
 
 pub mod demo;
 pub mod http;
+pub mod keda;
 pub mod kube;
 pub mod process;
 pub mod sim;

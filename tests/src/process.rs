@@ -202,11 +202,26 @@ pub struct Replica {
 
 impl Replica {
     fn start(folder: &Path, name: &str) -> Self {
-        let (grpc, http) = (free_address(), free_address());
+        Self::start_at(folder, name, [free_address(), free_address()], &[])
+    }
+
+    /// Starts one at these addresses, for gRPC and HTTP, on `folder`'s manifests and state, with
+    /// more flags.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    #[must_use]
+    pub fn start_at(
+        folder: &Path,
+        name: &str,
+        [grpc, http]: [SocketAddr; 2],
+        flags: &[&str],
+    ) -> Self {
         let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
         command.arg("run").arg("--manifests").arg(folder.join("manifests"));
         command.arg("--state-dir").arg(folder.join("state"));
         command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+        command.args(flags);
         let process = Process::start(&mut command, &folder.join(format!("{name}.log")));
         Self { process, grpc, http }
     }

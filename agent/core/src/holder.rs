@@ -7,17 +7,20 @@ mod link;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms};
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, JobId, Moment, StartId, StreamKey, Token, WorkerName,
+    ClusterName, Epoch, Incarnation, JobId, Load, Moment, Share, ShareKey, StartId, StreamKey,
+    Token, WorkerName,
 };
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Memory, Record};
-use crate::lease::{Lease, PoolView, StreamLease};
+use crate::lease::{BindingLease, Lease, PoolView, StreamLease};
 use link::Link;
 
 /// Who the holder is.
@@ -33,6 +36,11 @@ pub struct Config {
     pub generation: u64,
     /// Whether it can stop its worker when a lease ends.
     pub stops_worker: bool,
+    /// Where its worker is reached by those before it in a pipeline.
+    pub address: Option<WorkerAddress>,
+    /// Whether its worker learns of its bindings and is asked for them: where it does not, what is
+    /// asked back is given back at once.
+    pub shows_bindings: bool,
     /// How long a drain may take; the coordinator's word where none is given.
     pub drain_deadline: Option<Duration>,
     /// Whether it goes on after a drain's deadline until its worker holds nothing: for an agent
@@ -95,6 +103,16 @@ struct Held {
     revoked: Option<Moment>,
     /// The worker has seen it, so only the worker can let it go.
     shown: bool,
+    /// Where it is a share of a pipeline.
+    binding: Option<Binding>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Binding {
+    key: ShareKey,
+    /// What came with it: its load, which lasts as long as its token, and the way on, which does
+    /// not and is in no journal.
+    share: Option<Arc<Share>>,
 }
 
 /// What a worker tells that asks for no single job.
@@ -117,15 +135,14 @@ impl<J: Journal> Holder<J> {
     /// dials at once.
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
-        let held = |remembered: &crate::journal::RememberedStream| Held {
-            token: remembered.token,
-            pinned: remembered.pinned,
-            lapses: remembered.lapses,
-            revoked: None,
-            shown: true,
+        let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
+            let share = remembered.load.map(|load| Arc::new(Share { load, next: Vec::new() }));
+            let mut held = Held::new(stream, remembered.token, remembered.pinned, share);
+            held.lapses = remembered.lapses;
+            held.shown = held.is_for_worker(&config);
+            (stream.clone(), held)
         };
-        let streams: BTreeMap<_, _> =
-            memory.streams.iter().map(|(stream, it)| (stream.clone(), held(it))).collect();
+        let streams: BTreeMap<_, _> = memory.streams.iter().map(held).collect();
         let tokens = streams.values().map(|it| it.token).chain(memory.pool.map(|it| it.0));
         let drain = match memory.draining {
             true => Drain::Draining { since: now, overdue: false },
@@ -182,7 +199,7 @@ impl<J: Journal> Holder<J> {
         self.expire(now);
         let size = self.size_to_show(now);
         for held in self.streams.values_mut() {
-            held.shown = true;
+            held.shown |= held.is_for_worker(&self.config);
         }
         let lease = self.peek(now);
         Lease { pool: PoolView { size, ..lease.pool }, ..lease }
@@ -191,12 +208,25 @@ impl<J: Journal> Holder<J> {
     /// The same for other eyes than the worker's: marks nothing, ends nothing.
     #[must_use]
     pub fn peek(&self, now: Moment) -> Lease {
-        let streams = self.streams.iter().map(|(stream, held)| StreamLease {
-            stream: stream.clone(),
-            token: held.token,
-            until: held.until(self.renewed_until),
-            revoked: held.revoked,
-        });
+        let (mut streams, mut bindings) = (Vec::new(), Vec::new());
+        for (stream, held) in &self.streams {
+            let (token, revoked) = (held.token, held.revoked);
+            let until = held.until(self.renewed_until);
+            match &held.binding {
+                None => {
+                    let stream = stream.clone();
+                    streams.push(StreamLease { stream, token, until, revoked });
+                }
+                Some(Binding { key, share }) => {
+                    let (load, next) = match share {
+                        Some(share) => (share.load, share.next.clone()),
+                        None => (Load::ZERO, Vec::new()),
+                    };
+                    let key = key.clone();
+                    bindings.push(BindingLease { key, token, until, revoked, load, next });
+                }
+            }
+        }
         Lease {
             version: self.version,
             pool: PoolView {
@@ -205,7 +235,8 @@ impl<J: Journal> Holder<J> {
                 running: self.running(),
                 until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| self.renewed_until),
             },
-            streams: streams.collect(),
+            streams,
+            bindings,
             draining: self.draining(),
             connected: self.link.is_live(),
         }
@@ -343,6 +374,38 @@ impl<J: Journal> Holder<J> {
 }
 
 impl Held {
+    /// A lease that nobody has seen.
+    fn new(stream: &StreamKey, token: Token, pinned: bool, share: Option<Arc<Share>>) -> Self {
+        let binding = ShareKey::of(stream).map(|key| Binding { key, share });
+        Self { token, pinned, lapses: None, revoked: None, shown: false, binding }
+    }
+
+    /// Whether the worker is told of it.
+    fn is_for_worker(&self, config: &Config) -> bool {
+        self.binding.is_none() || config.shows_bindings
+    }
+
+    /// The load that came with it, where it is a share.
+    fn load(&self) -> Option<Load> {
+        self.binding.as_ref()?.share.as_ref().map(|share| share.load)
+    }
+
+    /// Takes the way on from `told`; whether it is another.
+    fn reroute(&mut self, told: Option<&Arc<Share>>) -> bool {
+        let Some((binding, told)) = self.binding.as_mut().zip(told) else { return false };
+        let (load, same) = match &binding.share {
+            None => (told.load, false),
+            // The load lasts as long as the token does, whatever is told.
+            Some(held) => (held.load, held.next == told.next),
+        };
+        if !same {
+            let whole = load == told.load;
+            let next = || Arc::new(Share { load, next: told.next.clone() });
+            binding.share = Some(if whole { told.clone() } else { next() });
+        }
+        !same
+    }
+
     /// When the lease ends, if it does by time.
     fn until(&self, renewed_until: Moment) -> Option<Moment> {
         (!self.pinned).then(|| self.lapses.unwrap_or(renewed_until))

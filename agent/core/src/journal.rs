@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{Epoch, Incarnation, JobId, Moment, StartId, StreamKey, Token};
+use leasehold_types::{Epoch, Incarnation, JobId, Load, Moment, StartId, StreamKey, Token};
 use serde::{Deserialize, Serialize};
 
 /// Where records go. One that was written outlives the process.
@@ -56,6 +56,9 @@ pub enum Record {
         token: Token,
         /// It does not end with its time.
         pinned: bool,
+        /// The load that came with it, where it is a share of a pipeline.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "milli")]
+        load: Option<Load>,
     },
     /// A stream lease that is held no more.
     StreamEnded {
@@ -156,6 +159,8 @@ pub struct RememberedStream {
     pub pinned: bool,
     /// Its own end, where renewals no longer cover it.
     pub lapses: Option<Moment>,
+    /// The load that came with it, where it is a share of a pipeline.
+    pub load: Option<Load>,
 }
 
 impl Memory {
@@ -174,8 +179,9 @@ impl Memory {
             }
             Record::Epoch { epoch } => self.epoch = Some(*epoch),
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
-            Record::Stream { stream, token, pinned } => {
-                let lease = RememberedStream { token: *token, pinned: *pinned, lapses: None };
+            Record::Stream { stream, token, pinned, load } => {
+                let (token, pinned, load) = (*token, *pinned, *load);
+                let lease = RememberedStream { token, pinned, lapses: None, load };
                 self.streams.insert(stream.clone(), lease);
             }
             Record::StreamEnded { stream, token } => {
@@ -233,9 +239,9 @@ impl Memory {
         );
         all.extend(self.pool.map(|(token, size, floor)| Record::Pool { token, size, floor }));
         for (stream, held) in &self.streams {
-            let (token, pinned) = (held.token, held.pinned);
-            all.push(Record::Stream { stream: stream.clone(), token, pinned });
-            all.extend(held.lapses.map(|until| Record::Lapsing { stream: stream.clone(), until }));
+            let RememberedStream { token, pinned, lapses, load } = *held;
+            all.push(Record::Stream { stream: stream.clone(), token, pinned, load });
+            all.extend(lapses.map(|until| Record::Lapsing { stream: stream.clone(), until }));
         }
         all.push(Record::Renewed { until: self.renewed_until });
         all.extend(self.jobs.iter().map(|job| Record::JobBegan { job: job.clone() }));
@@ -245,5 +251,23 @@ impl Memory {
         all.extend(self.draining.then_some(Record::Draining));
         all.extend(self.drain_ordered.then_some(Record::DrainOrdered));
         all
+    }
+}
+
+/// A load as a journal has it: in thousandths of a document per second.
+mod milli {
+    use leasehold_types::Load;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    #[expect(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<S: Serializer>(load: &Option<Load>, to: S) -> Result<S::Ok, S::Error> {
+        load.map(Load::milli).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Load>, D::Error> {
+        let milli = Option::<u64>::deserialize(from)?;
+        milli.map(Load::from_milli).transpose().map_err(de::Error::custom)
     }
 }

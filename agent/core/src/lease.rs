@@ -1,6 +1,7 @@
 //! What a worker sees of its leases, and why it is refused something.
 
-use leasehold_types::{Moment, StreamKey, Token};
+use leasehold_types::share::Route;
+use leasehold_types::{Load, Moment, ShareKey, StreamKey, Token};
 
 /// All that a worker may do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +12,9 @@ pub struct Lease {
     pub pool: PoolView,
     /// The streams that it owns or is asked to give back, by name.
     pub streams: Vec<StreamLease>,
-    /// No new job starts, and every stream is to be given back.
+    /// The shares of pipelines that it serves or is asked to give back, by name.
+    pub bindings: Vec<BindingLease>,
+    /// No new job starts, and every stream and binding is to be given back.
     pub draining: bool,
     /// Whether the agent is connected to a leader.
     pub connected: bool,
@@ -41,6 +44,23 @@ pub struct StreamLease {
     pub until: Option<Moment>,
     /// Asked back: the worker should have let go by then.
     pub revoked: Option<Moment>,
+}
+
+/// The lease of a pipeline's share as the worker sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindingLease {
+    /// The share.
+    pub key: ShareKey,
+    /// The fencing token that goes with everything written for it.
+    pub token: Token,
+    /// When it ends unless it is renewed; none for a pinned one.
+    pub until: Option<Moment>,
+    /// Asked back: the worker should have let go by then.
+    pub revoked: Option<Moment>,
+    /// The load that is the worker's.
+    pub load: Load,
+    /// Where documents go from here, by node.
+    pub next: Vec<Route>,
 }
 
 /// Why a worker's request is refused.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_agent_core::{Config, Effect, Holder, Journal, JournalError, Memory, Record, Target};
@@ -14,8 +15,9 @@ use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, RefusalReason, Report,
     StreamGrant, StreamState, Terms, Welcome,
 };
+use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce, SetName,
+    ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce, SetName, Share,
     StartId, StreamKey, StreamName, Token, WorkerName,
 };
 
@@ -75,8 +77,16 @@ struct Scenario {
     journal: Kept,
     link: LinkNumber,
     incarnation: Incarnation,
-    stays: bool,
+    who: Who,
     now: Moment,
+}
+
+/// What one agent is told otherwise than another.
+#[derive(Clone, Debug, Default)]
+struct Who {
+    stays: bool,
+    hides_bindings: bool,
+    address: Option<String>,
 }
 
 type Words<'a> = BTreeMap<&'a str, &'a str>;
@@ -85,10 +95,11 @@ impl Scenario {
     fn new() -> Self {
         let (journal, now) = (Kept::default(), Moment(1_000_000_000_000));
         let incarnation = Incarnation(1);
-        let config = config(incarnation, false);
+        let who = Who::default();
+        let config = config(incarnation, &who);
         let holder = Holder::new(config, Memory::default(), journal.clone(), now);
         let link = LinkNumber(0);
-        let mut scenario = Self { holder, journal, link, incarnation, stays: false, now };
+        let mut scenario = Self { holder, journal, link, incarnation, who, now };
         // The first dial.
         scenario.show(&mut String::new());
         scenario
@@ -131,9 +142,13 @@ impl Scenario {
             "grant" => self.take(grant(plain, pairs)),
             "drain" => self.holder.drain(now),
             "full" => *self.journal.full.borrow_mut() = plain[0] == "yes",
-            "stay" => {
-                // An agent that stays, from its start on.
-                self.stays = true;
+            "as" => {
+                // Another agent, from its start on.
+                self.who = Who {
+                    stays: plain.contains(&"stays"),
+                    hides_bindings: plain.contains(&"hides-bindings"),
+                    address: pairs.get("address").map(|it| (*it).to_owned()),
+                };
                 self.restart(&["lost"]);
             }
             "restart" => self.restart(plain),
@@ -156,7 +171,7 @@ impl Scenario {
         }
         self.incarnation = self.incarnation.next();
         let memory = self.journal.memory.borrow().clone();
-        let config = config(self.incarnation, self.stays);
+        let config = config(self.incarnation, &self.who);
         self.holder = Holder::new(config, memory, self.journal.clone(), self.now);
     }
 
@@ -172,6 +187,11 @@ impl Scenario {
             let sign = if held.revoked.is_some() { '-' } else { '+' };
             let (name, ends) = (held.stream.stream, left(held.until));
             let _ = write!(out, "; {sign}{name}:{} {ends}", held.token);
+        }
+        for held in lease.bindings {
+            let sign = if held.revoked.is_some() { '-' } else { '+' };
+            let (ends, next) = (left(held.until), shown_routes(&held.next));
+            let _ = write!(out, "; {sign}{}:{}*{}{next} {ends}", held.key, held.token, held.load);
         }
         let _ = writeln!(out, "{}", if lease.draining { "; draining" } else { "" });
     }
@@ -190,7 +210,8 @@ impl Scenario {
                 Effect::Hangup(link) => format!("hang up {link}"),
                 Effect::Send(_, AgentMessage::Hello(hello)) => {
                     let seen = hello.epoch_seen.map_or(0, |epoch| epoch.0);
-                    format!("hello inc={} link={} seen={seen}", hello.incarnation, hello.link)
+                    let at = hello.address.map(|at| format!(" at={at}")).unwrap_or_default();
+                    format!("hello inc={} link={} seen={seen}{at}", hello.incarnation, hello.link)
                 }
                 Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
                 Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
@@ -216,8 +237,19 @@ fn shown_report(report: &Report) -> String {
     }
     for held in &report.streams {
         let _ = write!(line, " {}:{}", held.stream.stream, held.token);
+        line += &held.load.map(|load| format!("*{load}")).unwrap_or_default();
     }
     line
+}
+
+/// As [`share`] reads them.
+fn shown_routes(next: &[Route]) -> String {
+    let endpoint = |it: &Endpoint| format!("{}{}", if it.draining { "~" } else { "" }, it.worker);
+    let route = |route: &Route| {
+        let endpoints: Vec<_> = route.endpoints.iter().map(endpoint).collect();
+        format!(">{}:{}", route.node, endpoints.join(","))
+    };
+    next.iter().map(route).collect()
 }
 
 fn shown_beat(beat: &Beat) -> String {
@@ -243,15 +275,17 @@ fn shown_jobs(jobs: Jobs) -> String {
     }
 }
 
-fn config(incarnation: Incarnation, stays: bool) -> Config {
+fn config(incarnation: Incarnation, who: &Who) -> Config {
     Config {
         cluster: ClusterName::new("c").expect("a cluster"),
         worker: WorkerName::new("w").expect("a worker"),
         incarnation,
         generation: 0,
         stops_worker: true,
+        address: who.address.as_deref().map(|it| it.parse().expect("an address")),
+        shows_bindings: !who.hides_bindings,
         drain_deadline: Some(Duration::from_secs(60)),
-        stays,
+        stays: who.stays,
     }
 }
 
@@ -283,7 +317,8 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
 }
 
 /// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
-/// [pool=TOKEN:SIZE]`; `!` asks a stream back and renews it no more.
+/// [pool=TOKEN:SIZE]`; `!` asks a stream back and renews it no more. A stream `PIPELINE/NODE/INDEX`
+/// is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let pool = pairs.get("pool").map(|pool| {
         let (at, size) = pool.split_once(':').expect("TOKEN:SIZE");
@@ -297,7 +332,11 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
             _ => return None,
         };
         let (name, at) = word[1..].split_once(':').expect("STREAM:TOKEN");
-        Some(StreamGrant { stream: stream(name), token: token(at), state, share: None })
+        let (at, share) = match at.split_once('*') {
+            Some((at, text)) => (at, Some(share(text))),
+            None => (at, None),
+        };
+        Some(StreamGrant { stream: stream(name), token: token(at), state, share })
     });
     CoordinatorMessage::Grant(Grant {
         epoch: Epoch(plain[0].parse().expect("an epoch")),
@@ -310,6 +349,23 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
         drain: plain.contains(&"drain"),
         fresh: plain.contains(&"fresh"),
     })
+}
+
+/// `LOAD[>NODE:WORKER,~WORKER]...`; `~` marks one that drains.
+fn share(text: &str) -> Arc<Share> {
+    let mut parts = text.split('>');
+    let load = parts.next().and_then(|load| load.parse().ok()).expect("a load");
+    let endpoint = |text: &str| {
+        let worker = WorkerName::new(text.trim_start_matches('~')).expect("a worker");
+        Endpoint { worker, address: None, load, draining: text.starts_with('~') }
+    };
+    let route = |text: &str| {
+        let (node, endpoints) = text.split_once(':').expect("NODE:WORKERS");
+        let endpoints = endpoints.split(',').filter(|it| !it.is_empty()).map(endpoint).collect();
+        Route { node: node.parse().expect("a node"), endpoints }
+    };
+    let next = parts.map(route).collect();
+    Arc::new(Share { load, next })
 }
 
 fn job(text: &str) -> JobId {
@@ -326,5 +382,6 @@ fn token(text: &str) -> Token {
 
 fn stream(name: &str) -> StreamKey {
     let stream = StreamName::new(name).expect("a stream");
-    StreamKey { set: SetName::new("s").expect("a set"), stream }
+    let set = if name.contains('/') { "class:c" } else { "s" };
+    StreamKey { set: SetName::new(set).expect("a set"), stream }
 }

@@ -25,8 +25,9 @@ const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics"
 
 const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, PUT /v1/jobs/{id}, \
                      DELETE /v1/jobs/{id}, PUT /v1/count, \
-                     DELETE /v1/streams/{set}/{stream}?token=T, POST /v1/drain, GET /livez, \
-                     GET /readyz, GET /healthz, GET /metrics";
+                     DELETE /v1/streams/{set}/{stream}?token=T, \
+                     DELETE /v1/bindings/{pipeline}/{node}/{index}?token=T, POST /v1/drain, \
+                     GET /livez, GET /readyz, GET /healthz, GET /metrics";
 
 /// The routes.
 pub(super) fn router(api: WorkerApi) -> Router {
@@ -37,6 +38,7 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .route("/v1/jobs/{id}", put(begin).delete(end))
         .route("/v1/count", put(count))
         .route("/v1/streams/{set}/{stream}", delete(release))
+        .route("/v1/bindings/{pipeline}/{node}/{index}", delete(release_binding))
         .route("/v1/drain", post(drain))
         .merge(health_routes())
         .fallback(unknown_path)
@@ -206,6 +208,16 @@ async fn release(
     Ok(json_response(StatusCode::OK, &json!({})))
 }
 
+async fn release_binding(
+    State(api): State<WorkerApi>,
+    path: Result<Path<(String, String, u32)>, PathRejection>,
+    query: Result<Query<ReleaseQuery>, QueryRejection>,
+) -> Answered {
+    let (Path((pipeline, node, index)), Query(query)) = (path?, query?);
+    api.release_binding(&pipeline, &node, index, &query.token).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
 async fn drain(
     State(api): State<WorkerApi>,
     query: Result<Query<DrainQuery>, QueryRejection>,
@@ -238,6 +250,7 @@ async fn metrics(State(api): State<WorkerApi>) -> Response {
         metrics.pool_size.store(lease.pool.size, Relaxed);
         metrics.running.store(lease.pool.running, Relaxed);
         metrics.streams.store(lease.streams.len() as u64, Relaxed);
+        metrics.bindings.store(lease.bindings.len() as u64, Relaxed);
         metrics.draining.store(lease.draining, Relaxed);
     }
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];

@@ -51,6 +51,13 @@ impl Adapter {
             Self::File(_) | Self::Travis(_) | Self::Http(_) | Self::Command(_) => false,
         }
     }
+
+    /// Whether the worker learns of its bindings, by asking: with every other adapter nobody could
+    /// let one go that is asked back.
+    #[must_use]
+    pub fn shows_bindings(&self) -> bool {
+        matches!(self, Self::Api)
+    }
 }
 
 /// The first option that was given.

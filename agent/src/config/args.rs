@@ -1,6 +1,7 @@
 //! The command line as clap reads it; nothing here is checked against anything else yet.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ Examples:
   # One process for each stream, with its name and token in the environment
   leasehold-agent run --coordinator a:7400 --cluster feeds --worker w1 --state-dir ./w1 \\
       --adapter process -- ./feed --topic {stream}
+
+  # A worker that serves pipelines, and where those before it send documents
+  leasehold-agent run --coordinator a:7400 --cluster blue --worker w1 --state-dir ./w1 \\
+      --worker-address 10.0.0.7:8080
 
   # What the worker may do now; one job
   curl 127.0.0.1:7411/v1/lease
@@ -106,6 +111,12 @@ pub(super) struct RunArgs {
     #[arg(long, env = "LEASEHOLD_GENERATION", value_name = "N", default_value = "0")]
     #[arg(value_parser = generation)]
     pub(super) generation: u64,
+    /// Where the worker is reached by those before it in a pipeline; on Kubernetes the pod's IP
+    #[arg(long, env = "LEASEHOLD_WORKER_ADDRESS", value_name = "HOST[:PORT]")]
+    pub(super) worker_address: Option<String>,
+    /// The port that goes with it, where it names none
+    #[arg(long, env = "LEASEHOLD_WORKER_PORT", value_name = "PORT", requires = "worker_address")]
+    pub(super) worker_port: Option<NonZeroU16>,
     /// Where the journal is kept that lets a restarted agent claim what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,

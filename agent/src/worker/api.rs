@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use leasehold_agent_core::{Lease, Refused};
 use leasehold_proto::map::{self, Invalid};
-use leasehold_types::{JobId, Moment, WorkerKey};
+use leasehold_types::{JobId, Moment, ShareKey, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -139,9 +139,7 @@ impl WorkerApi {
 
     /// The worker has let the stream go.
     pub(crate) async fn release(&self, set: &str, stream: &str, token: &str) -> Result<(), Denial> {
-        let stream = map::stream_key(set, stream)?;
-        let token = map::token(token)?;
-        Ok(self.door.ask(|reply| Command::Release { stream, token, reply }).await??)
+        self.give_back(map::stream_key(set, stream)?, map::token(token)?).await
     }
 
     /// The worker has let a share of a pipeline go.
@@ -155,6 +153,14 @@ impl WorkerApi {
         let share = map::share_key(pipeline, node, index)?;
         let token = map::token(token)?;
         let stream = share.stream(&self.who.cluster);
+        if ShareKey::of(&stream).as_ref() != Some(&share) {
+            // A pipeline of another namespace is none of this worker's.
+            return Err(Refused::NotHeld { held: None }.into());
+        }
+        self.give_back(stream, token).await
+    }
+
+    async fn give_back(&self, stream: StreamKey, token: Token) -> Result<(), Denial> {
         Ok(self.door.ask(|reply| Command::Release { stream, token, reply }).await??)
     }
 

@@ -3,6 +3,9 @@
 //! Invariant: no time in it is longer than what is left of the lease when counted from the moment
 //! at which the worker asked.
 
+mod binding;
+
+use binding::BindingView;
 use leasehold_agent_core::Lease;
 use leasehold_proto::worker::v1 as wire;
 use leasehold_types::{Moment, WorkerKey};
@@ -14,6 +17,7 @@ pub(crate) struct LeaseView {
     version: u64,
     pool: PoolView,
     streams: Vec<StreamView>,
+    bindings: Vec<BindingView>,
     draining: bool,
     connected: bool,
     cluster: String,
@@ -48,6 +52,13 @@ enum StateView {
     Revoked,
 }
 
+impl StateView {
+    /// Of a lease that was asked back, or not.
+    fn of(revoked: Option<Moment>) -> Self {
+        if revoked.is_some() { Self::Revoked } else { Self::Held }
+    }
+}
+
 impl LeaseView {
     /// The lease with its times counted from `asked`, which is no earlier than the question: a
     /// worker that adds them to its own reading from before the question stops in time.
@@ -59,10 +70,7 @@ impl LeaseView {
             set: held.stream.set.to_string(),
             stream: held.stream.stream.to_string(),
             token: held.token.to_string(),
-            state: match held.revoked {
-                None => StateView::Held,
-                Some(_) => StateView::Revoked,
-            },
+            state: StateView::of(held.revoked),
             valid_for_ms: held.until.map(left),
             release_within_ms: held.revoked.map(left),
         });
@@ -75,6 +83,7 @@ impl LeaseView {
                 valid_for_ms: lease.pool.until.map(left),
             },
             streams: streams.collect(),
+            bindings: lease.bindings.iter().map(|held| BindingView::new(held, left)).collect(),
             draining: lease.draining,
             connected: lease.connected,
             cluster: who.cluster.to_string(),
@@ -98,22 +107,27 @@ impl From<LeaseView> for wire::Lease {
             connected: view.connected,
             cluster: view.cluster,
             worker: view.worker,
-            bindings: Vec::new(),
+            bindings: view.bindings.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<StateView> for wire::StreamLeaseState {
+    fn from(view: StateView) -> Self {
+        match view {
+            StateView::Held => Self::Held,
+            StateView::Revoked => Self::Revoked,
         }
     }
 }
 
 impl From<StreamView> for wire::StreamLease {
     fn from(view: StreamView) -> Self {
-        let state = match view.state {
-            StateView::Held => wire::StreamLeaseState::Held,
-            StateView::Revoked => wire::StreamLeaseState::Revoked,
-        };
         Self {
             set: view.set,
             stream: view.stream,
             token: view.token,
-            state: state.into(),
+            state: wire::StreamLeaseState::from(view.state).into(),
             valid_for_ms: view.valid_for_ms,
             release_within_ms: view.release_within_ms,
         }
@@ -122,8 +136,9 @@ impl From<StreamView> for wire::StreamLease {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_agent_core::{PoolView, StreamLease};
-    use leasehold_types::{Epoch, StreamKey, Token};
+    use leasehold_agent_core::{BindingLease, PoolView, StreamLease};
+    use leasehold_types::share::{Endpoint, Route};
+    use leasehold_types::{Epoch, ShareKey, StreamKey, Token};
 
     use super::*;
 
@@ -134,11 +149,32 @@ mod tests {
             set: "cars".parse().expect("a name"),
             stream: "cars:new".parse().expect("a name"),
         };
+        let key = ShareKey {
+            pipeline: "media/first".parse().expect("a name"),
+            node: "in".parse().expect("a name"),
+            index: 1,
+        };
+        let endpoint = |worker: &str, address: Option<&str>| Endpoint {
+            worker: worker.parse().expect("a name"),
+            address: address.map(|it| it.parse().expect("an address")),
+            load: "10".parse().expect("a load"),
+            draining: address.is_none(),
+        };
+        let endpoints = vec![endpoint("w2", Some("10.0.0.2:80")), endpoint("w3", None)];
         let ms = |ms: u64| Moment(ms * 1_000_000);
+        let binding = BindingLease {
+            key,
+            token,
+            until: Some(ms(9_000)),
+            revoked: None,
+            load: "2.5".parse().expect("a load"),
+            next: vec![Route { node: "out".parse().expect("a name"), endpoints }],
+        };
         let lease = Lease {
             version: 3,
             pool: PoolView { size: 2, token: Some(token), running: 1, until: Some(ms(9_000)) },
             streams: vec![StreamLease { stream, token, until: None, revoked: Some(ms(1_500)) }],
+            bindings: vec![binding],
             draining: false,
             connected: true,
         };
@@ -154,6 +190,11 @@ mod tests {
                 .to_owned()
                 + r#""streams":[{"set":"cars","stream":"cars:new","token":"8.17","#
                 + r#""state":"revoked","release_within_ms":499}],"#
+                + r#""bindings":[{"pipeline":"media/first","node":"in","index":1,"token":"8.17","#
+                + r#""state":"held","valid_for_ms":7999,"documents_per_second":2.5,"next":["#
+                + r#"{"node":"out","endpoints":[{"worker":"w2","address":"10.0.0.2:80","#
+                + r#""documents_per_second":10,"draining":false},{"worker":"w3","address":"","#
+                + r#""documents_per_second":10,"draining":true}]}]}],"#
                 + r#""draining":false,"connected":true,"cluster":"ci","worker":"w1"}"#
         );
     }

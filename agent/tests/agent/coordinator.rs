@@ -16,7 +16,8 @@ use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, StreamGrant,
     StreamState, Terms, Welcome,
 };
-use leasehold_types::{Epoch, GrantNumber, Nonce, StreamKey, Token};
+use leasehold_types::share::{Endpoint, Route};
+use leasehold_types::{Epoch, GrantNumber, Nonce, Share, StreamKey, Token};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
@@ -38,6 +39,8 @@ pub const TERMS: Terms = Terms {
 struct Wanted {
     pool: Option<PoolGrant>,
     streams: BTreeMap<StreamKey, (Token, StreamState)>,
+    /// What goes with streams that are shares of pipelines.
+    shares: BTreeMap<StreamKey, Arc<Share>>,
     drain: bool,
     refusal: Option<Refusal>,
     seq: u64,
@@ -106,6 +109,24 @@ impl Coordinator {
             wanted.streams.insert(key(set, stream), (token, StreamState::Held { pinned }));
         });
         Token { epoch: self.epoch, seq: self.wanted.borrow().seq }
+    }
+
+    /// A share `PIPELINE/NODE/INDEX` of this load under a new token, or the way on of one that is
+    /// held; its token.
+    pub fn share(&self, share: &str, load: &str, next: &[Route]) -> Token {
+        let stream = key("class:ci", share);
+        let told = Arc::new(Share { load: load.parse().unwrap(), next: next.to_vec() });
+        self.wanted.send_modify(|wanted| {
+            let old = wanted.shares.insert(stream.clone(), told.clone());
+            if old.is_none_or(|old| old.load != told.load || !wanted.streams.contains_key(&stream))
+            {
+                wanted.seq += 1;
+                let token = Token { epoch: self.epoch, seq: wanted.seq };
+                let state = StreamState::Held { pinned: false };
+                wanted.streams.insert(stream.clone(), (token, state));
+            }
+        });
+        self.wanted.borrow().streams[&stream].0
     }
 
     /// Asks a stream back.
@@ -182,6 +203,17 @@ fn key(set: &str, stream: &str) -> StreamKey {
     StreamKey { set: set.parse().unwrap(), stream: stream.parse().unwrap() }
 }
 
+/// The way on to a node, by workers, where they are reached and the load of each.
+pub fn route(node: &str, endpoints: &[(&str, &str, &str)]) -> Route {
+    let endpoint = |(worker, address, load): &(&str, &str, &str)| Endpoint {
+        worker: worker.parse().unwrap(),
+        address: Some(address.parse().unwrap()),
+        load: load.parse().unwrap(),
+        draining: false,
+    };
+    Route { node: node.parse().unwrap(), endpoints: endpoints.iter().map(endpoint).collect() }
+}
+
 /// One agent's session.
 struct Session {
     coordinator: Coordinator,
@@ -205,10 +237,10 @@ impl Session {
         let number = self.next_number();
         let streams = wanted.streams.into_iter();
         let streams = streams.map(|(stream, (token, state))| StreamGrant {
+            share: wanted.shares.get(&stream).cloned(),
             stream,
             token,
             state,
-            share: None,
         });
         let grant = Grant {
             epoch: self.coordinator.epoch,

@@ -8,6 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use leasehold_coordinator::config::is_host_and_port;
 use leasehold_injection::{Resources, Sidecar, inject};
 
+use crate::object::Cluster;
 use crate::output;
 use crate::{manifests, source};
 
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// A file with manifests, a folder of such files, or - for stdin; may be repeated
     #[arg(short, long, value_name = "FILE", required = true)]
     filename: Vec<String>,
-    /// The WorkerCluster of pods whose label leasehold.dev/cluster names none
+    /// The WorkerCluster or WorkerClass of pods whose label leasehold.dev/cluster names none
     #[arg(long, value_name = "NAME", value_parser = cluster)]
     cluster: Option<String>,
     /// The agent's image
@@ -97,10 +98,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = manifests::rewrite(&sources, &mut |place, pod, value| {
         pods += 1;
         let mut with = with.clone();
-        if let Some((name, deadline)) = &pod.cluster {
+        if let Some(Cluster { name, deadline, port }) = &pod.cluster {
             with.cluster = Some(name.clone());
             let deadline = deadline.as_deref().and_then(|text| span(text).ok());
             with.drain_deadline = deadline.or(with.drain_deadline);
+            if let Some(port) = port {
+                with.flags.entry("worker-port".to_owned()).or_insert_with(|| port.clone());
+            }
         }
         let done = inject(value, &with)?;
         warnings.extend(done.warnings.into_iter().map(|warning| format!("{place}: {warning}")));

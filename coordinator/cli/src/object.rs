@@ -13,8 +13,19 @@ pub(crate) struct Pod<'a> {
     pub(crate) node: &'a Node,
     /// Whose it is, as in `Deployment web`.
     pub(crate) of: String,
-    /// The object is a WorkerCluster: its name, and how long a drain may take.
-    pub(crate) cluster: Option<(String, Option<String>)>,
+    /// The object is a WorkerCluster or a WorkerClass: what it says itself of its pods.
+    pub(crate) cluster: Option<Cluster>,
+}
+
+/// What a WorkerCluster or a WorkerClass says of its pods.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// Its name.
+    pub(crate) name: String,
+    /// How long a drain may take.
+    pub(crate) deadline: Option<String>,
+    /// The port that its workers take documents at.
+    pub(crate) port: Option<String>,
 }
 
 /// An object that must have a template, and has none that makes sense.
@@ -87,10 +98,14 @@ fn walk<'a>(
     match (node.filter(|_| has_containers), known) {
         (Some(node), _) => {
             let steps = fields.iter().map(|field| Step::from(*field));
-            let cluster = (kind == "WorkerCluster").then_some(name).flatten().map(|name| {
-                let drain = below(object, "spec").and_then(|spec| look(spec, "drain"));
+            let is_cluster = ["WorkerCluster", "WorkerClass"].contains(&kind);
+            let cluster = name.filter(|_| is_cluster).map(|name| {
+                let spec = below(object, "spec");
+                let drain = spec.and_then(|spec| look(spec, "drain"));
                 let deadline = drain.and_then(|drain| text(look(drain, "deadline")));
-                (name.to_owned(), deadline.map(str::to_owned))
+                let port = spec.and_then(|spec| text(look(spec, "port")));
+                let [deadline, port] = [deadline, port].map(|it| it.map(str::to_owned));
+                Cluster { name: name.to_owned(), deadline, port }
             });
             let path = path.iter().cloned().chain(steps).collect();
             found.push(Pod { path, node, of, cluster });

@@ -150,6 +150,16 @@ fn warnings_go_to_stderr_and_name_the_pod() {
     assert!(stderr(&own).contains("600 s"), "{}", stderr(&own));
     let text = String::from_utf8_lossy(&own.stdout).into_owned();
     assert!(text.contains("leasehold.dev/cluster: builds"), "{text}");
+    // A WorkerClass also says where its workers are reached, unless somebody else does.
+    let file = testdata().join("worker-class.yaml").display().to_string();
+    let text = |args: &[&str]| String::from_utf8(output(args, b"")).expect("UTF-8");
+    let own = text(&["inject", "-f", &file]);
+    let names = own.matches("leasehold.dev/cluster: green").count();
+    let ports = own.matches("value: \"8080\"").count();
+    assert_eq!((names, ports), (1, 1), "{own}");
+    assert!(own.contains("leasehold.dev/cluster: blue"), "{own}");
+    let given = text(&["inject", "-f", &file, "--set", "worker-port=9000"]);
+    assert_eq!(given.matches("value: \"9000\"").count(), 2, "{given}");
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn manifests() -> BTreeMap<&'static str, Vec<(usize, &'static str)>> {
         ("traps.yaml", vec![(0, TEMPLATE)]),
         ("unicode.yaml", vec![(0, TEMPLATE)]),
         ("windows.yaml", vec![(0, TEMPLATE)]),
+        ("worker-class.yaml", vec![(0, TEMPLATE), (2, TEMPLATE)]),
         ("worker-cluster.yaml", vec![(0, TEMPLATE)]),
     ])
 }

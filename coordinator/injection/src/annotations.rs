@@ -37,7 +37,7 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
         resources: Resources::default(),
     };
     for (flag, value) in &config.flags {
-        check_flag("its WorkerCluster's spec.agent.flags.", flag, value)?;
+        check_flag("its cluster's or class's spec.agent.flags.", flag, value)?;
     }
     for (setting, quantity) in with.resources.all() {
         quantity_ok(setting, quantity)?;

@@ -1,5 +1,5 @@
-//! The agent's flags that a pod's annotations, a WorkerCluster or the command line may set, and
-//! what their values look like. The rest the injection decides itself.
+//! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command line
+//! may set, and what their values look like. The rest the injection decides itself.
 
 use leasehold_types::span;
 
@@ -27,6 +27,8 @@ pub enum Kind {
     AddressOrPort,
     /// A whole number, not below 0.
     Number,
+    /// A port.
+    Port,
     /// `true` or `false`.
     Switch,
     /// One of these.
@@ -77,6 +79,7 @@ pub const FLAGS: &[Flag] = &[
     flag("travis-auth-file", Kind::Text),
     flag("travis-interval", Kind::Span),
     flag("travis-url", Kind::Text),
+    flag("worker-port", Kind::Port),
 ];
 
 const IN_THE_WORKER: &str =
@@ -101,6 +104,7 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("tls-server-name", "the installation decides it"),
     ("token-file", "the injection decides it"),
     ("worker", "the pod's name decides it"),
+    ("worker-address", "the pod's IP decides it"),
 ];
 
 /// The longest value that is taken.
@@ -151,6 +155,8 @@ impl Kind {
             },
             Self::Number if value.parse::<u32>().is_ok() => Ok(()),
             Self::Number => Err("is no whole number".into()),
+            Self::Port if value.parse::<u16>().is_ok_and(|port| port > 0) => Ok(()),
+            Self::Port => Err("is no port: write a number from 1 to 65535".into()),
             Self::Switch if ["true", "false"].contains(&value) => Ok(()),
             Self::Switch => Err("is neither true nor false".into()),
             Self::OneOf(words) if words.contains(&value) => Ok(()),
@@ -228,6 +234,8 @@ mod tests {
             ("adapter", "process", "none of api"),
             ("process-grace", "1s", "without a sidecar"),
             ("http-size-max", "-1", "whole number"),
+            ("worker-port", "65536", "no port"),
+            ("worker-address", "10.0.0.7", "the pod's IP"),
             ("listen", ":7500", "IP:PORT"),
             ("drain-deadline", "5", "span of time"),
             ("drain-deadline", "200000000h", "span of time"),

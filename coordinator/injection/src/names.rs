@@ -2,7 +2,7 @@
 
 /// The pod's label that opts in, with the value `"true"`.
 pub const INJECT: &str = "leasehold.dev/inject";
-/// The pod's label that names its WorkerCluster.
+/// The pod's label that names its WorkerCluster or WorkerClass.
 pub const CLUSTER: &str = "leasehold.dev/cluster";
 /// The prefix of the annotations that configure the sidecar of one pod.
 pub const CONFIG: &str = "config.leasehold.dev/";

@@ -10,8 +10,8 @@ use crate::names::{CLUSTER, CONFIG, CONTAINER, STATUS};
 pub enum Refusal {
     /// Nothing says which cluster the worker belongs to.
     #[error(
-        "metadata.labels: {CLUSTER} is missing: set it to the name of the WorkerCluster whose \
-         worker this is"
+        "metadata.labels: {CLUSTER} is missing: set it to the name of the WorkerCluster or \
+         WorkerClass whose worker this is"
     )]
     NoCluster,
     /// The cluster's name is none.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::quantity;
 
-/// The settings of one sidecar: the installation's, refined by the WorkerCluster's. What the pod's
-/// own annotations say comes on top.
+/// The settings of one sidecar: the installation's, refined by the WorkerCluster's or WorkerClass's.
+/// What the pod's own annotations say comes on top.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sidecar {
     /// The agent's image.
@@ -19,7 +19,7 @@ pub struct Sidecar {
     pub audience: String,
     /// The ConfigMap with the certificate (`ca.crt`) that agents trust.
     pub authority: String,
-    /// The WorkerCluster of a pod whose label names none.
+    /// The WorkerCluster or WorkerClass of a pod whose label names none.
     pub cluster: Option<String>,
     /// The cluster's drain deadline, where it is known: for warnings.
     pub drain_deadline: Option<Duration>,

@@ -13,7 +13,7 @@ use crate::status::{Hook, Status};
 use crate::travis;
 use crate::volumes::{BIN_PATH, PROGRAM, worker_mount};
 
-/// The worker's variables for its namespace and, with that, its WorkerCluster.
+/// The worker's variables for its namespace and, with that, its WorkerCluster or WorkerClass.
 const NAMESPACE: &str = "LEASEHOLD_NAMESPACE";
 const CLUSTER: &str = "LEASEHOLD_CLUSTER";
 /// kubectl's own word for the container that matters.

@@ -68,6 +68,7 @@ fn a_bare_pod_gets_just_this() {
             "LEASEHOLD_COORDINATOR",
             "LEASEHOLD_CLUSTER",
             "LEASEHOLD_WORKER",
+            "LEASEHOLD_WORKER_ADDRESS",
             "LEASEHOLD_GENERATION",
             "LEASEHOLD_STATE_DIR",
             "LEASEHOLD_SIDECAR",
@@ -79,6 +80,8 @@ fn a_bare_pod_gets_just_this() {
         ])
     );
     assert_eq!(variable(&agent, "LEASEHOLD_CLUSTER")["value"], "$(POD_NAMESPACE)/builds");
+    let address = &variable(&agent, "LEASEHOLD_WORKER_ADDRESS")["valueFrom"]["fieldRef"];
+    assert_eq!(address, &json!({ "fieldPath": "status.podIP" }));
     agent["env"].take();
     assert_eq!(
         agent,

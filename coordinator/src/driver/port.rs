@@ -13,6 +13,7 @@ use crate::gate::Gate;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::platform::Access;
+use crate::scaler::View;
 use crate::spec::Problem;
 
 /// Something that happened to a session, on its way to the driver.
@@ -89,6 +90,8 @@ pub struct Handle {
     queries: mpsc::Sender<Query>,
     changes: broadcast::WeakSender<Change>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
+    /// What this replica knows without its core.
+    pub(crate) view: Arc<View>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -97,9 +100,10 @@ impl Handle {
         queries: mpsc::Sender<Query>,
         changes: broadcast::WeakSender<Change>,
         problems: watch::Receiver<Arc<Vec<Problem>>>,
+        view: Arc<View>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { queries, changes, problems, metrics }
+        Self { queries, changes, problems, view, metrics }
     }
 
     /// The answer of the driver's core to `question`; waits where many others ask.

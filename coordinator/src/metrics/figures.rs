@@ -8,6 +8,8 @@ use leasehold_types::Epoch;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
+use super::Fleet;
+use super::pipelines::Tally;
 use crate::tls::Certificates;
 
 /// The one metric whose series are more than clusters.
@@ -19,7 +21,8 @@ pub(super) struct Figures {
     pub(super) epoch: Option<Epoch>,
     pub(super) sessions: usize,
     pub(super) problems: usize,
-    pub(super) clusters: Vec<ClusterView>,
+    pub(super) fleet: Fleet,
+    pub(super) tally: Tally,
     pub(super) agents_missing: usize,
     pub(super) agents_outdated: usize,
 }
@@ -49,6 +52,7 @@ pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
         per_cluster(meter, figures, name, help, *read);
     }
     workers(meter, figures);
+    super::pipelines::register(meter, figures);
 }
 
 /// Registers the gauge of when the certificate that is served ends, by the newest one.
@@ -111,7 +115,7 @@ fn per_cluster(
     let _ = gauge
         .with_callback(move |observer| {
             let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            for cluster in &figures.clusters {
+            for cluster in &figures.fleet.clusters {
                 let label = KeyValue::new("cluster", cluster.name.to_string());
                 observer.observe(read(cluster), &[label]);
             }
@@ -127,7 +131,7 @@ fn workers(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
     let _ = gauge
         .with_callback(move |observer| {
             let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            for cluster in &figures.clusters {
+            for cluster in &figures.fleet.clusters {
                 let heard = cluster.connected + cluster.lost + cluster.unreported;
                 for (presence, workers) in [
                     ("connected", cluster.connected),

@@ -29,7 +29,8 @@ use self::campaign::Campaign;
 use self::good::Good;
 use self::manifests::Manifests;
 use self::terms::Terms;
-use super::{Access, COMMANDS_MAX, EVENTS_MAX, Platform};
+use super::herald::Herald;
+use super::{Access, COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
 
 /// How a replica runs on files.
 #[derive(Clone, Debug)]
@@ -66,12 +67,13 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (ready, is_ready) = oneshot::channel();
+    let (freshness_sender, freshness) = watch::channel(Freshness::default());
     let good = Good::new(settings.state_dir.clone());
-    let manifests = Manifests::new(manifests, good, event_sender.clone(), problem_sender, ready);
-    tokio::spawn(manifests.run());
+    let herald = Herald::new(event_sender.clone(), problem_sender, ready);
+    tokio::spawn(Manifests::new(manifests, good, herald, freshness_sender).run());
     let campaign = Campaign::new(settings, terms, event_sender, command_receiver);
     tokio::spawn(campaign.run(is_ready));
-    Ok(Platform { events, commands, problems, access: Access::Open, attend: None })
+    Ok(Platform { events, commands, problems, freshness, access: Access::Open, attend: None })
 }
 
 /// Runs what waits for the disk where it holds nobody up.

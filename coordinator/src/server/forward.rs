@@ -27,7 +27,7 @@ use crate::gate::Gate;
 use crate::tls::trust::Trust;
 
 /// The calls that go on to the leader. GetStatus is about the replica that is asked.
-const READS: [&str; 10] = [
+const READS: [&str; 14] = [
     "ListClusters",
     "GetCluster",
     "ListWorkers",
@@ -36,6 +36,10 @@ const READS: [&str; 10] = [
     "GetStream",
     "ExplainWorker",
     "ExplainStream",
+    "ListClasses",
+    "ListPipelines",
+    "GetPipeline",
+    "ExplainPipeline",
     "WatchChanges",
     "Plan",
 ];

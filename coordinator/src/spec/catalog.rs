@@ -13,7 +13,11 @@
 //! 5. A set keeps its version in force while one of its files of streams is missing or wrong, and
 //!    while the cluster that it newly names is not defined. A cluster stays in force for as long
 //!    as a set in force runs on it.
-//! 6. The first reading follows the same rules, and builds on the last good state that was kept
+//! 6. So does a pipeline while a class that it newly names is not defined, and a class for as long
+//!    as a pipeline in force names it. A pipeline that its classes can never satisfy keeps its
+//!    version in force; where a pipeline in force no longer fits since a class was changed, the
+//!    class does.
+//! 7. The first reading follows the same rules, and builds on the last good state that was kept
 //!    from an earlier process. Where none was kept nothing is in force before it: what is invalid
 //!    is absent, and reported.
 
@@ -30,7 +34,7 @@ use super::check::{self, Document, Home, ObjectId};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
 use super::last_good::LastGood;
 use super::problem::Problem;
-use super::resolve::{Candidate, StreamFiles, resolve};
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
 use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
 use super::tree::{self, Fault, Mark, Node};
 
@@ -141,7 +145,7 @@ impl Catalog {
         let lists = self.read_lists(&sources, &unknown, &mut problems);
         let candidates = candidates(definitions, &next, &mut problems);
         let before = self.in_force.clone().unwrap_or_default();
-        let desired = resolve(candidates, &lists, &before, &mut problems);
+        let desired = resolve(candidates, &lists, Missing::Refused, &before, &mut problems);
         let desired = if *before == desired { before } else { Arc::new(desired) };
         self.gave = next;
         self.in_force = Some(desired.clone());

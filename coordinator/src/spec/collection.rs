@@ -2,13 +2,14 @@
 //! each: what is invalid, and what names a list that is missing or wrong, keeps the version in
 //! force; an object goes only when it is gone. The API server remembers for all processes, so a
 //! first reading builds on nothing: what is invalid then is absent, and reported. A set that is
-//! absent for that reason is named as unread, so that nobody loses a stream over it.
+//! absent for that reason is named as unread, so that nobody loses a stream over it. A pipeline may
+//! name a class that is not there, or is no longer: it waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_types::{ClusterName, SetName};
+use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::{Value, json};
 
 use super::catalog::{Reading, bounded};
@@ -16,7 +17,7 @@ use super::check::{self, Body, Document, Home, ObjectId, Spec};
 use super::folder;
 use super::manifest::{API_VERSION, ConfigMapKeyRef};
 use super::problem::Problem;
-use super::resolve::{Candidate, StreamFiles, resolve};
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
 use super::streams::{self, StreamList};
 use super::tree::{self, Mark};
 
@@ -50,26 +51,27 @@ pub(crate) fn called(id: &ObjectId) -> String {
     id.to_string()
 }
 
+/// Looks at an object of the API server by itself.
+pub(crate) fn document(id: &ObjectId, spec: Value, problems: &mut Vec<Problem>) -> Document {
+    let (namespace, name) = id.parts();
+    let object = json!({
+        "apiVersion": API_VERSION,
+        "kind": id.kind(),
+        "metadata": { "name": name },
+        "spec": spec,
+    });
+    let home = Home::Namespace(namespace.unwrap_or_default());
+    check::document(&called(id), home, tree::from_json(object), problems)
+}
+
 impl Collection {
     /// Takes an object in. Gives its specification as it is written, if that is valid by itself.
     pub(crate) fn put(&mut self, id: &ObjectId, spec: Value) -> Option<Spec> {
-        let (kind, (namespace, name)) = match id {
-            ObjectId::Cluster(name) => ("WorkerCluster", name.parts()),
-            ObjectId::Set(name) => ("StreamSet", name.parts()),
-        };
-        let namespace = namespace.unwrap_or_default();
-        let object = json!({
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": { "name": name },
-            "spec": spec,
-        });
         let mut problems = Vec::new();
-        let home = Home::Namespace(namespace);
-        let document = check::document(&called(id), home, tree::from_json(object), &mut problems);
-        let Document { spec, body, .. } = document;
+        let Document { spec, body, .. } = document(id, spec, &mut problems);
         let keys = match &spec {
             Some(Spec::Set(set)) => {
+                let namespace = id.parts().0.unwrap_or_default();
                 let named = set.streams_from.iter().filter_map(|s| s.config_map_key_ref.as_ref());
                 let key = |key: &ConfigMapKeyRef| {
                     ((namespace.to_owned(), key.name.clone()), key.key.clone())
@@ -95,6 +97,8 @@ impl Collection {
                 ClusterName::in_namespace(namespace, name).ok().map(ObjectId::Cluster)
             }
             "StreamSet" => SetName::in_namespace(namespace, name).ok().map(ObjectId::Set),
+            "WorkerClass" => ClusterName::in_namespace(namespace, name).ok().map(ObjectId::Class),
+            "Pipeline" => PipelineName::in_namespace(namespace, name).ok().map(ObjectId::Pipeline),
             _ => None,
         }
     }
@@ -152,7 +156,8 @@ impl Collection {
             candidates.insert(id.clone(), Candidate { file, at: Mark::default(), body });
         }
         let sets: Vec<SetName> = self.objects.keys().filter_map(ObjectId::set).cloned().collect();
-        let mut desired = resolve(candidates, &lists, &self.in_force, &mut problems);
+        let mut desired =
+            resolve(candidates, &lists, Missing::Awaited, &self.in_force, &mut problems);
         desired.unread = sets.into_iter().filter(|set| !desired.sets.contains_key(set)).collect();
         if *self.in_force != desired {
             self.in_force = Arc::new(desired);

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
+    StreamSet,
 };
-use leasehold_types::{ClusterName, SetName};
+use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -17,7 +18,8 @@ use super::catalog::Given;
 use super::check::{self, Body, Document, Home, ObjectId};
 use super::manifest::API_VERSION;
 use super::problem::Problem;
-use super::resolve::{Candidate, StreamFiles, resolve};
+use super::rate::Rate;
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
 use super::streams::Item;
 use super::tree::{self, Mark};
 
@@ -60,6 +62,10 @@ pub(crate) fn write(state: &LastGood) -> serde_json::Result<Vec<u8>> {
         let manifest = cluster_manifest(name, cluster);
         append(&mut body, &Written::Object { manifest, streams: Streams(&[]) })?;
     }
+    for (name, pipeline) in &state.desired.pipelines {
+        let manifest = pipeline_manifest(name, pipeline);
+        append(&mut body, &Written::Object { manifest, streams: Streams(&[]) })?;
+    }
     for (name, set) in &state.desired.sets {
         let manifest = set_manifest(name, set);
         append(&mut body, &Written::Object { manifest, streams: Streams(&set.streams) })?;
@@ -96,7 +102,8 @@ pub(crate) fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
         }
     }
     let nothing = Desired::default();
-    let desired = resolve(candidates, &StreamFiles::new(), &nothing, &mut problems);
+    let lists = StreamFiles::new();
+    let desired = resolve(candidates, &lists, Missing::Kept, &nothing, &mut problems);
     Ok((LastGood { desired: Arc::new(desired), gave }, problems))
 }
 
@@ -163,7 +170,10 @@ fn millis(span: Duration) -> String {
 
 fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
     // Taken apart, so that no field can be forgotten here.
-    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, class: _ } = cluster;
+    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, class } = cluster;
+    if let Some(class) = class {
+        return class_manifest(name, class, *drain_deadline, *ttl);
+    }
     let spec = json!({
         "maxJobs": jobs_max,
         "maxJobsPerWorker": jobs_per_worker_max,
@@ -171,6 +181,46 @@ fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
         "lease": {"ttl": millis(*ttl), "floor": floor},
     });
     manifest("WorkerCluster", name.as_str(), spec)
+}
+
+fn class_manifest(name: &ClusterName, class: &Class, drain: Duration, ttl: Duration) -> Value {
+    let Class {
+        capacity,
+        workers_min,
+        workers_max,
+        utilization,
+        spread,
+        rebalance,
+        handover_deadline,
+    } = class;
+    let spec = json!({
+        "capacity": Rate(*capacity),
+        "minReplicas": workers_min,
+        "maxReplicas": workers_max,
+        "scaling": {"targetUtilization": utilization},
+        "spread": match spread {
+            Spread::Fewest => "Fewest",
+            Spread::Even => "Even",
+        },
+        "rebalance": match rebalance {
+            Rebalance::Never => "Never",
+            Rebalance::WhenBlocked => "WhenBlocked",
+        },
+        "drain": {"deadline": millis(drain)},
+        "handover": {"deadline": millis(*handover_deadline)},
+        "lease": {"ttl": millis(ttl)},
+    });
+    manifest("WorkerClass", name.as_str(), spec)
+}
+
+fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
+    let Pipeline { load, nodes } = pipeline;
+    let node = |(name, Node { class, next }): (&NodeName, &Node)| {
+        (name.to_string(), json!({"class": class, "next": next}))
+    };
+    let workers: serde_json::Map<String, Value> = nodes.iter().map(node).collect();
+    let spec = json!({"documentsPerSecond": Rate(*load), "workers": workers});
+    manifest("Pipeline", name.as_str(), spec)
 }
 
 /// The manifest of a set, whose streams stand beside it: there may be more of them than one

@@ -104,7 +104,8 @@ pub struct PodTemplate(
     pub  serde_json::Map<String, serde_json::Value>,
 );
 
-/// A workload to make. It has the name of its WorkerCluster, is owned by it, and goes with it.
+/// A workload to make. It has the name of its WorkerCluster or WorkerClass, is owned by it, and
+/// goes with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct WorkloadSpec {
@@ -148,7 +149,7 @@ pub enum PodManagementSpec {
     Parallel,
 }
 
-/// A workload that exists already, in the namespace of the WorkerCluster.
+/// A workload that exists already, in the namespace of the WorkerCluster or WorkerClass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct WorkloadRef {
@@ -157,8 +158,8 @@ pub struct WorkloadRef {
     /// Its name.
     #[schemars(length(min = 1, max = limits::NAME_BYTES_MAX))]
     pub name: String,
-    /// Whether its replicas follow maxJobs and maxJobsPerWorker. Its pods are left as they are
-    /// either way.
+    /// Whether its replicas follow maxJobs and maxJobsPerWorker, or what a class needs. Its pods
+    /// are left as they are either way.
     #[serde(default)]
     pub scale: bool,
 }

@@ -1,13 +1,17 @@
 //! From what the files define to the next desired state: references between objects, limits over
 //! all of them, and the last good version of whatever is wrong now.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod pipelines;
+mod sets;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use leasehold_coordinator_core::desired::{Cluster, Desired, StreamSet};
-use leasehold_types::{ClusterName, SetName, limits};
+use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_types::{ClusterName, limits};
 
-use super::check::{Body, ObjectId, SetDraft};
+use self::sets::{join_streams, take_sets};
+use super::check::{Body, ObjectId};
 use super::problem::Problem;
 use super::streams::StreamList;
 use super::tree::Mark;
@@ -24,38 +28,58 @@ pub(crate) struct Candidate {
 /// Where each file of streams that could be read has its streams.
 pub(crate) type StreamFiles = HashMap<String, Option<Arc<StreamList>>>;
 
+/// What becomes of a pipeline whose class is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is wrong: everything is written in the same place.
+    Refused,
+    /// It waits for the class.
+    Awaited,
+    /// It was in force before, as it was: without its class, or with a WorkerCluster of that name.
+    Kept,
+}
+
 /// The next desired state.
 pub(crate) fn resolve(
     candidates: BTreeMap<ObjectId, Candidate>,
     files: &StreamFiles,
+    missing: Missing,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) -> Desired {
     let mut clusters = Vec::new();
     let mut sets = Vec::new();
-    for (id, candidate) in candidates {
-        let Candidate { file, at, body } = candidate;
+    let mut classes = Vec::new();
+    let mut pipelines = Vec::new();
+    for (id, Candidate { file, at, body }) in candidates {
         match (id, body) {
-            (ObjectId::Cluster(name), body) => {
-                let wanted = match body {
-                    Some(Body::Cluster(cluster)) => Some(cluster),
-                    _ => None,
-                };
-                clusters.push(Wanted { name, file, at, wanted });
+            (ObjectId::Cluster(name), Some(Body::Cluster(cluster))) => {
+                clusters.push(Wanted { name, file, at, wanted: Some(cluster) });
             }
-            (ObjectId::Set(name), body) => {
-                let wanted = match body {
-                    Some(Body::Set(draft)) => Some(draft),
-                    _ => None,
-                };
-                sets.push(Wanted { name, file, at, wanted });
+            (ObjectId::Cluster(name), _) => clusters.push(Wanted { name, file, at, wanted: None }),
+            (ObjectId::Set(name), Some(Body::Set(draft))) => {
+                sets.push(Wanted { name, file, at, wanted: Some(draft) });
+            }
+            (ObjectId::Set(name), _) => sets.push(Wanted { name, file, at, wanted: None }),
+            (ObjectId::Class(name), Some(Body::Class(class))) => {
+                classes.push(Wanted { name, file, at, wanted: Some(class) });
+            }
+            (ObjectId::Class(name), _) => classes.push(Wanted { name, file, at, wanted: None }),
+            (ObjectId::Pipeline(name), Some(Body::Pipeline(draft))) => {
+                pipelines.push(Wanted { name, file, at, wanted: Some(draft) });
+            }
+            (ObjectId::Pipeline(name), _) => {
+                pipelines.push(Wanted { name, file, at, wanted: None });
             }
         }
     }
     let mut next = Desired::default();
-    take_clusters(clusters, &mut next, before, problems);
+    let kept = classes.iter().filter(|class| last_class(before, &class.name).is_some()).count();
+    take_clusters(clusters, kept, &mut next, before, problems);
     let sets = join_streams(sets, files, problems);
-    take_sets(sets, &mut next, before, problems);
+    let named = classes.iter().map(|class| class.name.clone()).collect();
+    take_sets(sets, &named, &mut next, before, problems);
+    pipelines::take(classes, pipelines, missing, &mut next, before, problems);
     next
 }
 
@@ -67,24 +91,41 @@ struct Wanted<N, T> {
 }
 
 impl<N, T> Wanted<N, T> {
+    /// What is wanted, apart from whose it is.
+    fn split(self) -> (Wanted<N, ()>, Option<T>) {
+        let Self { name, file, at, wanted } = self;
+        (Wanted { name, file, at, wanted: None }, wanted)
+    }
+
     fn problem(&self, at: Mark, field: &str, message: impl Into<String>) -> Problem {
         Problem::new(&self.file, at, field, message)
     }
 }
 
+/// The WorkerCluster of this name, where one is in force.
+fn last_cluster<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Cluster>> {
+    before.clusters.get(name).filter(|cluster| cluster.class.is_none())
+}
+
+/// The WorkerClass of this name, where one is in force.
+fn last_class<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Cluster>> {
+    before.clusters.get(name).filter(|cluster| cluster.class.is_some())
+}
+
+/// `kept` classes in force have their place beside the clusters.
 fn take_clusters(
     wanted: Vec<Wanted<ClusterName, Cluster>>,
+    kept: usize,
     next: &mut Desired,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) {
     let (old, new): (Vec<_>, Vec<_>) =
-        wanted.into_iter().partition(|w| before.clusters.contains_key(&w.name));
+        wanted.into_iter().partition(|w| last_cluster(before, &w.name).is_some());
     for mut cluster in old.into_iter().chain(new) {
-        let last = before.clusters.get(&cluster.name);
-        if last.is_none() && next.clusters.len() >= limits::CLUSTERS_MAX {
-            let message = format!("is one more than {} clusters", limits::CLUSTERS_MAX);
-            problems.push(cluster.problem(cluster.at, "metadata.name", message));
+        let last = last_cluster(before, &cluster.name);
+        if last.is_none() && next.clusters.len() + kept >= limits::CLUSTERS_MAX {
+            problems.push(cluster.problem(cluster.at, "metadata.name", too_many_clusters()));
             continue;
         }
         let chosen = match (cluster.wanted.take(), last) {
@@ -97,179 +138,6 @@ fn take_clusters(
     }
 }
 
-/// A set with all its streams.
-struct Joined {
-    set: StreamSet,
-    cluster_at: Mark,
-}
-
-fn join_streams(
-    wanted: Vec<Wanted<SetName, SetDraft>>,
-    files: &StreamFiles,
-    problems: &mut Vec<Problem>,
-) -> Vec<Wanted<SetName, Joined>> {
-    let join = |mut set: Wanted<SetName, SetDraft>| {
-        let draft = set.wanted.take();
-        let joined = draft.and_then(|draft| join_one(&set, draft, files, problems));
-        Wanted { name: set.name, file: set.file, at: set.at, wanted: joined }
-    };
-    wanted.into_iter().map(join).collect()
-}
-
-/// Duplicates that are reported of one set.
-const DUPLICATES_MAX: usize = 20;
-
-fn join_one(
-    wanted: &Wanted<SetName, SetDraft>,
-    draft: SetDraft,
-    files: &StreamFiles,
-    problems: &mut Vec<Problem>,
-) -> Option<Joined> {
-    let SetDraft { mut set, marks, sources, cluster_at } = draft;
-    let streams = std::mem::take(&mut set.streams);
-    let inline = StreamList { streams, marks, field: Some("spec.streams") };
-    let mut lists: Vec<(&str, Arc<StreamList>)> = vec![(&wanted.file, Arc::new(inline))];
-    let mut whole = true;
-    for source in &sources {
-        match files.get(&source.file) {
-            Some(Some(list)) => lists.push((&source.file, list.clone())),
-            Some(None) => whole = false,
-            None => {
-                let message = format!("names {}, which is not there: create it", source.file);
-                problems.push(wanted.problem(source.at, &source.field, message));
-                whole = false;
-            }
-        }
-    }
-    let count: usize = lists.iter().map(|(_, list)| list.streams.len()).sum();
-    if count > limits::STREAMS_MAX {
-        let message = format!("has {count} streams, more than {}: split it", limits::STREAMS_MAX);
-        problems.push(wanted.problem(wanted.at, "spec.streams", message));
-        return None;
-    }
-    let mut seen: HashMap<&str, (&str, Mark)> = HashMap::with_capacity(count);
-    let mut duplicates = 0;
-    for (file, list) in &lists {
-        for (index, (stream, mark)) in list.streams.iter().zip(&list.marks).enumerate() {
-            let Some((other, at)) = seen.insert(stream.name.as_str(), (file, *mark)) else {
-                continue;
-            };
-            duplicates += 1;
-            if duplicates <= DUPLICATES_MAX {
-                let place = match at.line {
-                    0 => String::new(),
-                    line => format!(":{line}:{}", at.column),
-                };
-                let message = format!(
-                    "stream {:?} is there already, in {other}{place}: remove one of them",
-                    stream.name.as_str(),
-                );
-                problems.push(Problem::new(file, *mark, list.field_of(index), message));
-            }
-        }
-    }
-    if !whole || duplicates > 0 {
-        return None;
-    }
-    set.streams.reserve_exact(count);
-    set.streams.extend(lists.iter().flat_map(|(_, list)| list.streams.iter().cloned()));
-    Some(Joined { set, cluster_at })
-}
-
-fn take_sets(
-    wanted: Vec<Wanted<SetName, Joined>>,
-    next: &mut Desired,
-    before: &Desired,
-    problems: &mut Vec<Problem>,
-) {
-    // What is in force counts until it is replaced, and what shrinks goes first, so that no order
-    // of names decides whether a change that fits is taken.
-    let mut total: usize =
-        wanted.iter().filter_map(|w| before.sets.get(&w.name)).map(|set| set.streams.len()).sum();
-    let mut wanted = wanted;
-    wanted.sort_by_key(|w| {
-        let old = before.sets.get(&w.name).map(|set| set.streams.len());
-        let new = w.wanted.as_ref().map_or(0, |joined| joined.set.streams.len());
-        (old.is_none(), new.saturating_sub(old.unwrap_or_default()))
-    });
-    let defined: BTreeSet<ClusterName> = next.clusters.keys().cloned().collect();
-    for mut set in wanted {
-        let last = before.sets.get(&set.name);
-        let joined = set.wanted.take();
-        let new = joined.and_then(|new| {
-            admit(&set, new, last, &defined, next.sets.len(), &mut total, problems)
-        });
-        let chosen = match (new, last) {
-            (Some(new), Some(last)) if new == **last => last.clone(),
-            (Some(new), _) => Arc::new(new),
-            (None, Some(last)) => last.clone(),
-            (None, None) => continue,
-        };
-        keep_cluster(&chosen.cluster, next, before);
-        next.sets.insert(set.name, chosen);
-    }
-}
-
-/// The set, if its cluster is there and the limits have room for it.
-fn admit(
-    wanted: &Wanted<SetName, Joined>,
-    joined: Joined,
-    last: Option<&Arc<StreamSet>>,
-    defined: &BTreeSet<ClusterName>,
-    taken: usize,
-    total: &mut usize,
-    problems: &mut Vec<Problem>,
-) -> Option<StreamSet> {
-    let Joined { set, cluster_at } = joined;
-    let mut refuse = |at, field, message: String| {
-        problems.push(wanted.problem(at, field, message));
-    };
-    let stays = last.is_some_and(|last| last.cluster == set.cluster);
-    match (defined.contains(&set.cluster), stays) {
-        (true, _) => {}
-        (false, true) => {
-            let message = format!(
-                "cluster {:?} is defined no more; it stays in force while this set names it: \
-                 define it again, or remove the set too",
-                set.cluster.as_str()
-            );
-            refuse(cluster_at, "spec.cluster", message);
-        }
-        (false, false) => {
-            let message = format!(
-                "cluster {:?} is not defined by any valid manifest here: define it, or name \
-                 another",
-                set.cluster.as_str()
-            );
-            refuse(cluster_at, "spec.cluster", message);
-            return None;
-        }
-    }
-    if last.is_none() && taken >= limits::SETS_MAX {
-        let message = format!("is one more than {} stream sets", limits::SETS_MAX);
-        refuse(wanted.at, "metadata.name", message);
-        return None;
-    }
-    let others = *total - last.map_or(0, |last| last.streams.len());
-    if others + set.streams.len() > limits::STREAMS_MAX {
-        let message = format!(
-            "brings all sets together to more than {} streams: split them over several \
-             coordinators",
-            limits::STREAMS_MAX
-        );
-        refuse(wanted.at, "spec.streams", message);
-        return None;
-    }
-    *total = others + set.streams.len();
-    Some(set)
-}
-
-/// A cluster stays in force for as long as a set in force names it.
-fn keep_cluster(name: &ClusterName, next: &mut Desired, before: &Desired) {
-    if next.clusters.contains_key(name) {
-        return;
-    }
-    if let Some(cluster) = before.clusters.get(name) {
-        next.clusters.insert(name.clone(), cluster.clone());
-    }
+fn too_many_clusters() -> String {
+    format!("is one more than {} WorkerClusters and WorkerClasses", limits::CLUSTERS_MAX)
 }

@@ -1,5 +1,5 @@
-//! What an opted-in pod gets: the installation's settings, refined by its WorkerCluster's. What the
-//! pod's own annotations say comes on top, in the injection itself.
+//! What an opted-in pod gets: the installation's settings, refined by its WorkerCluster's or
+//! WorkerClass's. What the pod's own annotations say comes on top, in the injection itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,32 +10,35 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::spec::Quantity;
-use crate::spec::manifest::{AgentResources, AgentSpec, WorkerClusterSpec};
+use crate::spec::manifest::{AgentResources, AgentSpec, WorkerClassSpec, WorkerClusterSpec};
 
-/// WorkerClusters that a message names.
+/// WorkerClusters and WorkerClasses that a message names.
 const NAMED_MAX: usize = 5;
 
-/// All WorkerClusters, by namespace and name; each namespace has one at least.
+/// All WorkerClusters and WorkerClasses, by namespace and name, which they share; each namespace
+/// has one at least.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Clusters(BTreeMap<String, BTreeMap<String, Cluster>>);
 
-/// What matters of a WorkerCluster to the agents of its pods.
+/// What matters of a WorkerCluster or a WorkerClass to the agents of its pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
     /// What it says of them.
     pub agent: AgentSpec,
     /// Its drain deadline.
     pub drain_deadline: Duration,
+    /// The port that its workers take documents at.
+    pub port: Option<u16>,
 }
 
 /// Decides what pods get.
 #[derive(Clone, Debug)]
 pub struct Injector {
-    /// What every agent has, and its WorkerCluster may refine.
+    /// What every agent has, and its WorkerCluster or WorkerClass may refine.
     pub installation: Sidecar,
     /// The namespaces that are served; all where it is empty.
     pub served: Vec<String>,
-    /// The WorkerClusters; none before they were read once.
+    /// The WorkerClusters and WorkerClasses; none before they were read once.
     pub clusters: watch::Receiver<Option<Arc<Clusters>>>,
 }
 
@@ -58,7 +61,14 @@ pub(super) enum Verdict {
 impl From<&WorkerClusterSpec> for Cluster {
     fn from(spec: &WorkerClusterSpec) -> Self {
         let agent = spec.agent.clone().unwrap_or_default();
-        Self { agent, drain_deadline: spec.drain.deadline.0 }
+        Self { agent, drain_deadline: spec.drain.deadline.0, port: None }
+    }
+}
+
+impl From<&WorkerClassSpec> for Cluster {
+    fn from(spec: &WorkerClassSpec) -> Self {
+        let agent = spec.agent.clone().unwrap_or_default();
+        Self { agent, drain_deadline: spec.drain.deadline.0, port: spec.port }
     }
 }
 
@@ -88,20 +98,23 @@ impl Clusters {
 }
 
 impl Injector {
-    /// The WorkerClusters as they are known; none before they were read once.
+    /// All of them as they are known; none before they were read once.
     #[must_use]
     pub fn clusters(&self) -> Option<Arc<Clusters>> {
         self.clusters.borrow().clone()
     }
 
-    /// The agent of a pod of this WorkerCluster, or of none that is known.
+    /// The agent of a pod of this WorkerCluster or WorkerClass, or of none that is known.
     #[must_use]
     pub fn sidecar(&self, cluster: Option<&Cluster>) -> Sidecar {
         let mut sidecar = self.installation.clone();
-        let Some(Cluster { agent, drain_deadline }) = cluster else { return sidecar };
+        let Some(Cluster { agent, drain_deadline, port }) = cluster else { return sidecar };
         sidecar.drain_deadline = Some(*drain_deadline);
         if let Some(image) = &agent.image {
             sidecar.image.clone_from(image);
+        }
+        if let Some(port) = port {
+            sidecar.flags.insert("worker-port".to_owned(), port.to_string());
         }
         sidecar.flags.extend(agent.flags.clone());
         if let Some(adapter) = &agent.adapter {
@@ -147,7 +160,7 @@ impl Injector {
         }
     }
 
-    /// Why a pod without the label has no WorkerCluster, and what to do.
+    /// Why nobody can say whose a pod without the label is, and what to do.
     fn nameless(&self, clusters: &Clusters, namespace: &str) -> String {
         let label = names::CLUSTER;
         if self.is_foreign(namespace) {
@@ -155,17 +168,17 @@ impl Injector {
         }
         match listed(clusters, namespace) {
             None => format!(
-                "namespace {namespace} has no WorkerCluster: create one, and name it in the \
-                 pod's label {label}"
+                "namespace {namespace} has no WorkerCluster and no WorkerClass: create one, and \
+                 name it in the pod's label {label}"
             ),
             Some(names) => format!(
                 "the label {label} is missing, and namespace {namespace} has several \
-                 WorkerClusters: add {label}: NAME with one of {names}"
+                 WorkerClusters or WorkerClasses: add {label}: NAME with one of {names}"
             ),
         }
     }
 
-    /// That a pod's label names no WorkerCluster that there is.
+    /// That a pod's label names nothing that there is.
     fn stranger(&self, clusters: &Clusters, namespace: &str, name: &str) -> String {
         if self.is_foreign(namespace) {
             return self.foreign(namespace);
@@ -174,7 +187,10 @@ impl Injector {
             Some(names) => format!("there is {names}"),
             None => format!("namespace {namespace} has none"),
         };
-        format!("there is no WorkerCluster {name} yet ({there}): the pod's agent waits for it")
+        format!(
+            "there is no WorkerCluster {name} yet, nor a WorkerClass ({there}): the pod's agent \
+             waits for it"
+        )
     }
 
     fn is_foreign(&self, namespace: &str) -> bool {
@@ -187,7 +203,7 @@ impl Injector {
     }
 }
 
-/// The names of the WorkerClusters in a namespace, as a list for people; none where there is none.
+/// The names of those in a namespace, as a list for people; none where there is none.
 fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
     let all: Vec<&str> = clusters.of(namespace).map(String::as_str).collect();
     let (named, rest) = all.split_at(all.len().min(NAMED_MAX));
@@ -195,7 +211,7 @@ fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
     (!all.is_empty()).then(|| named.join(", ") + more)
 }
 
-/// What a WorkerCluster says of its agents' resources.
+/// What is said of the agents' resources.
 fn resources(agent: &AgentSpec) -> Resources {
     let AgentResources { requests, limits } = &agent.resources;
     let text = |amount: &Option<Quantity>| amount.as_ref().map(|amount| amount.text().to_owned());

@@ -24,7 +24,8 @@ fn injector(served: &[&str]) -> Injector {
     Injector { installation, served, clusters: watch::channel(None).1 }
 }
 
-/// One WorkerCluster in `one`, seven in `many`.
+/// One WorkerCluster in `one`, seven in `many`, a WorkerCluster and a WorkerClass in `both`, and
+/// one WorkerClass in `green`.
 fn clusters() -> Clusters {
     let agent = json!({
         "image": "agent:2", "adapter": "file", "flags": { "file-path": "/it.yml" },
@@ -33,10 +34,18 @@ fn clusters() -> Clusters {
     let agent = serde_json::from_value(agent).expect("settings");
     let mut clusters = Clusters::default();
     let deadline = Duration::from_secs(60);
-    clusters.insert("one", "builds", Cluster { agent, drain_deadline: deadline });
+    clusters.insert("one", "builds", Cluster { agent, drain_deadline: deadline, port: None });
     for name in ["a", "b", "c", "d", "e", "f", "g"] {
         clusters.insert("many", name, Cluster::default());
     }
+    let class = json!({
+        "capacity": 15, "maxReplicas": 5, "port": 8080, "drain": { "deadline": "5m" },
+        "agent": { "image": "agent:3" },
+    });
+    let class: WorkerClassSpec = serde_json::from_value(class).expect("a spec");
+    clusters.insert("both", "builds", Cluster::default());
+    clusters.insert("both", "green", (&class).into());
+    clusters.insert("green", "green", (&class).into());
     clusters
 }
 
@@ -145,7 +154,7 @@ fn a_mistake_in_a_worker_cluster_is_told_as_its_own() {
     let Verdict::Refused(why) = injector(&[]).judge(&wrong, "one", &opted_in()) else {
         panic!("it is let in");
     };
-    let place = "its WorkerCluster's spec.agent.flags.file-";
+    let place = "its cluster's or class's spec.agent.flags.file-";
     assert_eq!(why, format!("{place}paht is not known; is {place}path meant?"));
 }
 
@@ -187,4 +196,45 @@ fn warnings_fit_into_a_header_and_name_what_is_not_there_yet() {
     // A pod whose grace period ends before its cluster's deadline.
     let short = warnings("one", "builds").join("|");
     assert!(short.contains("terminationGracePeriodSeconds"), "{short}");
+}
+
+/// The variables of a pod's agent, as `NAME=VALUE`, or as `NAME=FIELD` where they refer to one.
+fn variables(pod: &Value) -> Vec<String> {
+    let env = pod["spec"]["initContainers"][0]["env"].as_array().expect("a list");
+    let text = |it: &Value| {
+        let value = it["value"].as_str().or(it["valueFrom"]["fieldRef"]["fieldPath"].as_str());
+        format!("{}={}", it["name"].as_str().expect("a name"), value.expect("a value"))
+    };
+    env.iter().map(text).collect()
+}
+
+#[test]
+fn a_worker_of_a_class_says_where_it_is_reached() {
+    let injector = injector(&[]);
+    let mut pod = opted_in();
+    apply(&edits(&injector, "green", &pod), &mut pod);
+    assert_eq!(pod["metadata"]["labels"][names::CLUSTER], "green");
+    assert_eq!(pod["spec"]["initContainers"][0]["image"], "agent:3");
+    let has = |pod: &Value, variable: &str| variables(pod).iter().any(|it| it == variable);
+    assert!(has(&pod, "LEASEHOLD_CLUSTER=$(POD_NAMESPACE)/green"), "{pod:#}");
+    assert!(has(&pod, "LEASEHOLD_WORKER_ADDRESS=status.podIP"), "{pod:#}");
+    assert!(has(&pod, "LEASEHOLD_WORKER_PORT=8080"), "{pod:#}");
+    assert_eq!(edits(&injector, "green", &pod), []);
+    let mut other = opted_in();
+    other["metadata"]["annotations"] = json!({ "config.leasehold.dev/worker-port": "9000" });
+    apply(&edits(&injector, "green", &other), &mut other);
+    assert!(has(&other, "LEASEHOLD_WORKER_PORT=9000"), "{other:#}");
+    let deadline = injector.sidecar(clusters().get("green", "green")).drain_deadline;
+    assert_eq!(deadline, Some(Duration::from_secs(300)));
+}
+
+#[test]
+fn a_namespace_s_only_one_is_a_cluster_or_a_class() {
+    let injector = injector(&[]);
+    let Verdict::Refused(why) = injector.judge(&clusters(), "both", &opted_in()) else {
+        panic!("it is let in");
+    };
+    assert!(why.contains("NAME with one of builds, green"), "{why}");
+    let labelled = pod(json!({ names::INJECT: "true", names::CLUSTER: "green" }));
+    assert!(!edits(&injector, "both", &labelled).is_empty());
 }

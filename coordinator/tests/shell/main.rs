@@ -9,5 +9,6 @@ mod forward;
 mod http;
 mod leases;
 mod replica;
+mod scaler;
 mod services;
 mod tls;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator::clock;
-use leasehold_coordinator::platform::{Access, Command, Platform};
+use leasehold_coordinator::platform::{Access, Command, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator::spec::Problem;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
-use leasehold_types::{ClusterName, Epoch, SetName, StreamName};
+use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -33,6 +33,7 @@ pub(crate) struct Replica {
     pub(crate) http: SocketAddr,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) problems: watch::Sender<Arc<Vec<Problem>>>,
+    pub(crate) freshness: watch::Sender<Freshness>,
     resigned: watch::Receiver<bool>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<anyhow::Result<()>>,
@@ -54,15 +55,22 @@ impl Replica {
         let (problems, problems_out) = watch::channel(Arc::default());
         let (resigned_in, resigned) = watch::channel(false);
         tokio::spawn(obey(commands_out, events.clone(), resigned_in));
-        let platform =
-            Platform { events: events_out, commands, problems: problems_out, access, attend: None };
+        let (freshness, freshness_out) = watch::channel(Freshness::confirmed(Moment::NEVER));
+        let platform = Platform {
+            events: events_out,
+            commands,
+            problems: problems_out,
+            freshness: freshness_out,
+            access,
+            attend: None,
+        };
         let (stop, stops) = oneshot::channel();
         let stops = async move {
             let _ = stops.await;
         };
         let task = tokio::spawn(serve(options, sockets, platform, stops));
         let (grpc, http) = (grpc.expect("an address"), http.expect("an address"));
-        Self { grpc, http, events, problems, resigned, stop, task }
+        Self { grpc, http, events, problems, freshness, resigned, stop, task }
     }
 
     /// A replica that leads epoch 1 over [`desired`].

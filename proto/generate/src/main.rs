@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use prost::Message;
 
-const PROTOS: [&str; 4] = [
+const PROTOS: [&str; 5] = [
     "leasehold/coordinator/v1/session.proto",
     "leasehold/coordinator/v1/peer.proto",
     "leasehold/worker/v1/worker.proto",
     "leasehold/admin/v1/admin.proto",
+    "externalscaler/externalscaler.proto",
 ];
 
 /// The proto that the SDK for Python is made from, and its module in the repository.

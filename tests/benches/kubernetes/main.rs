@@ -3,6 +3,7 @@
 
 mod elections;
 mod figures;
+mod healing;
 mod side_by_side;
 mod turnover;
 
@@ -17,7 +18,7 @@ use figures::Figures;
 
 const HELP: &str = "\
 Runs one script against a WorkerCluster and a plain Deployment, on a real control plane, then times
-changes of leader and of slots. Some minutes.
+changes of leader and of slots, and how pipelines heal. Some minutes.
 
 Usage: cargo bench -p tests --bench kubernetes [-- OPTIONS]
 
@@ -104,6 +105,7 @@ async fn bench(runs: usize) {
     elections::measure(&mut story, runs, &mut figures).await;
     side_by_side::end(story).await;
     turnover::measure(access, runs, &mut figures).await;
+    healing::measure(access, runs, &mut figures).await;
     figures.print();
     println!("==> load at the end: {}", load());
 }

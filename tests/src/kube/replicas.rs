@@ -68,7 +68,10 @@ impl Replicas {
         let folder = folder.to_str().expect("a folder's name");
         access.kubectl(&["apply", "--server-side", "--kustomize", folder]);
         let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
-        let names = ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"];
+        let plurals =
+            ["workerclusters", "streamsets", "workerclasses", "pipelines", "pipelinebindings"];
+        let names = plurals.map(|plural| format!("{plural}.leasehold.dev"));
+        let names = names.each_ref().map(String::as_str);
         access.kubectl(&[&wait[..], &names].concat());
     }
 

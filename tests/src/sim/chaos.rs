@@ -299,6 +299,7 @@ impl World {
             self.replicas[replica].paused_until = self.t;
             self.boot_replica(replica);
         }
+        self.restore_classes();
         for pod in self.living() {
             if self.stuck_by_design(pod) {
                 // Only the platform's word frees what nobody can tell of and no time ends.

@@ -59,6 +59,9 @@ pub(super) enum Fault {
     LetGo,
 }
 
+/// One seed in so many has worker classes and pipelines.
+const PIPELINES_EVERY: u64 = 3;
+
 /// All faults, in the order of a profile's weights.
 const FAULTS: [(Fault, u32); 23] = [
     (Fault::BreakLink, 8),
@@ -125,12 +128,17 @@ pub(super) struct Profile {
     pub slow_writer_one_in: u32,
     /// How long faults go on.
     pub safety: Real,
+    /// There are worker classes and pipelines.
+    pub pipelines: bool,
     weights: Vec<(Fault, u32)>,
 }
 
 impl Profile {
     /// The profile of a seed.
-    pub(super) fn new(rng: &mut Rng) -> Self {
+    pub(super) fn new(seed: u64, rng: &mut Rng) -> Self {
+        let pipelines = seed.is_multiple_of(PIPELINES_EVERY);
+        // A class needs some workers for a pipeline to be laid over.
+        let more = if pipelines { 3 } else { 0 };
         let ttl_ms = *pick(rng, &[1_000, 2_000, 4_000]);
         let ttl = Duration::from_millis(ttl_ms);
         let ttl_real = ttl_ms * MS;
@@ -146,8 +154,8 @@ impl Profile {
             .collect();
         Self {
             replicas: rng.usize(2..=3),
-            pods: rng.usize(2..=5),
-            pods_max: rng.usize(5..=8),
+            pods: rng.usize(2..=5) + more,
+            pods_max: rng.usize(5..=8) + more,
             bounds: TimeBounds {
                 drift_ppm: *pick(rng, &[0, 10_000, 50_000, 100_000]),
                 margin: Duration::from_millis(*pick(rng, &[2, 50, 500])),
@@ -166,6 +174,7 @@ impl Profile {
             unstoppable_one_in: *pick(rng, &[0, 0, 6, 2]),
             slow_writer_one_in: *pick(rng, &[0, 10]),
             safety: ttl_real * 16,
+            pipelines,
             weights,
         }
     }

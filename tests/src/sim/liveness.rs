@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::desired::Policy;
+use leasehold_coordinator_core::desired::{Policy, Rebalance};
 use leasehold_coordinator_core::view::Presence;
-use leasehold_types::{ClusterName, StreamKey};
+use leasehold_types::{ClusterName, PipelineName, ShareKey, StreamKey};
 
 use super::clock::Real;
 use super::queue::Happening;
@@ -31,6 +31,8 @@ pub(super) struct Change {
     what: What,
     owners: BTreeMap<StreamKey, usize>,
     stream_changes: u64,
+    /// Pipelines that waited for workers.
+    waiting: Vec<PipelineName>,
 }
 
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl World {
             self.pools_converged(&cluster)?;
             self.streams_converged(&cluster)?;
         }
-        Ok(())
+        self.pipelines_converged(core)
     }
 
     fn workers_of(&self, cluster: &ClusterName) -> Vec<usize> {
@@ -164,7 +166,7 @@ impl World {
             .clone()
             .map(|(_, set)| set.streams.iter().filter(|stream| stream.dedicated).count())
             .sum();
-        let stray = owners.keys().find(|key| {
+        let stray = owners.keys().filter(|key| key.set.class().is_none()).find(|key| {
             let set = desired.sets.get(&key.set);
             set.is_none_or(|set| !set.streams.iter().any(|stream| stream.name == key.stream))
         });
@@ -212,6 +214,7 @@ impl World {
             return;
         };
         let before = (self.owners(), self.observer.stream_changes);
+        let waiting = self.waiting_pipelines();
         let what = match self.rng.u8(0..4) {
             0 | 1 => {
                 let (leader, _) = self.true_leader().expect("it has converged");
@@ -242,7 +245,8 @@ impl World {
             }
         };
         self.trace.say(self.t, || format!("        one change: {what:?}"));
-        self.stage = Stage::Changed(Change { what, owners: before.0, stream_changes: before.1 });
+        let (owners, stream_changes) = before;
+        self.stage = Stage::Changed(Change { what, owners, stream_changes, waiting });
         self.calm_since = Some(self.t);
         self.observer.last_change = self.t;
     }
@@ -256,13 +260,17 @@ impl World {
             What::Failover => {
                 self.cover.hit("checked: a failover moves nothing");
                 let changes = self.observer.stream_changes - change.stream_changes;
-                if !moved.is_empty() || changes > 0 {
+                // What nobody desires any more and still serves, a new leader cannot know.
+                let known = change.waiting.iter().all(|name| !served(&change.owners, name));
+                if known && (!moved.is_empty() || changes > 0) {
                     let detail = format!("a failover moved {moved:?}, {changes} grants or revokes");
                     self.fail("L6", || detail);
                 }
             }
             What::Join(pod) => {
                 self.cover.hit("checked: a join moves the fewest");
+                let (shares, moved) = parted(moved);
+                self.check_shares_moved(change, &shares, None);
                 let most = self.moves_at_join(pod);
                 let away =
                     moved.iter().any(|(key, _)| owners.get(*key).is_some_and(|to| *to != pod));
@@ -273,12 +281,38 @@ impl World {
             }
             What::Leave(pod) => {
                 self.cover.hit("checked: a leave moves only its own");
+                let (shares, moved) = parted(moved);
+                self.check_shares_moved(change, &shares, Some(pod));
                 let others = moved.iter().any(|(_, from)| **from != pod);
                 if others && self.plain(&self.pods[pod].key.cluster.clone()) {
                     let detail = format!("the end of p{pod} moved {moved:?}");
                     self.fail("L4", || detail);
                 }
             }
+        }
+    }
+
+    /// L4 for shares: a healthy pipeline that has nothing on a worker that leaves stays as it is.
+    fn check_shares_moved(
+        &mut self,
+        change: &Change,
+        moved: &[(&StreamKey, &usize)],
+        left: Option<usize>,
+    ) {
+        let desired = self.manifests.desired();
+        let mut classes = desired.clusters.values().filter_map(|cluster| cluster.class.as_ref());
+        if classes.any(|class| class.rebalance == Rebalance::WhenBlocked) {
+            return;
+        }
+        let pipeline = |key: &StreamKey| ShareKey::of(key).map(|share| share.pipeline);
+        let had = change.owners.iter().filter(|(_, pod)| Some(**pod) == left);
+        let had: Vec<_> = had.filter_map(|(key, _)| pipeline(key)).collect();
+        let wrong = moved.iter().find(|(key, _)| {
+            pipeline(key).is_some_and(|it| !had.contains(&it) && !change.waiting.contains(&it))
+        });
+        self.cover.hit("checked: healthy pipelines stay as they are");
+        if let Some((key, from)) = wrong {
+            self.fail("L4", || format!("{key} left p{from} for nothing: {:?}", change.what));
         }
     }
 
@@ -304,4 +338,16 @@ impl World {
         let workers = self.workers_of(cluster).len();
         Some(sets.map(|set| set.streams.len().div_ceil(workers)).sum())
     }
+}
+
+type Moved<'a> = Vec<(&'a StreamKey, &'a usize)>;
+
+/// Shares of pipelines, and streams.
+fn parted(moved: Moved<'_>) -> (Moved<'_>, Moved<'_>) {
+    moved.into_iter().partition(|(key, _)| key.set.class().is_some())
+}
+
+fn served(owners: &BTreeMap<StreamKey, usize>, pipeline: &PipelineName) -> bool {
+    let mut shares = owners.keys().filter_map(ShareKey::of);
+    shares.any(|share| share.pipeline == *pipeline)
 }

@@ -12,6 +12,8 @@ use leasehold_types::{
 };
 
 use super::network::LinkId;
+use super::shares::Bounds;
+use super::states::Told;
 use super::world::World;
 
 /// A property that did not hold.
@@ -32,6 +34,10 @@ pub(super) struct Observer {
     pub last_change: u64,
     /// Streams granted or asked back so far.
     pub stream_changes: u64,
+    /// How much of its shares each worker may use.
+    pub bounds: Bounds,
+    /// What each replica has told of pipelines.
+    pub told: BTreeMap<usize, Told>,
     ceilings: BTreeMap<ClusterName, u32>,
     stream_tokens: BTreeMap<StreamKey, (Token, usize)>,
     pool_tokens: BTreeMap<WorkerKey, Token>,
@@ -45,6 +51,13 @@ pub(super) struct Before {
     run: u64,
     stale: Option<(&'static str, &'static str)>,
     grant: Option<(Epoch, GrantNumber, bool)>,
+}
+
+impl Observer {
+    /// The newest token under which an agent took a stream.
+    pub(super) fn token_taken(&self, stream: &StreamKey) -> Option<Token> {
+        self.stream_tokens.get(stream).map(|(token, _)| *token)
+    }
 }
 
 impl World {
@@ -67,8 +80,10 @@ impl World {
     /// Checks what must hold at every moment.
     pub(super) fn check(&mut self) {
         let leader = self.true_leader();
-        self.check_jobs(leader.map(|(replica, _)| replica));
+        let leader = leader.map(|(replica, _)| replica);
+        self.check_jobs(leader);
         self.check_streams();
+        self.check_shares(leader);
     }
 
     /// S1 and S2: jobs against the budget and against the leader's own view.
@@ -196,6 +211,7 @@ impl World {
     /// S4, S8, S9, S10: what a leader frees nobody uses any more.
     pub(super) fn observe_notice(&mut self, replica: usize, notice: &Notice) {
         let leads = self.true_leader().filter(|(leader, _)| *leader == replica);
+        self.observe_state(replica, notice);
         match notice {
             Notice::StreamGranted { .. } | Notice::StreamRevoked { .. } => {
                 self.observer.last_change = self.t;
@@ -406,6 +422,14 @@ impl World {
             memory.streams.get(&stream.stream).is_none_or(|held| held.token != stream.token)
         });
         let mut wrong = unwritten.map(|stream| format!("shows {} {}", stream.stream, stream.token));
+        let unwritten = lease.bindings.iter().find(|share| {
+            let stream = share.key.stream(&self.pods[pod].key.cluster);
+            let held = memory.streams.get(&stream);
+            held.is_none_or(|it| it.token != share.token || it.load != Some(share.load))
+        });
+        if let Some(share) = unwritten {
+            wrong = Some(format!("shows {} {} of {}", share.key, share.token, share.load));
+        }
         if lease.pool.token.is_some() && lease.pool.token != memory.pool.map(|pool| pool.0) {
             wrong = Some(format!("shows pool {:?}, wrote {:?}", lease.pool.token, memory.pool));
         }

@@ -3,6 +3,7 @@
 //!
 //! Invariant: it says "gone" only of what is really dead.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use leasehold_types::{ClusterName, SetName, StreamName, WorkerKey, WorkerName};
 
 use super::clock::{Clock, MS, Real};
 use super::faults::{Profile, one_in, pick};
+use super::pipelines;
 use super::pod::Pod;
 use super::queue::Happening;
 use super::worker::{Kind, Worker};
@@ -32,7 +34,10 @@ impl Manifests {
     /// What a seed begins with.
     pub(super) fn new(rng: &mut fastrand::Rng, profile: &Profile) -> Self {
         let mut desired = Desired::default();
-        for index in 0..rng.usize(1..=2) {
+        // Pipelines are beside jobs and streams, or alone.
+        let clusters = rng.usize(1..=2);
+        let alone = profile.pipelines && rng.u8(0..3) == 0;
+        for index in 0..if alone { 0 } else { clusters } {
             let name = ClusterName::new(&format!("k{index}")).expect("a name");
             let cluster = Cluster {
                 jobs_max: rng.u32(1..=12),
@@ -46,7 +51,7 @@ impl Manifests {
         }
         let mut manifests =
             Self { version: 1, current: Arc::new(Desired::default()), next_stream: 0, next_pod: 0 };
-        for index in 0..rng.usize(1..=3) {
+        for index in 0..if alone { 0 } else { rng.usize(1..=3) } {
             let name = SetName::new(&format!("s{index}")).expect("a name");
             let clusters: Vec<_> = desired.clusters.keys().cloned().collect();
             let streams = (0..rng.usize(1..=6)).map(|_| manifests.stream(rng)).collect();
@@ -63,6 +68,9 @@ impl Manifests {
                 },
             };
             desired.sets.insert(name, Arc::new(set));
+        }
+        if profile.pipelines {
+            pipelines::begin(&mut desired, rng, profile);
         }
         manifests.current = Arc::new(desired);
         manifests
@@ -82,10 +90,16 @@ impl Manifests {
         }
     }
 
-    fn edit(&mut self, rng: &mut fastrand::Rng, profile: &Profile) {
+    fn edit(&mut self, rng: &mut fastrand::Rng, profile: &Profile) -> &'static str {
         self.version += 1;
         let mut desired = (*self.current).clone();
-        let cluster_names: Vec<_> = desired.clusters.keys().cloned().collect();
+        if profile.pipelines && (desired.sets.is_empty() || rng.u8(0..3) > 0) {
+            let what = pipelines::edit(&mut desired, rng, profile);
+            self.current = Arc::new(desired);
+            return what;
+        }
+        let clusters = desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_none());
+        let cluster_names: Vec<_> = clusters.map(|(name, _)| name.clone()).collect();
         let set_names: Vec<_> = desired.sets.keys().cloned().collect();
         let cluster = desired.clusters.get_mut(pick(rng, &cluster_names)).map(Arc::make_mut);
         let cluster = cluster.expect("it was listed");
@@ -122,14 +136,42 @@ impl Manifests {
             }
         }
         self.current = Arc::new(desired);
+        "edit: a cluster or set"
+    }
+
+    fn restore(
+        &mut self,
+        rng: &mut fastrand::Rng,
+        profile: &Profile,
+        lived_in: &BTreeSet<ClusterName>,
+    ) {
+        self.version += 1;
+        let mut desired = (*self.current).clone();
+        pipelines::restore(&mut desired, rng, profile, lived_in);
+        self.current = Arc::new(desired);
     }
 }
 
 impl World {
     /// The desired state changes; each replica learns it some time.
     pub(super) fn edit(&mut self) {
-        self.manifests.edit(&mut self.rng, &self.profile);
+        let what = self.manifests.edit(&mut self.rng, &self.profile);
         self.cover.hit("fault: edit");
+        self.cover.hit(what);
+        self.tell_desired();
+    }
+
+    /// Classes whose workers live are there again.
+    pub(super) fn restore_classes(&mut self) {
+        if self.profile.pipelines {
+            let living = self.living().into_iter();
+            let lived_in = living.map(|pod| self.pods[pod].key.cluster.clone()).collect();
+            self.manifests.restore(&mut self.rng, &self.profile, &lived_in);
+            self.tell_desired();
+        }
+    }
+
+    fn tell_desired(&mut self) {
         let (version, desired) = (self.manifests.version, self.manifests.desired());
         for replica in 0..self.replicas.len() {
             let lag = self.rng.u64(0..=self.profile.platform_lag);
@@ -140,7 +182,7 @@ impl World {
 
     /// A pod appears: under a name of its own, or, as a twin, under that of another.
     pub(super) fn new_pod(&mut self, twin_of: Option<usize>, generation: u64) -> usize {
-        let clusters: Vec<_> = self.manifests.current.clusters.keys().cloned().collect();
+        let clusters = self.clusters_for_pods();
         let key = match twin_of {
             Some(other) => self.pods[other].key.clone(),
             None => {
@@ -160,6 +202,8 @@ impl World {
         node.drain_deadline =
             self.rng.bool().then_some(self.profile.ttl * self.rng.u32(1..=6) + Duration::ZERO);
         node.stays = self.rng.bool();
+        node.address = pipelines::address(self.pods.len());
+        node.shows_bindings = !self.profile.pipelines || self.rng.u8(0..8) > 0;
         if let Some(other) = twin_of {
             self.pods[other].replaced = true;
             node.twin = true;
@@ -170,6 +214,17 @@ impl World {
         self.after(first, Happening::BootAgent { pod, run: 0 });
         self.after(second, Happening::BootWorker { pod, start: 0 });
         pod
+    }
+
+    /// Every cluster and class that pods are made for, one after the other.
+    fn clusters_for_pods(&self) -> Vec<ClusterName> {
+        let clusters = &self.manifests.current.clusters;
+        let mut all: Vec<_> = clusters.keys().cloned().collect();
+        if self.profile.pipelines {
+            // A class has two for one of a cluster.
+            all.extend(pipelines::classes(&self.manifests.current));
+        }
+        all
     }
 
     /// Pods that are not dead.

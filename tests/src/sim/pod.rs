@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use leasehold_agent_core::{Config, Effect, Holder, Memory, Notice};
 use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::share::WorkerAddress;
 use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
 
 use super::clock::{Clock, MS, Real};
@@ -72,6 +73,10 @@ pub(super) struct Pod {
     pub drain_deadline: Option<Duration>,
     /// Its agent stays past that until nothing is left.
     pub stays: bool,
+    /// Where its worker is reached.
+    pub address: Option<WorkerAddress>,
+    /// Its worker learns of its shares of pipelines and is asked for them.
+    pub shows_bindings: bool,
 }
 
 impl Pod {
@@ -95,6 +100,8 @@ impl Pod {
             incarnation: Incarnation(0),
             drain_deadline: None,
             stays: false,
+            address: None,
+            shows_bindings: true,
         }
     }
 
@@ -163,6 +170,8 @@ impl World {
             incarnation,
             generation: node.generation,
             stops_worker: node.worker.stoppable,
+            address: node.address.clone(),
+            shows_bindings: node.shows_bindings,
             drain_deadline: node.drain_deadline,
             stays: node.stays,
         };

@@ -4,7 +4,9 @@
 //! at the moment when it is written.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::view::Leadership;
@@ -38,6 +40,8 @@ pub(super) struct Replica {
     pub election: Election,
     /// The newest desired state that it has.
     pub desired_version: u64,
+    /// What is in it.
+    pub desired: Arc<Desired>,
     /// The budgets in it.
     pub jobs_max: BTreeMap<ClusterName, u32>,
     /// When the core is woken.
@@ -56,6 +60,7 @@ impl Replica {
             core: None,
             election: Election::default(),
             desired_version: 0,
+            desired: Arc::default(),
             jobs_max: BTreeMap::new(),
             wake: None,
             gathering: false,
@@ -92,6 +97,7 @@ impl World {
         node.core = Some(Core::new(Config { bounds: self.profile.bounds }));
         node.election = Election::default();
         node.desired_version = 0;
+        node.desired = Arc::default();
         node.jobs_max.clear();
         node.wake = None;
         node.gathering = false;

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
+use leasehold_agent_core::Lease;
+use leasehold_types::{JobId, Load, Moment, StartId, StreamKey, Token};
 
 use super::clock::{MS, Real};
 use super::faults::one_in;
@@ -28,6 +29,16 @@ pub(super) struct Use {
     pub until: Option<Moment>,
     /// It has decided what to do about a revoke.
     pub decided: bool,
+    /// The load that it takes, where it is a share of a pipeline.
+    pub load: Option<Load>,
+}
+
+/// A stream or a share of a pipeline, as the agent shows it.
+struct Shown {
+    token: Token,
+    until: Option<Moment>,
+    revoked: bool,
+    load: Option<Load>,
 }
 
 /// What it has yet to tell its agent.
@@ -209,10 +220,9 @@ impl World {
         }
     }
 
-    fn read_streams(&mut self, pod: usize, asked: Moment, lease: &leasehold_agent_core::Lease) {
+    fn read_streams(&mut self, pod: usize, asked: Moment, lease: &Lease) {
         let now = self.local_of_pod(pod);
-        let listed: BTreeMap<_, _> =
-            lease.streams.iter().map(|stream| (stream.stream.clone(), stream)).collect();
+        let listed = self.shown(pod, lease);
         let worker = &mut self.pods[pod].worker;
         worker
             .streams
@@ -221,9 +231,9 @@ impl World {
         for (key, stream) in listed {
             // The time left, counted from when it asked.
             let until = stream.until.map(|until| asked + until.since(now));
-            let fresh = Use { token: stream.token, until, decided: false };
+            let fresh = Use { token: stream.token, until, decided: false, load: stream.load };
             let known = worker.streams.contains_key(&key);
-            let wanted = stream.revoked.is_none() && !lease.draining;
+            let wanted = !stream.revoked && !lease.draining;
             let used = worker.streams.entry(key.clone()).or_insert(fresh);
             used.until = until;
             if !wanted && !used.decided {
@@ -242,6 +252,21 @@ impl World {
             let time = self.rng.u64(0..=if long { ttl * 3 / 2 } else { ttl / 20 });
             self.after(time, Happening::LetGo { pod, start, stream, token });
         }
+    }
+
+    /// The streams that a lease shows, and the shares where the worker learns of them.
+    fn shown(&self, pod: usize, lease: &Lease) -> BTreeMap<StreamKey, Shown> {
+        let node = &self.pods[pod];
+        let streams = lease.streams.iter().map(|it| {
+            let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
+            (it.stream.clone(), Shown { token, until, revoked, load: None })
+        });
+        let shares = lease.bindings.iter().filter(|_| node.shows_bindings).map(|it| {
+            let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
+            let stream = it.key.stream(&node.key.cluster);
+            (stream, Shown { token, until, revoked, load: Some(it.load) })
+        });
+        streams.chain(shares).collect()
     }
 
     /// The worker has let a stream go, and tells so.
@@ -303,7 +328,7 @@ impl World {
         }
     }
 
-    fn keep_to_size(&mut self, pod: usize, asked: Moment, lease: &leasehold_agent_core::Lease) {
+    fn keep_to_size(&mut self, pod: usize, asked: Moment, lease: &Lease) {
         let now = self.local_of_pod(pod);
         let until = lease.pool.until.map(|until| asked + until.since(now));
         let before = self.pods[pod].worker.obeyed.0;

@@ -2,6 +2,8 @@
 //!
 //! Invariant: one seed decides everything.
 
+use std::sync::Arc;
+
 use fastrand::Rng;
 use leasehold_coordinator_core::event::Event;
 
@@ -58,7 +60,7 @@ impl World {
     /// The world of a seed, at its beginning.
     pub(super) fn new(seed: u64, trace: Trace) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let profile = Profile::new(&mut rng);
+        let profile = Profile::new(seed, &mut rng);
         let manifests = Manifests::new(&mut rng, &profile);
         let replicas = (0..profile.replicas)
             .map(|_| Replica::new(Clock::new(&mut rng, profile.bounds.drift_ppm)))
@@ -200,6 +202,7 @@ impl World {
                     node.desired_version = version;
                     let caps = desired.clusters.iter();
                     node.jobs_max = caps.map(|(name, c)| (name.clone(), c.jobs_max)).collect();
+                    node.desired = Arc::clone(&desired);
                     self.core_event(replica, Event::Desired(desired));
                 }
             }

@@ -9,9 +9,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use leasehold_coordinator::platform::kube::authority::{Authority, Publication, Settings};
-use leasehold_coordinator::platform::{self, Platform};
+use leasehold_coordinator::platform::{self, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
+use leasehold_types::Moment;
 use serde_json::json;
 use tests::kube::Cluster;
 use tests::process::HANG;
@@ -55,6 +56,7 @@ impl Replica {
             problems: watch::channel(Default::default()).1,
             access: platform::Access::Open,
             attend: None,
+            freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
         };
         let tls = Some(authority.certificates.clone());
         let options = Options { tls, sessions_max: 10, ..Options::default() };

@@ -50,8 +50,10 @@ fn defined() -> Option<&'static Access> {
 async fn the_definitions_are_accepted_without_a_complaint() {
     let Some(access) = defined() else { return };
     let api: Api<CustomResourceDefinition> = Api::all(access.client().await);
-    for name in ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"] {
-        let definition = api.get(name).await.expect("it was applied");
+    let plurals =
+        ["workerclusters", "streamsets", "workerclasses", "pipelines", "pipelinebindings"];
+    for plural in plurals {
+        let definition = api.get(&format!("{plural}.leasehold.dev")).await.expect("it was applied");
         let conditions = definition.status.and_then(|status| status.conditions);
         for condition in conditions.expect("it was looked at") {
             let complains = condition.type_ == "NonStructuralSchema";

@@ -8,6 +8,16 @@ use super::{Held, Holder, Pool};
 use crate::effect::{Effect, Notice, Target};
 use crate::journal::{Journal, JournalError, Record};
 
+/// What a grant changes beside the end of the leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    Nothing,
+    /// Only where documents go next.
+    Routes,
+    /// What is held.
+    Leases,
+}
+
 impl<J: Journal> Holder<J> {
     pub(super) fn grant(&mut self, grant: &Grant, now: Moment) {
         if self.epoch != Some(grant.epoch) && !mutation::on(Mutation::ObeyLowerEpoch) {
@@ -91,23 +101,22 @@ impl<J: Journal> Holder<J> {
         falls.then_some(self.renewed_until)
     }
 
-    /// Whether anything but the end of the leases has changed.
-    fn apply(&mut self, grant: &Grant, now: Moment) -> Result<bool, JournalError> {
+    fn apply(&mut self, grant: &Grant, now: Moment) -> Result<Change, JournalError> {
         let before = self.token_max;
         let until = self.renewal(grant, now);
-        let mut changed = false;
+        let mut changed = Change::Nothing;
         if grant.fresh && !self.complete {
             self.write(&Record::Fresh)?;
             (self.jobs_known, self.complete) = (true, true);
         }
         if let Some(pool) = grant.pool {
-            changed |= self.apply_pool(pool)?;
+            changed = changed.max(self.apply_pool(pool)?);
         }
         for stream in &grant.streams {
-            changed |= self.apply_stream(stream, before, until, now)?;
+            changed = changed.max(self.apply_stream(stream, before, until, now)?);
         }
         if grant.snapshot {
-            changed |= self.apply_absence(grant, until, now)?;
+            changed = changed.max(self.apply_absence(grant, until, now)?);
         }
         if until > self.renewed_until {
             // Unwritten, a successor would give back what the worker still uses; and it would
@@ -115,7 +124,7 @@ impl<J: Journal> Holder<J> {
             self.write_owed()?;
             self.write(&Record::Renewed { until })?;
             self.effects.push_back(Effect::LeaseRenewed);
-            changed |= self.pool_expired;
+            changed = changed.max(Change::of(self.pool_expired));
             (self.renewed_until, self.pool_expired) = (until, false);
         }
         Ok(changed)
@@ -131,16 +140,16 @@ impl<J: Journal> Holder<J> {
         sent.map_or(self.renewed_until, |sent| self.renewed_until.max(sent + grant.terms.ttl))
     }
 
-    fn apply_pool(&mut self, pool: PoolGrant) -> Result<bool, JournalError> {
+    fn apply_pool(&mut self, pool: PoolGrant) -> Result<Change, JournalError> {
         let PoolGrant { token, size, floor } = pool;
         if self.pool.is_some_and(|held| held.token >= token) {
-            return Ok(false);
+            return Ok(Change::Nothing);
         }
         self.write(&Record::Pool { token, size, floor })?;
         self.pool = Some(Pool { token, size, floor });
         self.token_max = self.token_max.max(token);
         self.notice(Notice::PoolGranted(token, size));
-        Ok(true)
+        Ok(Change::Leases)
     }
 
     fn apply_stream(
@@ -149,11 +158,15 @@ impl<J: Journal> Holder<J> {
         token_before: Token,
         until: Moment,
         now: Moment,
-    ) -> Result<bool, JournalError> {
-        let StreamGrant { stream, token, state, .. } = grant;
-        let held = self.streams.get(stream).map(|held| held.token);
+    ) -> Result<Change, JournalError> {
+        let StreamGrant { stream, token, state, share } = grant;
+        let held = self.streams.get_mut(stream).filter(|held| held.token == *token);
+        let is_held = held.is_some();
         match *state {
-            StreamState::Held { .. } if held == Some(*token) => Ok(false),
+            StreamState::Held { .. } if is_held => {
+                let rerouted = held.is_some_and(|held| held.reroute(share.as_ref()));
+                Ok(if rerouted { Change::Routes } else { Change::Nothing })
+            }
             StreamState::Held { pinned } => {
                 // A token that is not above all that came before was given back, or has ended:
                 // it is listed only because the coordinator does not know that yet.
@@ -162,18 +175,19 @@ impl<J: Journal> Holder<J> {
                     // A grant that was on its way meanwhile may list it once more.
                     self.token_max = self.token_max.max(*token);
                     self.disown(stream, *token);
-                    return Ok(true);
+                    return Ok(Change::Leases);
                 }
-                self.take_stream(stream, *token, pinned)?;
-                Ok(true)
+                self.take_stream(grant, pinned)?;
+                Ok(Change::Leases)
             }
-            StreamState::Revoked { deadline, renewed } if held == Some(*token) => {
+            StreamState::Revoked { deadline, renewed } if is_held => {
+                held.map(|held| held.reroute(share.as_ref()));
                 self.revoke(stream, now + deadline, (!renewed).then_some(until))?;
-                Ok(true)
+                Ok(Change::Leases)
             }
             StreamState::Revoked { .. } => {
                 self.disown(stream, *token);
-                Ok(true)
+                Ok(Change::Leases)
             }
         }
     }
@@ -185,19 +199,15 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    fn take_stream(
-        &mut self,
-        stream: &StreamKey,
-        token: Token,
-        pinned: bool,
-    ) -> Result<(), JournalError> {
-        let record = Record::Stream { stream: stream.clone(), token, pinned };
+    fn take_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
+        let (stream, token) = (&grant.stream, grant.token);
+        let mut held = Held::new(stream, token, pinned, grant.share.clone());
+        let record = Record::Stream { stream: stream.clone(), token, pinned, load: held.load() };
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
         // While it drains, a worker is to take nothing new: it is asked back at once.
-        let revoked = self.draining().then_some(Moment(0));
-        let held = Held { token, pinned, lapses: None, revoked, shown: false };
+        held.revoked = self.draining().then_some(Moment(0));
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
         self.notice(Notice::StreamGranted(stream.clone(), token));
@@ -239,7 +249,7 @@ impl<J: Journal> Holder<J> {
         grant: &Grant,
         until: Moment,
         now: Moment,
-    ) -> Result<bool, JournalError> {
+    ) -> Result<Change, JournalError> {
         let listed: std::collections::BTreeSet<_> =
             grant.streams.iter().map(|it| (&it.stream, it.token)).collect();
         let absent = self.streams.iter().filter(|(stream, held)| {
@@ -249,10 +259,10 @@ impl<J: Journal> Holder<J> {
         for stream in &absent {
             self.revoke(stream, now, Some(until))?;
         }
-        Ok(!absent.is_empty())
+        Ok(Change::of(!absent.is_empty()))
     }
 
-    fn applied(&mut self, grant: &Grant, changed: bool, now: Moment) {
+    fn applied(&mut self, grant: &Grant, changed: Change, now: Moment) {
         let joined = grant.snapshot && !self.link.is_live();
         self.link.applied = self.link.applied.max(grant.number);
         if grant.snapshot {
@@ -266,13 +276,22 @@ impl<J: Journal> Holder<J> {
         if joined {
             self.first_beat_at(now + grant.terms.beat);
         }
-        if changed || joined {
+        if changed > Change::Nothing || joined {
             self.changed();
         }
-        if changed {
-            self.beat(now);
+        match changed {
+            Change::Leases => self.beat(now),
+            // Nobody waits for word of that.
+            Change::Routes => self.beat_soon(now),
+            Change::Nothing => {}
         }
         self.check_drain(now);
+    }
+}
+
+impl Change {
+    fn of(leases: bool) -> Self {
+        if leases { Self::Leases } else { Self::Nothing }
     }
 }
 

@@ -165,7 +165,7 @@ impl<J: Journal> Holder<J> {
             epoch_seen: self.epoch.filter(|_| self.was_granted()),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
-            address: None,
+            address: self.config.address.clone(),
         };
         self.effects.push_back(Effect::Send(link, AgentMessage::Hello(hello)));
     }
@@ -316,7 +316,7 @@ impl<J: Journal> Holder<J> {
             stream: stream.clone(),
             token: held.token,
             pinned: held.pinned,
-            load: None,
+            load: held.load(),
         });
         let report = Report {
             epoch: self.epoch.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Ends streams in time, heard or unheard.
+//! Ends streams and bindings in time, heard or unheard.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use tonic::{Response, Status};
 use crate::address::Address;
 use crate::clock;
 use crate::error::Error;
-use crate::state::{Client, Shared};
+use crate::state::{Client, Key, Kind, Shared};
 
 /// Between two attempts to reach the agent.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -130,11 +130,9 @@ impl Teller {
             self.shared.change(|state| state.end_heard(&job_id, era));
         }
         for (key, token) in released {
-            let (set, stream) = key.clone();
-            let request = wire::ReleaseStreamRequest { set, stream, token: token.to_string() };
             // What is not held any more needs no release.
             let over = ["not_held", "invalid"];
-            heard(answer(client.release_stream(request), Duration::ZERO).await, &over)?;
+            heard(release(&mut client, key.clone(), token.to_string()).await, &over)?;
             self.shared.change(|state| state.released.remove(&(key, token)));
         }
         self.tell_fewer(era, client).await
@@ -157,6 +155,20 @@ impl Teller {
             }
         });
         Ok(())
+    }
+}
+
+async fn release(client: &mut Client, key: Key, token: String) -> Result<(), Error> {
+    let Key { kind, of, name, index } = key;
+    match kind {
+        Kind::Stream => {
+            let request = wire::ReleaseStreamRequest { set: of, stream: name, token };
+            answer(client.release_stream(request), Duration::ZERO).await.map(drop)
+        }
+        Kind::Binding => {
+            let request = wire::ReleaseBindingRequest { pipeline: of, node: name, index, token };
+            answer(client.release_binding(request), Duration::ZERO).await.map(drop)
+        }
     }
 }
 

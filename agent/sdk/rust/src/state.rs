@@ -1,10 +1,12 @@
-//! All that a worker knows, behind one lock: its jobs, its streams, and what is owed to the agent.
+//! All that a worker knows, behind one lock: its jobs, its streams and bindings, and what is owed
+//! to the agent.
 //!
-//! Invariant: a stream is handed out at most once under a token, and its next owner in this process
-//! comes after the last one has let go.
+//! Invariant: a stream or binding is handed out at most once under a token, and its next owner in
+//! this process comes after the last one has let go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_proto::worker::v1 as wire;
@@ -14,11 +16,31 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::clock;
-use crate::stream::{Hand, Standing};
+use crate::lease::{Hand, Standing};
+use crate::route::Next;
 
 pub(crate) type Client = WorkerServiceClient<Channel>;
-/// A stream set, and a stream of it.
-pub(crate) type Key = (String, String);
+
+/// What a lease is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A stream.
+    Stream,
+    /// A share of a pipeline's node.
+    Binding,
+}
+
+/// Names what is leased.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) kind: Kind,
+    /// The stream set, or the pipeline.
+    pub(crate) of: String,
+    /// The stream, or the node.
+    pub(crate) name: String,
+    /// Which of the node's shares; 0 of a stream.
+    pub(crate) index: u32,
+}
 
 /// The part of what is left of a lease that is kept for stopping in time.
 const SPARE: u32 = 10;
@@ -47,31 +69,43 @@ pub(crate) struct State {
     pub(crate) fewer_unnamed: bool,
     /// Jobs that ended, and the agent has not answered yet: never more than ran at once.
     pub(crate) ended: BTreeSet<String>,
-    /// Streams that were let go, and the agent has not answered yet.
+    /// Leases that were let go, and the agent has not answered yet.
     pub(crate) released: BTreeSet<(Key, Token)>,
     /// The newest lease says that the worker drains.
     pub(crate) draining: bool,
     /// Nothing begins any more.
     pub(crate) closed: bool,
-    /// Somebody consumes streams here.
-    consumed: bool,
-    /// The longest time before a lease's end at which its stream is lost.
+    /// What somebody consumes here.
+    consumed: BTreeSet<Kind>,
+    /// The longest time before a lease's end at which it is lost.
     pub(crate) spare_max: Duration,
     pub(crate) in_hand: BTreeMap<Key, Hand>,
     listed: BTreeMap<Key, Listed>,
     fresh: BTreeSet<Key>,
-    /// The highest token of each stream that was handed out or given back.
+    /// The highest token of each lease that was handed out or given back.
     spent: BTreeMap<Key, Token>,
 }
 
-/// A stream as the newest lease has it.
+/// A stream or binding as the newest lease has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Listed {
-    pub(crate) token: Token,
+struct Listed {
+    token: Token,
     held: bool,
     /// When to have stopped; none where the lease does not end by time.
-    pub(crate) end: Option<Moment>,
+    end: Option<Moment>,
     release_by: Option<Moment>,
+    /// Of a binding.
+    load: f64,
+    next: Arc<[Next]>,
+}
+
+/// One that was handed out.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    pub(crate) load: f64,
+    pub(crate) standing: watch::Receiver<Standing>,
 }
 
 impl Shared {
@@ -119,45 +153,68 @@ impl State {
     pub(crate) fn obey(&mut self, lease: &wire::Lease, asked: Moment) {
         self.draining = lease.draining;
         let now = clock::now();
-        let spare_max = self.spare_max;
-        let listed = lease.streams.iter().filter_map(|it| {
-            Some(((it.set.clone(), it.stream.clone()), Listed::new(it, asked, now, spare_max)?))
+        let at = |ms: u64| asked + Duration::from_millis(ms);
+        let spare = |left: Duration| self.spare_max.min(left / SPARE);
+        let end = |ms: Option<u64>| ms.map(|ms| at(ms) - spare(at(ms).since(now)));
+        let listed = |token: &str, state, valid_ms: Option<u64>, release_ms: Option<u64>| {
+            Some(Listed {
+                token: token.parse().ok()?,
+                held: state == wire::StreamLeaseState::Held,
+                end: end(valid_ms),
+                release_by: release_ms.map(at),
+                load: 0.0,
+                next: Arc::default(),
+            })
+        };
+        let streams = lease.streams.iter().filter_map(|it| {
+            let own = listed(&it.token, it.state(), it.valid_for_ms, it.release_within_ms)?;
+            Some((it.into(), own))
         });
-        self.listed = listed.collect();
+        let bindings = lease.bindings.iter().filter_map(|it| {
+            let own = listed(&it.token, it.state(), it.valid_for_ms, it.release_within_ms)?;
+            let next = it.next.iter().map(Into::into).collect();
+            Some((it.into(), Listed { load: it.documents_per_second, next, ..own }))
+        });
+        self.listed = streams.chain(bindings).collect();
         for (key, hand) in &mut self.in_hand {
             match self.listed.get(key).filter(|listed| listed.token == hand.token) {
                 None => hand.lose("it was withdrawn"),
-                Some(Listed { held, end, release_by, .. }) => hand.renew(*held, *end, *release_by),
+                Some(Listed { held, end, release_by, next, .. }) => {
+                    hand.renew(*held, *end, *release_by);
+                    hand.reroute(next);
+                }
             }
         }
         self.fresh.clear();
         self.offer_all();
     }
 
-    /// From here on somebody takes streams.
-    pub(crate) fn consume(&mut self) {
-        self.consumed = true;
+    /// From here on somebody takes them.
+    pub(crate) fn consume(&mut self, kind: Kind) {
+        self.consumed.insert(kind);
         self.offer_all();
     }
 
-    /// A stream to own, if there is one: where it stands is told to the other end.
-    pub(crate) fn take(&mut self) -> Option<(Key, Token, watch::Receiver<Standing>)> {
+    /// One to own, if there is one: where it stands is told to the other end.
+    pub(crate) fn take(&mut self, kind: Kind) -> Option<Taken> {
         let now = clock::now();
-        while let Some(key) = self.fresh.pop_first() {
+        while let Some(key) = self.fresh.iter().find(|key| key.kind == kind).cloned() {
+            self.fresh.remove(&key);
             let listed = self.listed.get(&key).expect("what is fresh is listed").clone();
             if listed.end.is_some_and(|end| end <= now) {
                 // It may be renewed yet: the next lease offers it again.
                 continue;
             }
-            let (hand, standing) = Hand::new(&key, listed.token, listed.end);
-            self.spent.insert(key.clone(), listed.token);
+            let Listed { token, end, load, next, .. } = listed;
+            let (hand, standing) = Hand::new(&key, token, end, next);
+            self.spent.insert(key.clone(), token);
             self.in_hand.insert(key.clone(), hand);
-            return Some((key, listed.token, standing));
+            return Some(Taken { key, token, load, standing });
         }
         None
     }
 
-    /// The worker has let a stream go.
+    /// The worker has let it go.
     pub(crate) fn release(&mut self, key: &Key, token: Token) {
         if self.in_hand.get(key).is_none_or(|hand| hand.token != token) {
             return;
@@ -194,7 +251,7 @@ impl State {
         !(self.ended.is_empty() && self.released.is_empty())
     }
 
-    /// Ends streams whose time is over; how long until the next one's is.
+    /// Ends leases whose time is over; how long until the next one's is.
     pub(crate) fn keep_time(&mut self, now: Moment) -> Option<Duration> {
         let ends = self.in_hand.values_mut().filter_map(|hand| hand.keep_time(now));
         ends.min().map(|end| end.since(now))
@@ -213,11 +270,11 @@ impl State {
         }
     }
 
-    /// Puts a stream where the next taker finds it, or gives back what nobody took.
+    /// Puts one where the next taker finds it, or gives back what nobody took.
     fn offer(&mut self, key: &Key) {
         let Some(Listed { token, held, .. }) = self.listed.get(key) else { return };
         let spent = self.spent.get(key).is_some_and(|spent| token <= spent);
-        if !self.consumed || spent || self.in_hand.contains_key(key) {
+        if !self.consumed.contains(&key.kind) || spent || self.in_hand.contains_key(key) {
             return;
         }
         if *held {
@@ -229,26 +286,27 @@ impl State {
     }
 }
 
-impl Listed {
-    /// None where the agent sent what is no lease.
-    fn new(
-        it: &wire::StreamLease,
-        asked: Moment,
-        now: Moment,
-        spare_max: Duration,
-    ) -> Option<Self> {
-        let at = |ms: u64| asked + Duration::from_millis(ms);
-        let end = it.valid_for_ms.map(|ms| {
-            let until = at(ms);
-            let spare = spare_max.min(until.since(now) / SPARE);
-            until - spare
-        });
-        Some(Self {
-            token: it.token.parse().ok()?,
-            held: it.state() == wire::StreamLeaseState::Held,
-            end,
-            release_by: it.release_within_ms.map(at),
-        })
+impl From<&wire::StreamLease> for Key {
+    fn from(it: &wire::StreamLease) -> Self {
+        let (of, name) = (it.set.clone(), it.stream.clone());
+        Self { kind: Kind::Stream, of, name, index: 0 }
+    }
+}
+
+impl From<&wire::Binding> for Key {
+    fn from(it: &wire::Binding) -> Self {
+        let (of, name) = (it.pipeline.clone(), it.node.clone());
+        Self { kind: Kind::Binding, of, name, index: it.index }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, of, name, index } = self;
+        match kind {
+            Kind::Stream => write!(f, "{of}/{name}"),
+            Kind::Binding => write!(f, "{of}/{name}/{index}"),
+        }
     }
 }
 

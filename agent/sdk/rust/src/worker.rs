@@ -1,4 +1,4 @@
-//! The worker's side of its leases: jobs to run, streams to own, and the end of both.
+//! The worker's side of its leases: jobs to run, streams and bindings to own, and the end of all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,15 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::address::Address;
+use crate::binding::Binding;
 use crate::clock;
 use crate::error::Error;
 use crate::job::Job;
 use crate::keeper::keep_time;
+use crate::lease::{Bindings, Owning, Streams};
 use crate::link::{Link, PAUSE_MAX, PAUSE_MIN, Teller, answer};
-use crate::state::Shared;
-use crate::stream::{Stream, Streams};
+use crate::state::{Kind, Shared};
+use crate::stream::Stream;
 
 /// Questions for a slot that are on their way at once; more wait here. The agent answers 512
 /// questions at once on one connection, and ends must not wait behind those that wait for them.
@@ -30,8 +32,8 @@ pub struct Options {
     pub address: Option<String>,
     /// Whether this process says that the worker starts: one process of a worker does.
     pub start: bool,
-    /// How long before its lease's end a stream is lost, but at most a tenth of what was left
-    /// at its last renewal.
+    /// How long before its lease's end a stream or binding is lost, but at most a tenth of what
+    /// was left at its last renewal.
     pub stop_before: Duration,
 }
 
@@ -47,7 +49,7 @@ pub struct Worker {
     inner: Arc<Inner>,
 }
 
-/// What lives as long as the worker, or a job or stream of it, is in somebody's hands.
+/// What lives as long as the worker, or a job or lease of it, is in somebody's hands.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
@@ -134,27 +136,34 @@ impl Worker {
     /// is dropped.
     #[must_use]
     pub fn streams(&self) -> Streams {
-        Streams::new(self.inner.clone())
+        Streams::new(self.inner.clone(), Kind::Stream, Stream::of)
+    }
+
+    /// Each share of a pipeline's node once this worker owns it, until the worker drains. A binding
+    /// is owned until it is dropped.
+    #[must_use]
+    pub fn bindings(&self) -> Bindings {
+        Bindings::new(self.inner.clone(), Kind::Binding, Binding::of)
     }
 
     /// Runs `handler` in a task for each stream; ends when the worker has drained and all of them
-    /// have ended. A handler works until [`Stream::stopping`], and drops its stream.
+    /// have ended. A handler works until [`stopping`](crate::Lease::stopping), and drops its
+    /// stream.
     pub async fn run_streams<H, F>(&self, handler: H)
     where
         H: Fn(Stream) -> F,
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut streams = self.streams();
-        let mut tasks = JoinSet::new();
-        while let Some(stream) = streams.next().await {
-            tasks.spawn(handler(stream));
-            while let Some(ended) = tasks.try_join_next() {
-                note(ended);
-            }
-        }
-        while let Some(ended) = tasks.join_next().await {
-            note(ended);
-        }
+        run_each(self.streams(), handler).await;
+    }
+
+    /// The same for each binding.
+    pub async fn run_bindings<H, F>(&self, handler: H)
+    where
+        H: Fn(Binding) -> F,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        run_each(self.bindings(), handler).await;
     }
 
     /// Whether the worker drains.
@@ -179,8 +188,8 @@ impl Worker {
         self.ask_to_drain(true, Duration::MAX).await
     }
 
-    /// Ends all of this, once what is to be told was told, or after two seconds. Streams that are
-    /// still in hand are lost.
+    /// Ends all of this, once what is to be told was told, or after two seconds. Streams and
+    /// bindings that are still in hand are lost.
     pub async fn close(self) {
         let shared = &self.inner.shared;
         shared.change(|state| {
@@ -216,8 +225,25 @@ impl Worker {
     }
 }
 
+async fn run_each<T, F>(mut owning: Owning<T>, handler: impl Fn(T) -> F)
+where
+    T: 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    while let Some(own) = owning.next().await {
+        tasks.spawn(handler(own));
+        while let Some(ended) = tasks.try_join_next() {
+            note(ended);
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        note(ended);
+    }
+}
+
 fn note(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a stream's handler has failed");
+        tracing::error!(%error, "a handler has failed");
     }
 }

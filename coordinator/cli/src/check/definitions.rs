@@ -16,7 +16,7 @@ const DIFFERENCES_MAX: usize = 3;
 /// What is said of a field that this version has not.
 const UNKNOWN: &str = "is unknown here";
 
-/// Looks at both kinds.
+/// Looks at all kinds.
 pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
     let wanted = match manifests::definitions() {
         Ok(wanted) => wanted,
@@ -31,7 +31,10 @@ pub(super) async fn look(cluster: &Cluster, installation: &Installation, report:
         let kind = text(&definition["spec"]["names"]["kind"]);
         let id = match kind {
             "WorkerCluster" => "kind-worker-cluster",
-            _ => "kind-stream-set",
+            "StreamSet" => "kind-stream-set",
+            "WorkerClass" => "kind-worker-class",
+            "Pipeline" => "kind-pipeline",
+            _ => "kind-pipeline-binding",
         };
         let check = format!("{kind} is defined as version {} has it", super::version::OWN);
         let mut finding = Finding::new(id, check);

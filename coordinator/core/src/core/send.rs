@@ -287,6 +287,7 @@ impl Core {
         let has_room = |load| {
             let class = self.class(&key.cluster);
             class.is_some_and(|class| account.has_room(load, class.capacity))
+                && self.is_within_node(stream, load)
         };
         account.exposure.covers(&needed)
             && load.is_none_or(has_room)

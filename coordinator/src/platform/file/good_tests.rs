@@ -14,6 +14,8 @@ use tokio::time::timeout;
 
 use super::good::Good;
 use super::manifests::Manifests;
+use crate::platform::Freshness;
+use crate::platform::herald::Herald;
 use crate::spec::Problem;
 use crate::spec::last_good::FILE;
 
@@ -80,7 +82,9 @@ impl Host {
         let (problem_sender, problems) = watch::channel(Arc::default());
         let (ready, is_ready) = oneshot::channel();
         let good = Good::new(self.state());
-        let manifests = Manifests::new(self.manifests(), good, event_sender, problem_sender, ready);
+        let (freshness, _) = watch::channel(Freshness::default());
+        let herald = Herald::new(event_sender, problem_sender, ready);
+        let manifests = Manifests::new(self.manifests(), good, herald, freshness);
         let task = tokio::spawn(manifests.run());
         timeout(PATIENCE, is_ready).await.expect("a desired state in time").unwrap();
         let mut replica = Replica { events, problems, task, in_force: Vec::new() };

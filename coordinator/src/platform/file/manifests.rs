@@ -4,20 +4,23 @@
 //! up to date for the one after.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::Event;
-use tokio::sync::{mpsc, oneshot, watch};
+use leasehold_types::Moment;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
 use super::good::Good;
+use crate::clock;
+use crate::platform::Freshness;
 use crate::platform::herald::Herald;
 use crate::platform::watcher::Watcher;
-use crate::spec::folder::Stamp;
-use crate::spec::{Catalog, Problem, Reading};
+use crate::spec::folder::{self, Stamp};
+use crate::spec::{Catalog, Reading};
 
 /// Changes are gathered until nothing has changed for so long, since a save is several.
 const QUIET: Duration = Duration::from_millis(25);
@@ -31,6 +34,7 @@ pub(crate) struct Manifests {
     state: Box<State>,
     wakes: mpsc::Receiver<()>,
     herald: Herald,
+    freshness: watch::Sender<Freshness>,
 }
 
 /// What is read and watched on the threads for blocking work.
@@ -40,20 +44,22 @@ struct State {
     good: Good,
     watcher: Watcher,
     stamps: Vec<(PathBuf, Stamp)>,
+    /// What of the folder could not be read at the last reading.
+    unread: Option<String>,
 }
 
 impl Manifests {
     pub(crate) fn new(
         root: PathBuf,
         good: Good,
-        events: mpsc::Sender<Event>,
-        problems: watch::Sender<Arc<Vec<Problem>>>,
-        ready: oneshot::Sender<()>,
+        herald: Herald,
+        freshness: watch::Sender<Freshness>,
     ) -> Self {
         let (watcher, wakes) = Watcher::new();
         let catalog = Catalog::new(&root);
-        let state = Box::new(State { root, catalog, good, watcher, stamps: Vec::new() });
-        Self { state, wakes, herald: Herald::new(events, problems, ready) }
+        let (stamps, unread) = (Vec::new(), None);
+        let state = Box::new(State { root, catalog, good, watcher, stamps, unread });
+        Self { state, wakes, herald, freshness }
     }
 
     /// Runs until the driver is gone.
@@ -64,6 +70,7 @@ impl Manifests {
         self = self.with_state(State::restore).await;
         loop {
             let mut state = self.state;
+            let looked_at = clock::now();
             let (state, reading) = blocking(move || {
                 let reading = (woken || state.has_changed()).then(|| state.read());
                 (state, reading)
@@ -75,6 +82,7 @@ impl Manifests {
             {
                 return;
             }
+            self.confirm(looked_at);
             self = self.with_state(State::keep).await;
             tokio::select! {
                 () = self.herald.closed() => return,
@@ -90,6 +98,16 @@ impl Manifests {
                 }
             }
         }
+    }
+
+    /// What was looked at is what there was then, unless a part of it could not be read.
+    fn confirm(&self, looked_at: Moment) {
+        self.freshness.send_modify(|freshness| {
+            *freshness = match &self.state.unread {
+                None => Freshness::confirmed(looked_at),
+                Some(why) => freshness.troubled(why.clone()),
+            };
+        });
     }
 
     async fn with_state(mut self, work: fn(&mut State)) -> Self {
@@ -140,6 +158,7 @@ impl State {
             }
             reading = self.catalog.read();
         }
+        self.unread = unread(&self.root);
         self.stamps = self.look();
         for (path, stamp) in &mut self.stamps {
             *stamp = before.get(path).copied().unwrap_or(*stamp);
@@ -163,4 +182,25 @@ impl State {
         }
         (folders, seen.files.iter().map(below).collect())
     }
+}
+
+/// The first thing in and below `root` that cannot be read at present. What it gave before is still
+/// in force, and nobody knows whether it is what is wanted.
+fn unread(root: &Path) -> Option<String> {
+    let listing = folder::list(root);
+    if let Some((_, problem)) = listing.unknown.first() {
+        return Some(format!("{}: {}", problem.file, problem.message));
+    }
+    listing.files.iter().find_map(|file| {
+        let error = readable(&root.join(file)).err()?;
+        Some(format!("{file}: it cannot be read ({error})"))
+    })
+}
+
+/// Fails where the file cannot be read; what is no file is not opened, since that may wait for ever.
+fn readable(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.is_file() {
+        File::open(path)?;
+    }
+    Ok(())
 }

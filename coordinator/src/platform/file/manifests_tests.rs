@@ -13,6 +13,8 @@ use tokio::time::timeout;
 
 use super::good::Good;
 use super::manifests::Manifests;
+use crate::platform::Freshness;
+use crate::platform::herald::Herald;
 use crate::spec::Problem;
 
 /// Shorter than the rescan that would hide a missing notification.
@@ -24,6 +26,7 @@ struct Watched {
     root: PathBuf,
     events: mpsc::Receiver<Event>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
+    freshness: watch::Receiver<Freshness>,
 }
 
 fn manifest(jobs: u32) -> String {
@@ -45,10 +48,12 @@ impl Watched {
         let (problem_sender, problems) = watch::channel(Arc::default());
         let (ready, is_ready) = oneshot::channel();
         let good = Good::new(base.join("state"));
-        let manifests = Manifests::new(root.clone(), good, event_sender, problem_sender, ready);
+        let (freshness_sender, freshness) = watch::channel(Freshness::default());
+        let herald = Herald::new(event_sender, problem_sender, ready);
+        let manifests = Manifests::new(root.clone(), good, herald, freshness_sender);
         tokio::spawn(manifests.run());
         is_ready.await.unwrap();
-        Self { _dir: dir, base, root, events, problems }
+        Self { _dir: dir, base, root, events, problems, freshness }
     }
 
     async fn desired(&mut self) -> Arc<Desired> {
@@ -195,4 +200,22 @@ async fn a_list_of_streams_is_watched_wherever_it_lies() {
     assert_eq!(streams(folder.desired().await), 1);
     fs::write(folder.root.join(".lists/all.txt"), "x\ny\n").unwrap();
     assert_eq!(streams(folder.desired().await), 2);
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_read_confirms_nothing() {
+    let mut watched =
+        Watched::new(|_, root| fs::write(root.join("a.yaml"), manifest(1)).unwrap()).await;
+    let is_confirmed = |it: &Freshness| it.confirmed_at.is_some() && it.trouble.is_none();
+    let first = watched.freshness.wait_for(is_confirmed).await.unwrap().clone();
+    let away = watched.base.join("away");
+    fs::rename(&watched.root, &away).unwrap();
+    let troubled = watched.freshness.wait_for(|it| it.trouble.is_some()).await.unwrap().clone();
+    assert!(troubled.trouble.is_some_and(|why| why.contains("cannot be read")));
+    fs::rename(&away, &watched.root).unwrap();
+    let later = watched.freshness.wait_for(is_confirmed).await.unwrap().clone();
+    assert!(later.confirmed_at > first.confirmed_at);
+    symlink(watched.base.join("nowhere"), watched.root.join("b.yaml")).unwrap();
+    let troubled = watched.freshness.wait_for(|it| it.trouble.is_some()).await.unwrap().clone();
+    assert!(troubled.trouble.is_some_and(|why| why.starts_with("b.yaml: ")));
 }

@@ -8,9 +8,13 @@ mod schema;
 use serde_json::{Value, json};
 
 use super::names::{GROUP, VERSION};
-use super::resources::{StreamSet, WorkerCluster};
-use super::status::{StreamSetStatus, WorkerClusterStatus};
-use crate::spec::manifest::{StreamSetSpec, WorkerClusterSpec};
+use super::resources::{Pipeline, PipelineBinding, StreamSet, WorkerClass, WorkerCluster};
+use super::status::{
+    PipelineBindingStatus, PipelineStatus, StreamSetStatus, WorkerClassStatus, WorkerClusterStatus,
+};
+use crate::spec::manifest::{
+    PipelineBindingSpec, PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec,
+};
 
 /// The definitions as YAML documents, each with the file that holds it in a comment.
 ///
@@ -18,13 +22,17 @@ use crate::spec::manifest::{StreamSetSpec, WorkerClusterSpec};
 /// Where they cannot be written as YAML.
 pub(super) fn yaml() -> anyhow::Result<String> {
     let mut text = String::new();
-    for definition in [worker_clusters(), stream_sets()] {
+    for definition in all() {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();
         text.push_str("---\n");
         text.push_str(&format!("# deploy/crds/{name}.yaml: written by `make generate`\n"));
         text.push_str(&serde_yaml::to_string(&definition)?);
     }
     Ok(text)
+}
+
+fn all() -> [Value; 5] {
+    [worker_clusters(), stream_sets(), worker_classes(), pipelines(), pipeline_bindings()]
 }
 
 fn worker_clusters() -> Value {
@@ -93,6 +101,105 @@ fn stream_sets() -> Value {
         ],
     });
     definition(StreamSet::KIND, StreamSet::PLURAL, "ss", version)
+}
+
+fn worker_classes() -> Value {
+    let mut schema = schema::of::<WorkerClassSpec, WorkerClassStatus>(
+        "Workers of one kind, that pipelines are laid over by their capacity. No worker is ever \
+         given more load than that.",
+    );
+    rules::worker_class(&mut schema);
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [
+            text("Capacity", ".spec.capacity", "Documents per second that one worker can process"),
+            text("Request", ".status.load.request", "Documents per second that it must process"),
+            number(
+                "Utilization %",
+                ".status.load.utilization",
+                "The request, in percent of what its workers can process together",
+            ),
+            number("Replicas", ".status.replicas", "Workers that there are"),
+            number("Min", ".spec.minReplicas", "The least workers that it is scaled to"),
+            number("Max", ".spec.maxReplicas", "The most workers that it is scaled to"),
+            number("Ready", ".status.workers.ready", "Connected workers that do not drain"),
+            number("Waiting", ".status.pipelinesWaiting", "Pipelines that wait for workers of it"),
+            condition("Healthy", "Ready"),
+            age(),
+            wide(text("Placed", ".status.load.placed", "Of the request, what workers are chosen for")),
+            wide(number("Draining", ".status.workers.draining", "Workers that let their load go")),
+            wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
+            wide(text("Workload", ".status.workload.kind", "What its workers are made by")),
+        ],
+    });
+    definition(WorkerClass::KIND, WorkerClass::PLURAL, "wcl", version)
+}
+
+fn pipelines() -> Value {
+    let mut schema = schema::of::<PipelineSpec, PipelineStatus>(
+        "A directed acyclic graph of nodes, each of which processes every document. The \
+         coordinator chooses the workers of each node by their capacity.",
+    );
+    rules::pipeline(&mut schema);
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": { "status": {} },
+        "additionalPrinterColumns": [
+            text(
+                "Documents/s",
+                ".spec.documentsPerSecond",
+                "The load: documents per second that each node processes",
+            ),
+            text("Phase", ".status.phase", "Pending, Plotted, Ready or Broken"),
+            number("Ready", ".status.bindings.ready", "Nodes that all their workers serve"),
+            number("Bindings", ".status.bindings.total", "Nodes"),
+            age(),
+            wide(text(
+                "Reason",
+                ".status.conditions[?(@.type==\"Ready\")].reason",
+                "The reason of the condition Ready",
+            )),
+        ],
+    });
+    definition(Pipeline::KIND, Pipeline::PLURAL, "pl", version)
+}
+
+fn pipeline_bindings() -> Value {
+    let schema = schema::of::<PipelineBindingSpec, PipelineBindingStatus>(
+        "A node of a pipeline as it runs. The coordinator makes it, and its Service of the same \
+         name; what others write to it is undone.",
+    );
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": { "status": {} },
+        "additionalPrinterColumns": [
+            text("Pipeline", ".spec.pipeline", "The pipeline"),
+            text("Node", ".spec.node", "The node"),
+            text("Class", ".spec.class", "The WorkerClass of its workers"),
+            text("Phase", ".status.phase", "Pending, Ready, DeadEnd or Unset"),
+            number("Workers", ".status.workers", "Workers that serve it, or are to"),
+            age(),
+            wide(text("Documents/s", ".spec.documentsPerSecond", "The load")),
+        ],
+    });
+    definition(PipelineBinding::KIND, PipelineBinding::PLURAL, "plb", version)
 }
 
 fn definition(kind: &str, plural: &str, short: &str, version: Value) -> Value {
@@ -179,10 +286,11 @@ mod tests {
                 }
                 look(&path, below, silent);
                 look(&format!("{path}[]"), &below["items"], silent);
+                look(&format!("{path}{{}}"), &below["additionalProperties"], silent);
             }
         }
         let mut silent = Vec::new();
-        for definition in [worker_clusters(), stream_sets()] {
+        for definition in all() {
             let version = &definition["spec"]["versions"][0];
             look("", &version["schema"]["openAPIV3Schema"], &mut silent);
         }
@@ -200,5 +308,14 @@ mod tests {
         assert_eq!(spec["lease"]["default"], json!({ "ttl": "10s", "floor": 0 }));
         assert_eq!(spec["workload"].get("default"), None);
         assert_eq!(spec["workload"]["properties"]["kind"]["default"], json!("Deployment"));
+
+        let definition = worker_classes();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let spec = &schema["properties"]["spec"]["properties"];
+        let scaling = json!({ "targetUtilization": 70, "stabilization": "5m" });
+        assert_eq!(spec["scaling"]["default"], scaling);
+        assert_eq!(spec["minReplicas"]["default"], json!(1));
+        assert_eq!(spec["spread"]["default"], json!("Fewest"));
+        assert_eq!(spec["rebalance"]["default"], json!("Never"));
     }
 }

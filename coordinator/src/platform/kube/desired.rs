@@ -1,10 +1,11 @@
-//! What is wanted, from the API server: it follows both kinds and the ConfigMaps that sets name,
-//! tells the driver what is different, and shows the operator the objects themselves. Nothing is
+//! What is wanted, from the API server: it follows all kinds that people write, and the
+//! ConfigMaps that sets name, tells the driver what is different, and shows the operator the objects themselves. Nothing is
 //! told before all of them were listed once, so that a part is never taken for the whole; while
 //! the API server does not answer, the last state stays.
 
 mod feed;
 mod objects;
+mod pulse;
 
 #[cfg(test)]
 mod tests;
@@ -16,17 +17,22 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::DynamicObject;
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use self::feed::{Change, Feed, Source};
-pub(super) use self::objects::Objects;
-use super::resources::{StreamSet, WorkerCluster};
+use self::feed::{Change, Feed, Source, api};
+pub(super) use self::objects::{Objects, Seen};
+use self::pulse::Pulse;
+use super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
+use crate::platform::Freshness;
 use crate::platform::herald::Herald;
 use crate::spec::collection::{Collection, MapName};
 use crate::spec::{ObjectId, Problem};
 
+/// The kinds that people write.
+const KINDS: [&str; 4] = [WorkerCluster::KIND, StreamSet::KIND, WorkerClass::KIND, Pipeline::KIND];
 /// Changes are gathered until nothing has changed for so long.
 const QUIET: Duration = Duration::from_millis(5);
 /// Changes that are gathered before they are told, whether or not more follow.
@@ -41,37 +47,48 @@ pub(super) struct Following {
     pub(super) problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// Told when the driver has the first desired state.
     pub(super) ready: oneshot::Receiver<()>,
+    /// How current that is.
+    pub(super) freshness: watch::Receiver<Freshness>,
     /// The objects as last seen.
     pub(super) objects: watch::Receiver<Arc<Objects>>,
+    /// What is in force; none before all of them were listed once.
+    pub(super) in_force: watch::Receiver<Option<Arc<Desired>>>,
 }
 
 /// Follows the objects of these namespaces, all where none is given, until the driver is gone.
 pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) -> Following {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (object_sender, objects) = watch::channel(Arc::default());
+    let (in_force_sender, in_force) = watch::channel(None);
     let (ready_sender, ready) = oneshot::channel();
     let (change_sender, changes) = mpsc::channel(CHANGES_MAX);
+    let (freshness_sender, freshness) = watch::channel(Freshness::default());
+    let pulse = Pulse::default();
     let mut follower = Follower {
-        client,
+        client: client.clone(),
         state: State::default(),
         feeds: BTreeMap::new(),
+        pulse: pulse.clone(),
         change_sender,
         changes,
         herald: Herald::new(events, problem_sender, ready_sender),
         objects: object_sender,
+        in_force: in_force_sender,
     };
     let scopes: Vec<Option<&str>> = match watched {
         [] => vec![None],
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
+    let asked = api(client, WorkerCluster::KIND, scopes[0]);
+    tokio::spawn(pulse.run(asked, freshness_sender));
     for namespace in scopes {
-        for kind in [WorkerCluster::KIND, StreamSet::KIND] {
+        for kind in KINDS {
             let namespace = namespace.map(str::to_owned);
             follower.feed(Source::Objects { kind, namespace }, BTreeSet::new());
         }
     }
     tokio::spawn(follower.run());
-    Following { problems, ready, objects }
+    Following { problems, ready, freshness, objects, in_force }
 }
 
 /// What was seen so far.
@@ -100,10 +117,12 @@ struct Follower {
     client: Client,
     state: State,
     feeds: BTreeMap<Source, Feed>,
+    pulse: Pulse,
     change_sender: mpsc::Sender<(Source, u64, Change)>,
     changes: mpsc::Receiver<(Source, u64, Change)>,
     herald: Herald,
     objects: watch::Sender<Arc<Objects>>,
+    in_force: watch::Sender<Option<Arc<Desired>>>,
 }
 
 impl Follower {
@@ -130,7 +149,8 @@ impl Follower {
     }
 
     fn feed(&mut self, source: Source, keys: BTreeSet<String>) {
-        let feed = Feed::start(&self.client, source.clone(), self.change_sender.clone());
+        let (changes, pulse) = (self.change_sender.clone(), self.pulse.clone());
+        let feed = Feed::start(&self.client, source.clone(), changes, pulse);
         self.state.given.insert(source.clone(), Given { keys, ..Given::default() });
         self.feeds.insert(source, feed);
     }
@@ -178,6 +198,8 @@ impl Follower {
             }
             differs
         });
+        // Also where nothing is different: whoever waits for a change has seen this one.
+        self.in_force.send_replace(reading.desired.clone());
         self.herald.tell(reading).await
     }
 }

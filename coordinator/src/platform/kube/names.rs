@@ -34,6 +34,14 @@ pub const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
 pub const TEMPLATE_DIGEST: &str = "leasehold.dev/template";
 /// Label of a made object: [`FIELD_MANAGER`].
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Label of what is made for a pipeline: its name.
+pub const PIPELINE_LABEL: &str = "leasehold.dev/pipeline";
+/// Label of an EndpointSlice: the Service that it belongs to.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// Label of an EndpointSlice: [`FIELD_MANAGER`], so that no other controller writes it.
+pub const SLICE_MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
+/// The port of a binding's Service, by its name.
+pub const DOCUMENTS_PORT: &str = "documents";
 /// Annotation of a pod: its controller deletes the pods with the lowest first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// Annotation of a pod: cluster-autoscaler leaves its node alone where this is `false`.
@@ -68,6 +76,12 @@ pub const STATEFUL_NAME_BYTES_MAX: usize = 52;
 #[must_use]
 pub fn disruption_budget(cluster: &str) -> String {
     format!("{cluster}-busy")
+}
+
+/// The PipelineBinding of a pipeline's node, and its Service.
+#[must_use]
+pub fn binding(pipeline: &str, node: &str) -> String {
+    format!("{pipeline}-{node}")
 }
 
 /// The selector of a cluster's pods.

@@ -1,24 +1,26 @@
-//! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters,
-//! drains the pods that have to go, keeps busy ones safe from evictions, and shows how everything
-//! stands. It decides nothing about leases, and a pod that may hold something is never ended by it.
+//! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters
+//! and WorkerClasses, drains the pods that have to go, keeps busy ones safe from evictions, and shows
+//! how everything stands. It decides nothing about leases, and a pod that may hold something is never ended by it.
 
 mod action;
 mod busy;
 mod chronicle;
 mod disruption;
 mod drains;
-mod events;
+pub(crate) mod events;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
+mod fleet;
 mod injection;
 mod memory;
 mod nodes;
 mod restart;
 mod rounds;
 mod scale_in;
+mod scaling;
 mod seen;
 mod standing;
-mod status;
+pub(crate) mod status;
 mod tell;
 mod template;
 mod turn;
@@ -34,6 +36,7 @@ use tokio::sync::watch;
 pub(crate) use self::events::Recorder;
 pub(crate) use self::injection::{Agents, Census};
 use self::rounds::Rounds;
+pub(crate) use self::template::digest;
 pub(crate) use self::workload::WorkloadState;
 use super::Settings;
 use super::desired::Objects;
@@ -41,7 +44,7 @@ use super::pods::Pods;
 use crate::driver::Handle;
 use crate::webhook::Injector;
 
-/// The workload of each cluster that has one, as last seen.
+/// The workload of each fleet that has one, as last seen.
 pub(crate) type Workloads = Arc<BTreeMap<ClusterName, WorkloadState>>;
 
 /// What every part of the operator needs; cheap to clone.

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 #[cfg(test)]
 pub(crate) use self::facts::Owner;
-pub(crate) use self::facts::{Phase, PodFacts, PodName};
+pub(crate) use self::facts::{Phase, PodFacts, PodName, version};
 use self::mourner::Mourner;
 use self::roll::Roll;
 use crate::driver::Handle;

@@ -68,14 +68,31 @@ fn kinds(access: &Access) {
     let newer = json!([{ "op": "add", "path": field, "value": { "type": "string" } }]);
     patch_json(access, "crd/streamsets.leasehold.dev", &newer);
     fails("kind-stream-set", &["spec.later is unknown here"]).comes_and_goes(access);
+    for (name, line) in [
+        ("workerclasses", "kind-worker-class"),
+        ("pipelines", "kind-pipeline"),
+        ("pipelinebindings", "kind-pipeline-binding"),
+    ] {
+        access.kubectl(&["delete", &format!("crd/{name}.leasehold.dev")]);
+        let says = format!("no CustomResourceDefinition {name}.leasehold.dev");
+        fails(line, &[&says]).comes_and_goes(access);
+    }
 }
 
 fn rights_and_replicas(access: &Access) {
     let role = "clusterrole/leasehold-coordinator";
-    let none = json!([{ "op": "remove", "path": "/rules/3" }]);
-    patch_json(access, role, &none);
-    fails("coordinator-rights", &["ClusterRole leasehold-coordinator", "patch pods"])
-        .comes_and_goes(access);
+    for (resource, missing) in
+        [("pods", "patch pods"), ("endpointslices", "create endpointslices.discovery.k8s.io")]
+    {
+        let rules = access.kubectl(&["get", role, "--output=json"]);
+        let rules: serde_json::Value = serde_json::from_str(&rules).expect("a role");
+        let rules = rules["rules"].as_array().expect("rules");
+        let place = rules.iter().position(|rule| rule["resources"] == json!([resource]));
+        let path = format!("/rules/{}", place.expect("the rule"));
+        patch_json(access, role, &json!([{ "op": "remove", "path": path }]));
+        fails("coordinator-rights", &["ClusterRole leasehold-coordinator", missing])
+            .comes_and_goes(access);
+    }
     let image = "coordinator=leasehold/coordinator:0.9.0";
     access.kubectl(&[
         "--namespace",

@@ -37,12 +37,17 @@ fn the_coordinators_rights_are_those_that_it_needs() {
     assert_eq!(starred, None, "{listed}");
     let own = "leasehold-system";
     let configurations = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
+    let validating = "validatingwebhookconfigurations.admissionregistration.k8s.io";
     for (namespace, what) in [
         ("default", "patch workerclusters.leasehold.dev --subresource=status"),
         ("default", "delete pods"),
         ("default", "create deployments.apps"),
         ("default", "watch configmaps"),
         ("default", "patch configmaps/leasehold-ca"),
+        ("default", "patch pipelines.leasehold.dev --subresource=status"),
+        ("default", "delete pipelinebindings.leasehold.dev"),
+        ("default", "delete services"),
+        ("default", "create endpointslices.discovery.k8s.io"),
         (own, "create secrets"),
         (own, "update secrets/leasehold-ca"),
         (own, "update leases.coordination.k8s.io/leasehold-coordinator"),
@@ -50,6 +55,9 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "create subjectaccessreviews.authorization.k8s.io"),
         (own, "watch nodes"),
         (own, &format!("patch {configurations}/leasehold-injector")),
+        (own, &format!("patch {validating}/leasehold-validator")),
+        ("default", "watch pipelines.leasehold.dev"),
+        ("default", "patch workerclasses.leasehold.dev --subresource=status"),
     ] {
         assert!(may(access, COORDINATOR, namespace, what), "not {what} in {namespace}");
     }
@@ -57,6 +65,10 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         ("default", "update workerclusters.leasehold.dev"),
         ("default", "patch streamsets.leasehold.dev"),
         ("default", "delete workerclusters.leasehold.dev"),
+        ("default", "patch pipelines.leasehold.dev"),
+        ("default", "delete pipelines.leasehold.dev"),
+        ("default", "patch services --subresource=status"),
+        ("default", "patch endpoints"),
         ("default", "create pods"),
         ("default", "create pods --subresource=exec"),
         ("default", "get secrets"),
@@ -74,6 +86,8 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "patch nodes"),
         (own, "impersonate users"),
         (own, &format!("patch {configurations}/theirs")),
+        (own, &format!("patch {validating}/theirs")),
+        ("default", "delete pipelines.leasehold.dev"),
         (own, &format!("create {configurations}")),
         (own, &format!("delete {configurations}/leasehold-injector")),
     ] {
@@ -177,7 +191,14 @@ fn a_coordinator_of_one_namespace_has_no_rights_in_others() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/namespaced"));
-    for what in ["watch workerclusters.leasehold.dev", "delete pods", "create deployments.apps"] {
+    for what in [
+        "watch workerclusters.leasehold.dev",
+        "delete pods",
+        "create deployments.apps",
+        "watch services",
+        "patch endpointslices.discovery.k8s.io",
+        "create pipelinebindings.leasehold.dev",
+    ] {
         assert!(may(access, COORDINATOR, "default", what), "not {what}");
         assert!(!may(access, COORDINATOR, "kube-public", what), "{what} elsewhere");
         assert!(!may(access, COORDINATOR, "leasehold-system", what), "{what} at home");

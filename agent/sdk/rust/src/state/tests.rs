@@ -21,12 +21,33 @@ fn lease(streams: &[(&str, &str, &str, Option<u64>)]) -> wire::Lease {
 
 fn consuming() -> State {
     let mut state = State { spare_max: Duration::from_secs(1), ..State::default() };
-    state.consume();
+    state.consume(Kind::Stream);
     state
 }
 
 fn key(stream: &str) -> Key {
-    ("cars".into(), stream.into())
+    Key { kind: Kind::Stream, of: "cars".into(), name: stream.into(), index: 0 }
+}
+
+/// A lease that lists the binding `first/in/2`: its token, and the workers that come next.
+fn bound(token: &str, next: &[&str]) -> wire::Lease {
+    let endpoint = |worker: &&str| wire::Endpoint {
+        worker: (*worker).into(),
+        documents_per_second: 1.0,
+        ..wire::Endpoint::default()
+    };
+    let endpoints = next.iter().map(endpoint).collect();
+    let binding = wire::Binding {
+        pipeline: "first".into(),
+        node: "in".into(),
+        index: 2,
+        token: token.into(),
+        state: wire::StreamLeaseState::Held.into(),
+        documents_per_second: 2.5,
+        next: vec![wire::Next { node: "out".into(), endpoints }],
+        ..wire::Binding::default()
+    };
+    wire::Lease { bindings: vec![binding], ..wire::Lease::default() }
 }
 
 fn token(text: &str) -> Token {
@@ -35,8 +56,8 @@ fn token(text: &str) -> Token {
 
 /// What can be taken now: `STREAM TOKEN`.
 fn takes(state: &mut State) -> Vec<String> {
-    let taken = std::iter::from_fn(|| state.take());
-    taken.map(|((_, stream), token, _)| format!("{stream} {token}")).collect()
+    let taken = std::iter::from_fn(|| state.take(Kind::Stream));
+    taken.map(|taken| format!("{} {}", taken.key.name, taken.token)).collect()
 }
 
 #[test]
@@ -58,7 +79,7 @@ fn a_token_is_handed_out_once() {
 fn the_next_owner_comes_after_the_last_has_let_go() {
     let mut state = consuming();
     state.obey(&lease(&[("new", "8.1", "held", None)]), clock::now());
-    let (_, _, last) = state.take().expect("it is held");
+    let last = state.take(Kind::Stream).expect("it is held").standing;
     state.obey(&lease(&[("new", "8.2", "held", None)]), clock::now());
     assert!(last.borrow().is_lost(), "it was granted anew");
     assert_eq!(takes(&mut state), Vec::<String>::new());
@@ -72,7 +93,7 @@ fn what_nobody_took_is_given_back_when_it_is_asked_for() {
     let revoked = lease(&[("new", "8.1", "revoked", None)]);
     state.obey(&revoked, clock::now());
     assert!(state.released.is_empty(), "nobody consumes streams here: they are another process's");
-    state.consume();
+    state.consume(Kind::Stream);
     assert_eq!(state.released, BTreeSet::from([(key("new"), token("8.1"))]));
     assert_eq!(takes(&mut state), Vec::<String>::new());
 }
@@ -89,7 +110,7 @@ fn a_stream_is_lost_before_its_lease_ends_counted_from_the_question() {
     let mut state = consuming();
     let asked = clock::now();
     state.obey(&lease(&[("new", "8.1", "held", Some(600_000))]), asked);
-    let (_, _, standing) = state.take().expect("it is held");
+    let standing = state.take(Kind::Stream).expect("it is held").standing;
     let lease_end = asked + Duration::from_secs(600);
     let left = state.keep_time(asked).expect("it ends by time");
     assert!(asked + left < lease_end && lease_end.since(asked + left) <= Duration::from_secs(1));
@@ -109,6 +130,32 @@ fn a_lease_that_is_over_is_not_handed_out_until_it_is_renewed() {
     assert_eq!(takes(&mut state), Vec::<String>::new());
     state.obey(&lease(&[("new", "8.1", "held", Some(60_000))]), clock::now());
     assert_eq!(takes(&mut state), ["new 8.1"]);
+}
+
+#[test]
+fn a_binding_is_handed_out_once_to_whom_takes_bindings_and_its_way_on_is_the_newest() {
+    let mut state = consuming();
+    state.obey(&bound("8.1", &["a"]), clock::now());
+    assert_eq!(takes(&mut state), Vec::<String>::new(), "it is no stream");
+    assert!(state.take(Kind::Binding).is_none(), "nobody consumes bindings here");
+    state.consume(Kind::Binding);
+    let taken = state.take(Kind::Binding).expect("it is held");
+    assert_eq!((taken.key.to_string(), taken.load), ("first/in/2".into(), 2.5));
+    let workers = || {
+        let next = taken.standing.borrow().next.clone();
+        next[0].endpoints.iter().map(|it| it.worker.clone()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(workers(), "a");
+    state.obey(&bound("8.1", &["a", "b"]), clock::now());
+    assert_eq!(workers(), "a b");
+    assert!(state.take(Kind::Binding).is_none(), "a token is handed out once");
+    // Another token is another load and another lease: this one's way on is as it was.
+    state.obey(&bound("8.2", &["c"]), clock::now());
+    assert!(taken.standing.borrow().is_lost());
+    assert_eq!(workers(), "a b");
+    state.release(&taken.key, taken.token);
+    assert_eq!(state.released, BTreeSet::from([(taken.key.clone(), token("8.1"))]));
+    assert_eq!(state.take(Kind::Binding).map(|it| it.token), Some(token("8.2")));
 }
 
 #[test]

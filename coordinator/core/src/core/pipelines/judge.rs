@@ -65,6 +65,8 @@ impl Core {
             self.pipelines.note(name, node);
         }
         self.pipelines.file(name);
+        // What was given back meanwhile has waited for this.
+        self.touch_pipeline(name, now);
     }
 
     /// Whether somebody has a share of a pipeline that its plan does not know.

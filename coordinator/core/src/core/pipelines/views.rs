@@ -22,11 +22,24 @@ impl Core {
         pipelines.map(|(name, pipeline)| self.pipeline_view(name, pipeline))
     }
 
+    /// How many pipelines manifests define.
+    #[must_use]
+    pub fn pipelines_len(&self) -> usize {
+        self.desired.pipelines.len()
+    }
+
     /// One pipeline; none where no manifest defines it.
     #[must_use]
     pub fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
         let pipeline = self.desired.pipelines.get(name)?;
         Some(self.pipeline_view(name, pipeline))
+    }
+
+    /// Whether this leader knows what of a pipeline workers have. Until it does, what a predecessor
+    /// said of it is the best that there is.
+    #[must_use]
+    pub fn is_judged(&self, name: &PipelineName) -> bool {
+        self.pipelines.all.get(name).is_some_and(|state| state.phase.is_some())
     }
 
     fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {

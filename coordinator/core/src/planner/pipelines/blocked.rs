@@ -153,7 +153,8 @@ impl<'a> Search<'a> {
     fn choose(&mut self, from: usize) {
         let left = self.moves - self.chosen.len();
         if left == 0 {
-            if self.chosen_load >= self.house.lack {
+            let is_less = self.below.is_none_or(|below| self.chosen_load < below);
+            if is_less && self.chosen_load >= self.house.lack {
                 self.keep();
             }
             return;

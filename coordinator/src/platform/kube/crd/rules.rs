@@ -18,6 +18,8 @@ const SOURCES_MAX: usize = 100;
 const FLAG_BYTES_MAX: usize = 4_096;
 const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// A DNS label that begins with a letter.
+const SERVICE_NAME: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
 const DNS_WANTED: &str =
     "must be lower-case letters, digits, '-' and '.', starting and ending with a letter or digit";
 /// The longest duration, in hours: the API server counts no days.
@@ -25,7 +27,87 @@ const HOURS_MAX: u64 = crate::spec::DURATION_MAX.as_secs() / 3600;
 
 /// The rules of WorkerClusters.
 pub(super) fn worker_cluster(schema: &mut Value) {
-    let name = json!([
+    let floor = "must be at most maxJobsPerWorker: lower it, or raise that";
+    let floor_rule =
+        blaming(".lease.floor", rule("self.lease.floor <= self.maxJobsPerWorker", floor));
+    add(schema, "spec", json!([floor_rule]));
+    let again = "make another WorkerCluster, and delete this one when its jobs have ended";
+    workers(schema, again);
+}
+
+/// The rules of WorkerClasses.
+pub(super) fn worker_class(schema: &mut Value) {
+    let above_zero = rule(
+        "type(self) == int ? self > 0 : !self.matches(r'^0+([.]0+)?$')",
+        "must be above 0, so that a worker can take load",
+    );
+    add(schema, "spec.capacity", json!([above_zero]));
+    let replicas = json!([
+        blaming(
+            ".minReplicas",
+            rule("self.minReplicas <= self.maxReplicas", "must be at most maxReplicas: lower it"),
+        ),
+        blaming(
+            ".replicas",
+            rule(
+                "!has(self.replicas) || \
+                 (self.replicas >= self.minReplicas && self.replicas <= self.maxReplicas)",
+                "must be from minReplicas to maxReplicas",
+            ),
+        ),
+    ]);
+    add(schema, "spec", replicas);
+    let again = "make another WorkerClass, let the pipelines name it, and delete this one";
+    workers(schema, again);
+    for path in ["spec.handover.deadline", "spec.scaling.stabilization"] {
+        span(schema, path, None);
+    }
+}
+
+/// The rules of Pipelines. What is wrong with the graph is said by the validating webhook, which
+/// can name the nodes.
+pub(super) fn pipeline(schema: &mut Value) {
+    let name = format!(
+        "self.metadata.name.size() <= {} && self.metadata.name.matches(r'{SERVICE_NAME}')",
+        limits::LABEL_BYTES_MAX
+    );
+    let message = format!(
+        "metadata.name must be at most {} lower-case letters, digits and '-', starting with a \
+         letter and ending with a letter or digit, since Services are called by it",
+        limits::LABEL_BYTES_MAX
+    );
+    add(schema, "", json!([rule(&name, &message)]));
+    let class = format!("self.matches(r'{DNS_SUBDOMAIN}')");
+    let message = format!("{DNS_WANTED}; the WorkerClass is in the pipeline's own namespace");
+    add(schema, "spec.workers{}.class", json!([rule(&class, &message)]));
+    let next = at(schema, "spec.workers{}.next");
+    next["x-kubernetes-list-type"] = json!("set");
+    next["items"]["minLength"] = json!(1);
+    next["items"]["maxLength"] = json!(limits::LABEL_BYTES_MAX);
+}
+
+/// The rules on what makes workers, and on how they leave and hold leases; `again` is what to do
+/// instead of changing what cannot be changed.
+fn workers(schema: &mut Value, again: &str) {
+    add(schema, "", name_rules());
+    add(schema, "spec", workload_rules(again));
+    add(schema, "spec.workload", workload_kinds(again));
+    agent(schema);
+    let service = format!("self.matches(r'{DNS_LABEL}')");
+    add(schema, "spec.workload.serviceName", json!([rule(&service, DNS_WANTED)]));
+    let named = format!("self.matches(r'{DNS_SUBDOMAIN}')");
+    add(schema, "spec.workloadRef.name", json!([rule(&named, DNS_WANTED)]));
+    span(
+        schema,
+        "spec.drain.deadline",
+        Some(("duration(self) > duration('0s')", "must be above 0: give workers time to end jobs")),
+    );
+    let ttl = "duration(self) >= duration('200ms') && duration(self) <= duration('10m')";
+    span(schema, "spec.lease.ttl", Some((ttl, "must be from 200ms to 10m")));
+}
+
+fn name_rules() -> Value {
+    json!([
         rule(
             &format!("self.metadata.name.size() <= {CLUSTER_NAME_BYTES_MAX}"),
             &format!(
@@ -44,26 +126,7 @@ pub(super) fn worker_cluster(schema: &mut Value) {
                  for a StatefulSet, whose pods' names are made from it: choose another"
             ),
         ),
-    ]);
-    add(schema, "", name);
-    add(schema, "spec", workload_rules());
-    let floor = "must be at most maxJobsPerWorker: lower it, or raise that";
-    let floor_rule =
-        blaming(".lease.floor", rule("self.lease.floor <= self.maxJobsPerWorker", floor));
-    add(schema, "spec", json!([floor_rule]));
-    add(schema, "spec.workload", workload_kinds());
-    agent(schema);
-    let service = format!("self.matches(r'{DNS_LABEL}')");
-    add(schema, "spec.workload.serviceName", json!([rule(&service, DNS_WANTED)]));
-    let named = format!("self.matches(r'{DNS_SUBDOMAIN}')");
-    add(schema, "spec.workloadRef.name", json!([rule(&named, DNS_WANTED)]));
-    span(
-        schema,
-        "spec.drain.deadline",
-        Some(("duration(self) > duration('0s')", "must be above 0: give workers time to end jobs")),
-    );
-    let ttl = "duration(self) >= duration('200ms') && duration(self) <= duration('10m')";
-    span(schema, "spec.lease.ttl", Some((ttl, "must be from 200ms to 10m")));
+    ])
 }
 
 /// The rules of StreamSets.
@@ -108,7 +171,7 @@ pub(super) fn stream_set(schema: &mut Value) {
     }
 }
 
-fn workload_rules() -> Value {
+fn workload_rules(again: &str) -> Value {
     let kind = |of: &str| format!("(has({of}.workload) ? {of}.workload.kind : 'Deployment')");
     let (new, old) = (kind("self"), kind("oldSelf"));
     json!([
@@ -122,8 +185,7 @@ fn workload_rules() -> Value {
         ),
         rule(
             &format!("!has(self.template) || !has(oldSelf.template) || {new} == {old}"),
-            "workload.kind cannot be changed, since its pods would stay: make another \
-             WorkerCluster, and delete this one when its jobs have ended",
+            &format!("workload.kind cannot be changed, since its pods would stay: {again}"),
         ),
     ])
 }
@@ -146,7 +208,7 @@ fn agent(schema: &mut Value) {
     at(schema, "spec.agent.adapter")["enum"] = json!(adapters.unwrap_or_default());
 }
 
-fn workload_kinds() -> Value {
+fn workload_kinds(again: &str) -> Value {
     let kept = |field: &str| {
         format!(
             "has(self.{field}) == has(oldSelf.{field}) && \
@@ -154,10 +216,7 @@ fn workload_kinds() -> Value {
         )
     };
     let fixed = |field: &str| {
-        let message = format!(
-            "{field} of a StatefulSet cannot be changed: make another WorkerCluster, and delete \
-             this one when its jobs have ended"
-        );
+        let message = format!("{field} of a StatefulSet cannot be changed: {again}");
         rule(&kept(field), &message)
     };
     json!([
@@ -211,17 +270,19 @@ fn add(schema: &mut Value, path: &str, rules: Value) {
     }
 }
 
-/// The schema of a field, as in `spec.streams[].name`.
+/// The schema of a field, as in `spec.streams[].name`, or `spec.workers{}.class` for the values of a
+/// mapping.
 fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
     let mut found = schema;
     for step in path.split('.').filter(|step| !step.is_empty()) {
-        let (name, items) = match step.strip_suffix("[]") {
-            Some(name) => (name, true),
-            None => (step, false),
+        let (name, below) = match (step.strip_suffix("[]"), step.strip_suffix("{}")) {
+            (Some(name), _) => (name, Some("items")),
+            (None, Some(name)) => (name, Some("additionalProperties")),
+            (None, None) => (step, None),
         };
         found = &mut found["properties"][name];
-        if items {
-            found = &mut found["items"];
+        if let Some(below) = below {
+            found = &mut found[below];
         }
         assert!(found["type"].is_string() || found["x-kubernetes-int-or-string"] == true, "{path}");
     }

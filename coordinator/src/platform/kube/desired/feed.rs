@@ -18,10 +18,15 @@ use tokio::task::AbortHandle;
 
 use super::super::names::{GROUP, VERSION};
 use super::MapName;
+use super::pulse::Pulse;
+use crate::clock;
 
 /// How long to wait after a failure: first, and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a watch of objects lasts, in seconds: one whose connection has died unseen is begun
+/// anew soon after.
+const WATCH_SECONDS: u32 = 60;
 /// The status of a watch that is too far behind: everything is listed again.
 const GONE: u16 = 410;
 
@@ -64,13 +69,16 @@ pub(super) enum Change {
 /// A watch that runs until this is dropped.
 #[derive(Debug)]
 pub(super) struct Feed {
+    source: Source,
     life: u64,
     task: AbortHandle,
+    pulse: Pulse,
 }
 
 impl Drop for Feed {
     fn drop(&mut self) {
         self.task.abort();
+        self.pulse.is_well(&self.source, self.life);
     }
 }
 
@@ -80,21 +88,20 @@ impl Feed {
         client: &Client,
         source: Source,
         changes: mpsc::Sender<(Source, u64, Change)>,
+        pulse: Pulse,
     ) -> Self {
         static LIVES: AtomicU64 = AtomicU64::new(0);
         let life = LIVES.fetch_add(1, Ordering::Relaxed);
         let client = client.clone();
-        let outlet = Outlet { source: source.clone(), life, changes };
-        let task = match source {
+        pulse.lists(&source, life);
+        let outlet = Outlet { source: source.clone(), life, changes, pulse: pulse.clone() };
+        let task = match source.clone() {
             Source::Objects { kind, namespace } => {
-                let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, kind));
-                let api: Api<DynamicObject> = match &namespace {
-                    Some(namespace) => Api::namespaced_with(client, namespace, &resource),
-                    None => Api::all_with(client, &resource),
-                };
+                let api = api(client, kind, namespace.as_deref());
                 let gone = |object| Change::ObjectGone(Box::new(object));
                 let there = |object| Change::Object(Box::new(lean(object)));
-                tokio::spawn(outlet.follow(api, watcher::Config::default(), there, gone))
+                let config = watcher::Config::default().timeout(WATCH_SECONDS);
+                tokio::spawn(outlet.follow(api, config, there, gone))
             }
             Source::Map((namespace, name)) => {
                 let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
@@ -103,12 +110,21 @@ impl Feed {
                 tokio::spawn(outlet.follow(api, config, there, |_| Change::MapGone))
             }
         };
-        Self { life, task: task.abort_handle() }
+        Self { source, life, task: task.abort_handle(), pulse }
     }
 
     /// Tells this feed from an earlier one of the same source.
     pub(super) fn life(&self) -> u64 {
         self.life
+    }
+}
+
+/// The objects of a kind, of one namespace or of all.
+pub(super) fn api(client: Client, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, kind));
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
     }
 }
 
@@ -123,6 +139,7 @@ struct Outlet {
     source: Source,
     life: u64,
     changes: mpsc::Sender<(Source, u64, Change)>,
+    pulse: Pulse,
 }
 
 impl Outlet {
@@ -135,7 +152,7 @@ impl Outlet {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let Self { source, life, changes } = self;
+        let Self { source, life, changes, pulse } = self;
         let mut events = pin!(watcher(api, config));
         let mut retry = RETRY_FIRST;
         let mut cause: Option<String> = None;
@@ -157,6 +174,7 @@ impl Outlet {
                         tracing::warn!(%source, why, "cannot be watched at present");
                         cause = Some(why);
                     }
+                    pulse.failed(&source, life, clock::now() + retry, &describe(&error));
                     tokio::time::sleep(retry).await;
                     retry = (retry * 2).min(RETRY_MAX);
                     continue;
@@ -169,6 +187,13 @@ impl Outlet {
                     tracing::info!(%source, "is watched again");
                 }
             }
+            match change {
+                Change::Begin => pulse.lists(&source, life),
+                Change::End => pulse.is_well(&source, life),
+                Change::Object(_) | Change::ObjectGone(_) | Change::Map(_) | Change::MapGone => {
+                    pulse.speaks(&source, life);
+                }
+            }
             if changes.send((source.clone(), life, change)).await.is_err() {
                 return;
             }
@@ -177,7 +202,7 @@ impl Outlet {
 }
 
 /// The error with all its causes.
-fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut inner = error.source();
     while let Some(error) = inner {

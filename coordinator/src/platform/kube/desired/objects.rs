@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leasehold_types::{ClusterName, SetName};
+use kube::Resource;
+use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::Value;
 
-use super::super::resources::{StreamSet, WorkerCluster};
+use super::super::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
+use crate::spec::manifest::{PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec};
 use crate::spec::{ObjectId, Problem, Spec};
 
-/// All the objects of both kinds, but those that were never valid.
+/// All the objects of the kinds that people write, but those that were never valid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::platform::kube) struct Objects {
     /// Whether all of them were listed once.
@@ -20,6 +22,10 @@ pub(in crate::platform::kube) struct Objects {
     pub(in crate::platform::kube) clusters: BTreeMap<ClusterName, Seen<WorkerCluster>>,
     /// The StreamSets, by namespace and name.
     pub(in crate::platform::kube) sets: BTreeMap<SetName, Seen<StreamSet>>,
+    /// The WorkerClasses, by namespace and name.
+    pub(in crate::platform::kube) classes: BTreeMap<ClusterName, Seen<WorkerClass>>,
+    /// The Pipelines, by namespace and name.
+    pub(in crate::platform::kube) pipelines: BTreeMap<PipelineName, Seen<Pipeline>>,
 }
 
 /// One object.
@@ -41,26 +47,72 @@ impl<K> Seen<K> {
     }
 }
 
+/// A kind whose status is read leniently: the coordinator alone writes it.
+trait Kind: Resource + Clone {
+    type Spec;
+
+    fn make(metadata: ObjectMeta, spec: Self::Spec) -> Self;
+
+    fn set_status(&mut self, status: Value);
+}
+
+macro_rules! kind {
+    ($kind:ident, $spec:ty) => {
+        impl Kind for $kind {
+            type Spec = $spec;
+
+            fn make(metadata: ObjectMeta, spec: $spec) -> Self {
+                Self::new(metadata, spec)
+            }
+
+            fn set_status(&mut self, status: Value) {
+                self.status = serde_json::from_value(status).ok().flatten();
+            }
+        }
+    };
+}
+
+kind!(WorkerCluster, WorkerClusterSpec);
+kind!(StreamSet, StreamSetSpec);
+kind!(WorkerClass, WorkerClassSpec);
+kind!(Pipeline, PipelineSpec);
+
+fn seen<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> Seen<K> {
+    let generation = metadata.generation.unwrap_or_default();
+    let mut object = K::make(metadata, spec);
+    object.set_status(status);
+    Seen { object: Arc::new(object), generation, problems: Vec::new() }
+}
+
+fn refresh<K: Kind>(seen: Option<&mut Seen<K>>, metadata: ObjectMeta, status: Value) {
+    let Some(seen) = seen else { return };
+    let object = Arc::make_mut(&mut seen.object);
+    *object.meta_mut() = metadata;
+    object.set_status(status);
+}
+
+fn has_generation<K: Kind>(seen: Option<&Seen<K>>, metadata: &ObjectMeta) -> bool {
+    seen.is_some_and(|seen| {
+        let is_same = seen.object.meta().uid == metadata.uid;
+        is_same && Some(seen.generation) == metadata.generation
+    })
+}
+
 impl Objects {
     /// The namespaces that have workers.
     pub(in crate::platform::kube) fn namespaces(&self) -> BTreeSet<String> {
-        let namespaces = self.clusters.keys().filter_map(|name| name.parts().0);
-        namespaces.map(str::to_owned).collect()
+        let names = self.clusters.keys().chain(self.classes.keys());
+        names.filter_map(|name| name.parts().0).map(str::to_owned).collect()
     }
 
     /// Whether the object was seen with this generation, and all of it is the same object still.
     pub(super) fn has_generation(&self, id: &ObjectId, metadata: &ObjectMeta) -> bool {
-        let seen = match id {
-            ObjectId::Cluster(name) => {
-                self.clusters.get(name).map(|seen| (&seen.object.metadata.uid, seen.generation))
-            }
-            ObjectId::Set(name) => {
-                self.sets.get(name).map(|seen| (&seen.object.metadata.uid, seen.generation))
-            }
-        };
-        seen.is_some_and(|(uid, generation)| {
-            *uid == metadata.uid && Some(generation) == metadata.generation
-        })
+        match id {
+            ObjectId::Cluster(name) => has_generation(self.clusters.get(name), metadata),
+            ObjectId::Set(name) => has_generation(self.sets.get(name), metadata),
+            ObjectId::Class(name) => has_generation(self.classes.get(name), metadata),
+            ObjectId::Pipeline(name) => has_generation(self.pipelines.get(name), metadata),
+        }
     }
 
     /// Takes in an object; `spec` is none where it is not valid.
@@ -71,21 +123,18 @@ impl Objects {
         spec: Option<Spec>,
         status: Value,
     ) {
-        let generation = metadata.generation.unwrap_or_default();
         match (id, spec) {
             (ObjectId::Cluster(name), Some(Spec::Cluster(spec))) => {
-                let mut object = WorkerCluster::new(metadata, spec);
-                object.status = serde_json::from_value(status).ok().flatten();
-                let object = Arc::new(object);
-                let seen = Seen { object, generation, problems: Vec::new() };
-                self.clusters.insert(name.clone(), seen);
+                self.clusters.insert(name.clone(), seen(metadata, spec, status));
             }
             (ObjectId::Set(name), Some(Spec::Set(spec))) => {
-                let mut object = StreamSet::new(metadata, spec);
-                object.status = serde_json::from_value(status).ok().flatten();
-                let object = Arc::new(object);
-                let seen = Seen { object, generation, problems: Vec::new() };
-                self.sets.insert(name.clone(), seen);
+                self.sets.insert(name.clone(), seen(metadata, spec, status));
+            }
+            (ObjectId::Class(name), Some(Spec::Class(spec))) => {
+                self.classes.insert(name.clone(), seen(metadata, spec, status));
+            }
+            (ObjectId::Pipeline(name), Some(Spec::Pipeline(spec))) => {
+                self.pipelines.insert(name.clone(), seen(metadata, spec, status));
             }
             (id, _) => self.refresh(id, metadata, status),
         }
@@ -94,18 +143,10 @@ impl Objects {
     /// Takes in the metadata and status of an object whose specification stays as it was.
     pub(super) fn refresh(&mut self, id: &ObjectId, metadata: ObjectMeta, status: Value) {
         match id {
-            ObjectId::Cluster(name) => {
-                let Some(seen) = self.clusters.get_mut(name) else { return };
-                let object = Arc::make_mut(&mut seen.object);
-                object.metadata = metadata;
-                object.status = serde_json::from_value(status).ok().flatten();
-            }
-            ObjectId::Set(name) => {
-                let Some(seen) = self.sets.get_mut(name) else { return };
-                let object = Arc::make_mut(&mut seen.object);
-                object.metadata = metadata;
-                object.status = serde_json::from_value(status).ok().flatten();
-            }
+            ObjectId::Cluster(name) => refresh(self.clusters.get_mut(name), metadata, status),
+            ObjectId::Set(name) => refresh(self.sets.get_mut(name), metadata, status),
+            ObjectId::Class(name) => refresh(self.classes.get_mut(name), metadata, status),
+            ObjectId::Pipeline(name) => refresh(self.pipelines.get_mut(name), metadata, status),
         }
     }
 
@@ -113,6 +154,8 @@ impl Objects {
         match id {
             ObjectId::Cluster(name) => drop(self.clusters.remove(name)),
             ObjectId::Set(name) => drop(self.sets.remove(name)),
+            ObjectId::Class(name) => drop(self.classes.remove(name)),
+            ObjectId::Pipeline(name) => drop(self.pipelines.remove(name)),
         }
     }
 
@@ -123,6 +166,12 @@ impl Objects {
         }
         for (name, seen) in &mut self.sets {
             seen.problems = problems_of(&ObjectId::Set(name.clone()));
+        }
+        for (name, seen) in &mut self.classes {
+            seen.problems = problems_of(&ObjectId::Class(name.clone()));
+        }
+        for (name, seen) in &mut self.pipelines {
+            seen.problems = problems_of(&ObjectId::Pipeline(name.clone()));
         }
     }
 }

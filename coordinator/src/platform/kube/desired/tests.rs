@@ -10,7 +10,7 @@ fn source(kind: &'static str) -> Source {
 
 fn state() -> State {
     let mut state = State::default();
-    for kind in [WorkerCluster::KIND, StreamSet::KIND] {
+    for kind in KINDS {
         state.given.insert(source(kind), Given::default());
     }
     state

@@ -18,7 +18,8 @@ use super::super::names::LEASE;
 use super::super::pods::{PodName, Pods};
 use super::Context;
 use super::events::{Happening, Reason};
-use super::tell::{cluster_reference, pod_reference};
+use super::fleet::Fleet;
+use super::tell::pod_reference;
 use crate::clock;
 use crate::driver::{Change, Stopped};
 
@@ -94,8 +95,8 @@ impl Scene {
 trait Places {
     /// The worker's pod, and whether the operator drains it.
     fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)>;
-    /// The worker's cluster, and its `drain.deadline`.
-    fn cluster(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)>;
+    /// The worker's fleet, and its `drain.deadline`.
+    fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)>;
 }
 
 impl Places for Scene {
@@ -105,9 +106,9 @@ impl Places for Scene {
         Some((pod_reference(&pod), pod.drain.is_some()))
     }
 
-    fn cluster(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)> {
-        let seen = self.objects.clusters.get(&key.cluster)?;
-        Some((cluster_reference(&seen.object), seen.object.spec.drain.deadline.0))
+    fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)> {
+        let fleet = Fleet::find(&self.objects, &key.cluster)?;
+        Some((fleet.reference(), fleet.drain_deadline()))
     }
 }
 
@@ -191,7 +192,7 @@ impl Chronicle {
     fn overdue(&mut self, places: &impl Places, now: Moment) -> Vec<Happening> {
         let mut happenings = Vec::new();
         for (key, drain) in &mut self.drains {
-            let Some((_, deadline)) = places.cluster(key) else { continue };
+            let Some((_, deadline)) = places.fleet(key) else { continue };
             if drain.is_overdue || now.since(drain.since) < deadline {
                 continue;
             }
@@ -210,7 +211,7 @@ fn of_both(key: &WorkerKey, places: &impl Places, reason: Reason, note: &str) ->
     told(key, pod, places, reason, note)
 }
 
-/// One event of the pod and one of the cluster, each naming the other.
+/// One event of the pod and one of the fleet, each naming the other.
 fn told(
     key: &WorkerKey,
     pod: Option<ObjectReference>,
@@ -218,12 +219,12 @@ fn told(
     reason: Reason,
     note: &str,
 ) -> Vec<Happening> {
-    let cluster = places.cluster(key).map(|(cluster, _)| cluster);
+    let fleet = places.fleet(key).map(|(fleet, _)| fleet);
     let event = |regarding: Option<ObjectReference>, related: Option<ObjectReference>| {
         let note = note.to_owned();
         regarding.map(|regarding| Happening { regarding, related, reason, note })
     };
-    let events = [event(pod.clone(), cluster.clone()), event(cluster, pod)];
+    let events = [event(pod.clone(), fleet.clone()), event(fleet, pod)];
     events.into_iter().flatten().collect()
 }
 
@@ -247,7 +248,7 @@ mod tests {
             Some((reference("Pod", name), name.starts_with("marked")))
         }
 
-        fn cluster(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)> {
+        fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)> {
             Some((reference("WorkerCluster", key.cluster.as_str()), Duration::from_secs(60)))
         }
     }

@@ -48,6 +48,20 @@ pub(crate) enum Reason {
     WorkloadRejected,
     /// A pod asked for an agent and has none.
     InjectionSkipped,
+    /// A pipeline waits for workers.
+    PipelinePending,
+    /// A pipeline's workers are chosen.
+    PipelinePlotted,
+    /// All bindings of a pipeline are Ready.
+    PipelineReady,
+    /// A worker of a pipeline was lost.
+    PipelineBroken,
+    /// A change of a pipeline that runs waits for workers.
+    PipelineChangeWaits,
+    /// An object of somebody else's has the name that one of a pipeline's would have.
+    NameTaken,
+    /// The API server refuses an object of a pipeline.
+    ObjectRejected,
 }
 
 impl Reason {
@@ -68,6 +82,13 @@ impl Reason {
             Self::PodReplaced => "PodReplaced",
             Self::WorkloadRejected => "WorkloadRejected",
             Self::InjectionSkipped => "InjectionSkipped",
+            Self::PipelinePending => "PipelinePending",
+            Self::PipelinePlotted => "PipelinePlotted",
+            Self::PipelineReady => "PipelineReady",
+            Self::PipelineBroken => "PipelineBroken",
+            Self::PipelineChangeWaits => "PipelineChangeWaits",
+            Self::NameTaken => "NameTaken",
+            Self::ObjectRejected => "ObjectRejected",
         }
     }
 
@@ -80,8 +101,13 @@ impl Reason {
             Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved => "Watch",
             Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
             Self::PodReplaced => "Replace",
-            Self::WorkloadRejected => "Apply",
+            Self::WorkloadRejected | Self::NameTaken | Self::ObjectRejected => "Apply",
             Self::InjectionSkipped => "Inject",
+            Self::PipelinePending
+            | Self::PipelinePlotted
+            | Self::PipelineReady
+            | Self::PipelineBroken
+            | Self::PipelineChangeWaits => "Bind",
         }
     }
 
@@ -93,7 +119,10 @@ impl Reason {
             | Self::WorkerLost
             | Self::AgentMisbehaved
             | Self::WorkloadRejected
-            | Self::InjectionSkipped => true,
+            | Self::InjectionSkipped
+            | Self::PipelineBroken
+            | Self::NameTaken
+            | Self::ObjectRejected => true,
             Self::DrainStarted
             | Self::DrainCompleted
             | Self::LeaderChanged
@@ -101,7 +130,11 @@ impl Reason {
             | Self::ScaleInStarted
             | Self::ScaleInCompleted
             | Self::ScaledOut
-            | Self::PodReplaced => false,
+            | Self::PodReplaced
+            | Self::PipelinePending
+            | Self::PipelinePlotted
+            | Self::PipelineReady
+            | Self::PipelineChangeWaits => false,
         }
     }
 }

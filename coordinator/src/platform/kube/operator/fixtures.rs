@@ -1,4 +1,4 @@
-//! What the tests of the operator look at: clusters as people write them, and pods and workers in
+//! What the tests of the operator look at: fleets as people write them, and pods and workers in
 //! one line each.
 
 use std::sync::Arc;
@@ -12,21 +12,36 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use serde_json::Value;
 
 use super::super::pods::{Owner, Phase, PodFacts, PodName};
-use super::super::resources::WorkerCluster;
+use super::super::resources::{WorkerClass, WorkerCluster};
+use super::fleet::Fleet;
 use super::standing::{Mark, Standing};
 use super::workload::WorkloadFacts;
 use crate::spec::manifest::WorkloadKind;
 
 /// A `WorkerCluster` ns/ci of this spec.
-pub(super) fn cluster(spec: Value) -> WorkerCluster {
-    let metadata = ObjectMeta {
+pub(super) fn cluster(spec: Value) -> Fleet {
+    Fleet::Cluster(Arc::new(cluster_object(spec)))
+}
+
+/// The same, to be changed.
+pub(super) fn cluster_object(spec: Value) -> WorkerCluster {
+    WorkerCluster::new(metadata("cluster-uid"), serde_json::from_value(spec).expect("a spec"))
+}
+
+/// A `WorkerClass` ns/ci of this spec.
+pub(super) fn class(spec: Value) -> Arc<WorkerClass> {
+    let spec = serde_json::from_value(spec).expect("a spec");
+    Arc::new(WorkerClass::new(metadata("class-uid"), spec))
+}
+
+fn metadata(uid: &str) -> ObjectMeta {
+    ObjectMeta {
         name: Some("ci".into()),
         namespace: Some("ns".into()),
-        uid: Some("cluster-uid".into()),
+        uid: Some(uid.into()),
         generation: Some(7),
         ..ObjectMeta::default()
-    };
-    WorkerCluster::new(metadata, serde_json::from_value(spec).expect("a spec"))
+    }
 }
 
 /// Its name.
@@ -54,10 +69,10 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 }
 
 /// A pod of the workload `ci` from words: its name, and then of these: `jobs=N`, `unknown`,
-/// `streams=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`, `node`,
+/// `streams=N`, `load=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`, `node`,
 /// `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`, `hash=TEXT`,
 /// `age=N`, `labelled`, `began=TEXT`.
-pub(super) fn pod(words: &str) -> Standing {
+pub(crate) fn pod(words: &str) -> Standing {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
     let mut it = Standing { pod: Arc::new(bare(&name)), mark: None, view: Some(view(&name)) };
@@ -70,6 +85,10 @@ pub(super) fn pod(words: &str) -> Standing {
             ("jobs", Some(view)) => (view.running, view.committed) = (Some(number()), number()),
             ("unknown", Some(view)) => view.running = None,
             ("streams", Some(view)) => view.streams = number() as usize,
+            ("load", Some(view)) => {
+                view.load = value.parse().expect("a load");
+                (view.streams, view.committed) = (usize::from(value != "0"), 0);
+            }
             ("drains", Some(view)) => {
                 view.drain = DrainPhase::Draining;
                 view.committed = view.running.unwrap_or(0);
@@ -124,6 +143,7 @@ fn bare(name: &str) -> PodFacts {
         generation: None,
         deletion_cost: None,
         node: Some("here".into()),
+        addresses: Vec::new(),
         phase: Phase::Running,
         ready: true,
         deleted_at: None,

@@ -18,9 +18,10 @@ use super::super::names::{CLUSTER_LABEL, TRUE};
 use super::super::pods::PodFacts;
 use super::Context;
 use super::events::{Happening, Reason};
+use super::fleet::Fleet;
 use super::rounds::apis;
 use super::seen::Seen;
-use super::tell::{cluster_reference, pod_reference};
+use super::tell::pod_reference;
 use crate::driver::Stopped;
 use crate::webhook::{Clusters, Injector};
 
@@ -177,8 +178,8 @@ fn tell(context: &Context, pod: &PodFacts, cluster: Option<&ClusterName>) {
         pod.pod.name
     );
     let objects = context.objects.borrow();
-    let seen = cluster.and_then(|name| objects.clusters.get(name));
-    let related = seen.map(|seen| cluster_reference(&seen.object));
+    let fleet = cluster.and_then(|name| Fleet::find(&objects, name));
+    let related = fleet.map(|fleet| fleet.reference());
     let regarding = pod_reference(pod);
     context.events.record(Happening { regarding, related, reason: Reason::InjectionSkipped, note });
 }

@@ -11,6 +11,7 @@ use super::action::Target;
 use super::busy::Idle;
 use super::drains::Drains;
 use super::restart::Round;
+use super::scaling::Window;
 use super::standing::{Mark, Standing};
 use super::template::digest;
 
@@ -30,11 +31,13 @@ pub(super) struct Memory {
     pub(super) setbacks: Setbacks,
     /// Marks that were written, by UID, until they are seen on the pods.
     pub(super) marks: BTreeMap<String, Mark>,
-    /// What the API server has against a cluster's workload.
+    /// What the API server has against a fleet's workload.
     pub(super) refusals: BTreeMap<ClusterName, String>,
     /// Restarts of pods that cannot reload.
     pub(super) restarts: BTreeMap<ClusterName, Round>,
-    /// What people were told that a cluster is blocked by.
+    /// What the load of each class has asked for lately.
+    pub(super) windows: BTreeMap<ClusterName, Window>,
+    /// What people were told that a fleet is blocked by.
     pub(super) blocked: BTreeMap<ClusterName, String>,
 }
 
@@ -61,9 +64,9 @@ struct Setback {
 }
 
 impl Memory {
-    /// Why the API server refuses a cluster's workload, if it does.
-    pub(super) fn refusal(&self, cluster: &ClusterName) -> Option<&str> {
-        self.refusals.get(cluster).map(String::as_str)
+    /// Why the API server refuses a fleet's workload, if it does.
+    pub(super) fn refusal(&self, fleet: &ClusterName) -> Option<&str> {
+        self.refusals.get(fleet).map(String::as_str)
     }
 
     /// Forgets what is seen by now, and pods that are there no more.
@@ -114,7 +117,7 @@ impl Applied {
         self.0.insert(target, Written { digest: digest(&body), generation, at: now });
     }
 
-    /// Forgets objects of clusters that are there no more, which would have been written again.
+    /// Forgets objects of fleets that are there no more, which would have been written again.
     pub(super) fn tidy(&mut self, now: Moment) {
         self.0.retain(|_, written| now.since(written.at) < 2 * REPAIR_EVERY);
     }

@@ -1,5 +1,7 @@
-//! The operator's rounds: look at every cluster, decide, do it, tell of it. Between two rounds is a
+//! The operator's rounds: look at every fleet, decide, do it, tell of it. Between two rounds is a
 //! quarter of a second, and a round does so much at most; what is left is found again in the next.
+
+mod classes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,13 +20,15 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::classes::ClassLook;
 use super::super::desired::Objects;
 use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use super::super::pods::PodFacts;
-use super::super::resources::WorkerCluster;
 use super::action::{Action, Done, What};
+use super::fleet::Fleet;
 use super::memory::Memory;
 use super::restart::Shares;
+use super::scaling::{self, Demand, Scale};
 use super::seen::Seen;
 use super::standing::Standing;
 use super::tell::Tell;
@@ -37,8 +41,9 @@ use crate::spec::manifest::{RefreshSpec, WorkloadKind};
 
 /// Between the starts of two rounds.
 const EVERY: Duration = Duration::from_millis(250);
-/// Between two looks at the streams of sets that want restarts: it looks at each of them.
-const SHARES_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at all streams of sets that want restarts, or at all classes and
+/// their pipelines.
+const LONG_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Calls that one round makes.
 const ACTIONS_MAX: usize = 256;
 /// Calls that are under way at once.
@@ -56,12 +61,25 @@ pub(super) struct Rounds {
     /// Who owns what of the sets that want restarts, and when that was looked at.
     shares: BTreeMap<ClusterName, Shares>,
     shares_at: Moment,
+    /// What the core says of each class, and when that was looked at.
+    classes: BTreeMap<ClusterName, ClassLook>,
+    classes_at: Moment,
     memory: Memory,
     tell: Tell,
     states: watch::Sender<Workloads>,
 }
 
 type Workers = BTreeMap<ClusterName, BTreeMap<WorkerName, WorkerView>>;
+
+/// A fleet that is looked at, and its workload.
+struct Case {
+    name: ClusterName,
+    fleet: Fleet,
+    /// Its pods, all of them.
+    team: Vec<Standing>,
+    workload: Option<Arc<WorkloadFacts>>,
+    scale: Scale,
+}
 
 impl Rounds {
     /// Starts to watch what is needed.
@@ -86,6 +104,8 @@ impl Rounds {
             nodes: Seen::start(nodes, &all, nodes::cordoned),
             shares: BTreeMap::new(),
             shares_at: Moment(0),
+            classes: BTreeMap::new(),
+            classes_at: Moment(0),
             memory: Memory::default(),
             tell: Tell::new(context.events.clone()),
             states,
@@ -100,9 +120,11 @@ impl Rounds {
         loop {
             ticks.tick().await;
             let objects = Arc::clone(&self.context.objects.borrow());
-            let names = objects.clusters.keys().cloned().collect();
-            let Some(mut workers) = self.workers(names).await? else {
+            let names = Fleet::all(&objects).map(|(name, _)| name.clone()).collect();
+            let Some(workers) = self.workers(names).await? else {
                 self.memory = Memory::default();
+                self.classes.clear();
+                self.classes_at = Moment(0);
                 continue;
             };
             if !self.is_synced() {
@@ -110,23 +132,17 @@ impl Rounds {
             }
             self.look_at_shares(&objects).await?;
             let cordoned = self.nodes.names();
-            let mut pods = self.pods();
+            self.look_at_classes(&objects).await?;
             let mut turns = Vec::new();
-            for (name, seen) in &objects.clusters {
-                let cluster = &seen.object;
-                // A cluster that the core does not know is invalid, or not known yet.
-                let Some(workers) = workers.remove(name) else { continue };
-                let pods = pods.remove(name).unwrap_or_default();
-                let turn = self.turn(name, cluster, pods, workers, &cordoned);
-                turns.push((name.clone(), Arc::clone(cluster), turn));
+            for case in self.cases(&objects, workers).await? {
+                turns.push(self.turn(case, &cordoned));
             }
             self.publish(&turns);
             self.carry_out(turns).await?;
         }
     }
 
-    /// What the core knows of the workers of these clusters; none where this replica does not
-    /// lead.
+    /// What the core knows of the workers of these fleets; none where this replica does not lead.
     async fn workers(&self, names: Vec<ClusterName>) -> Result<Option<Workers>, Stopped> {
         let asked = self.context.handle.ask(move |core, now| match core.leadership() {
             Leadership::StandsBy(_) => None,
@@ -145,10 +161,52 @@ impl Rounds {
         }))
     }
 
-    /// Looks at the streams of sets that want restarts, at most every [`SHARES_EVERY`].
+    /// What there is to look at. A fleet that the core does not know is invalid, or not known yet.
+    async fn cases(
+        &mut self,
+        objects: &Objects,
+        mut workers: Workers,
+    ) -> Result<Vec<Case>, Stopped> {
+        self.memory.windows.retain(|name, _| workers.contains_key(name));
+        let mut pods = self.pods();
+        let mut cases = Vec::new();
+        for (name, fleet) in Fleet::all(objects) {
+            let Some(mut workers) = workers.remove(name) else { continue };
+            let mut team = pods.remove(name).unwrap_or_default();
+            for it in &mut team {
+                let worker = WorkerName::new(&it.pod.pod.name).ok();
+                it.view = worker.and_then(|worker| workers.remove(&worker));
+            }
+            let workload = self.workload(&fleet);
+            let current = workload.as_ref().map(|facts| facts.replicas);
+            let scale = match (&fleet, self.classes.get(name)) {
+                (Fleet::Cluster(cluster), _) => Scale::of(workload::replicas(&cluster.spec)),
+                (Fleet::Class(class), Some(look)) => {
+                    let demand = Demand::of(look.view.clone(), look.short, &team);
+                    let window = self.memory.windows.entry(name.clone()).or_default();
+                    scaling::decide(&class.spec, &demand, current, window, clock::now())
+                }
+                (Fleet::Class(_), None) => continue,
+            };
+            cases.push(Case { name: name.clone(), fleet, team, workload, scale });
+        }
+        self.spare(&mut cases).await?;
+        Ok(cases)
+    }
+
+    /// The workload of a fleet, as it was last seen.
+    fn workload(&self, fleet: &Fleet) -> Option<Arc<WorkloadFacts>> {
+        let wanted = workload::wanted(fleet)?;
+        match wanted.kind {
+            WorkloadKind::Deployment => self.deployments.find(fleet.namespace(), &wanted.name),
+            WorkloadKind::StatefulSet => self.stateful_sets.find(fleet.namespace(), &wanted.name),
+        }
+    }
+
+    /// Looks at the streams of sets that want restarts, at most every [`LONG_LOOK_EVERY`].
     async fn look_at_shares(&mut self, objects: &Objects) -> Result<(), Stopped> {
         let now = clock::now();
-        if now.since(self.shares_at) < SHARES_EVERY {
+        if now.since(self.shares_at) < LONG_LOOK_EVERY {
             // A pod is judged by a new look only.
             self.shares.clear();
             return Ok(());
@@ -182,7 +240,7 @@ impl Rounds {
             && self.budgets.is_synced()
     }
 
-    /// Every pod by its cluster; what is kept in mind of others is forgotten.
+    /// Every pod by its fleet; what is kept in mind of others is forgotten.
     fn pods(&mut self) -> BTreeMap<ClusterName, Vec<Standing>> {
         let mut pods: BTreeMap<ClusterName, Vec<Standing>> = BTreeMap::new();
         let mut seen = BTreeMap::new();
@@ -199,40 +257,26 @@ impl Rounds {
         pods
     }
 
-    fn turn(
-        &mut self,
-        name: &ClusterName,
-        cluster: &WorkerCluster,
-        mut team: Vec<Standing>,
-        mut workers: BTreeMap<WorkerName, WorkerView>,
-        cordoned: &BTreeSet<String>,
-    ) -> Turn {
-        for it in &mut team {
-            let worker = WorkerName::new(&it.pod.pod.name).ok();
-            it.view = worker.and_then(|worker| workers.remove(&worker));
-        }
-        let namespace = cluster.namespace().unwrap_or_default();
-        let workload = workload::wanted(cluster).and_then(|wanted| match wanted.kind {
-            WorkloadKind::Deployment => self.deployments.find(&namespace, &wanted.name),
-            WorkloadKind::StatefulSet => self.stateful_sets.find(&namespace, &wanted.name),
-        });
+    fn turn(&mut self, case: Case, cordoned: &BTreeSet<String>) -> (ClusterName, Fleet, Turn) {
+        let Case { name, fleet, team, workload, scale } = case;
         let now = clock::now();
-        let shares = self.shares.get(name);
-        let look = Look { cluster, name, team, workload, shares, cordoned, now };
+        let shares = self.shares.get(&name);
+        let (of, called) = (&fleet, &name);
+        let look = Look { fleet: of, name: called, team, workload, scale, shares, cordoned, now };
         let mut turn = turn(look, &mut self.memory);
-        if cluster.metadata.deletion_timestamp.is_none() {
-            let body = disruption::body(cluster);
-            let budget = disruption_budget(&cluster.name_any());
-            let generation = self.budgets.find(&namespace, &budget).map(|generation| *generation);
+        if !fleet.is_deleted() {
+            let body = disruption::body(&fleet);
+            let budget = disruption_budget(fleet.name());
+            let generation = self.budgets.find(fleet.namespace(), &budget).map(|it| *it);
             let action = Action::apply(body.clone());
             if self.memory.applied.is_due(&action.target, &body, generation, now) {
                 turn.actions.push(action);
             }
         }
-        turn
+        (name, fleet, turn)
     }
 
-    fn publish(&self, turns: &[(ClusterName, Arc<WorkerCluster>, Turn)]) {
+    fn publish(&self, turns: &[(ClusterName, Fleet, Turn)]) {
         let states = turns
             .iter()
             .filter_map(|(name, _, turn)| turn.state.clone().map(|state| (name.clone(), state)));
@@ -246,49 +290,46 @@ impl Rounds {
         });
     }
 
-    async fn carry_out(
-        &mut self,
-        turns: Vec<(ClusterName, Arc<WorkerCluster>, Turn)>,
-    ) -> Result<(), Stopped> {
+    async fn carry_out(&mut self, turns: Vec<(ClusterName, Fleet, Turn)>) -> Result<(), Stopped> {
         let now = clock::now();
         let mut orders = Vec::new();
         let mut work = Vec::new();
-        for (name, cluster, turn) in turns {
+        for (name, fleet, turn) in turns {
             orders.extend(turn.orders);
             for (it, stage) in turn.stages {
-                self.tell.stage(&cluster, &it.pod, stage);
+                self.tell.stage(&fleet, &it.pod, stage);
             }
             if let Some(note) = &turn.scales_in {
-                self.tell.scales_in(&cluster, note);
+                self.tell.scales_in(&fleet, note);
             }
-            self.tell.blocked(&mut self.memory, &name, &cluster, turn.blocked);
+            self.tell.blocked(&mut self.memory, &name, &fleet, turn.blocked);
             if let Some(why) = turn.refused {
-                self.refused(&name, &cluster, why);
+                self.refused(&name, &fleet, why);
             }
             let allowed = turn.actions.into_iter();
             let allowed = allowed.filter(|it| self.memory.setbacks.allows(&it.target, now));
-            work.extend(allowed.map(|action| (name.clone(), Arc::clone(&cluster), action)));
+            work.extend(allowed.map(|action| (name.clone(), fleet.clone(), action)));
         }
         order_drains(&self.context, orders).await?;
         work.sort_by_key(|(_, _, action)| action.rank());
         work.truncate(ACTIONS_MAX);
         let (client, pods) = (self.context.client.clone(), self.context.pods.clone());
-        let calls = work.into_iter().map(|(name, cluster, action)| {
+        let calls = work.into_iter().map(|(name, fleet, action)| {
             let (client, pods) = (&client, &pods);
             async move {
                 let done = action.carry_out(client, pods).await;
-                (name, cluster, action, done)
+                (name, fleet, action, done)
             }
         });
         let mut calls = std::pin::pin!(stream::iter(calls).buffer_unordered(AT_ONCE_MAX));
-        while let Some((name, cluster, action, done)) = calls.next().await {
-            self.note(&name, &cluster, action, done);
+        while let Some((name, fleet, action, done)) = calls.next().await {
+            self.note(&name, &fleet, action, done);
         }
         Ok(())
     }
 
     /// Keeps in mind how an action went, and tells of it.
-    fn note(&mut self, name: &ClusterName, cluster: &WorkerCluster, action: Action, done: Done) {
+    fn note(&mut self, name: &ClusterName, fleet: &Fleet, action: Action, done: Done) {
         let now = clock::now();
         let is_workload = action.is_workload();
         match done {
@@ -298,7 +339,7 @@ impl Rounds {
                     tracing::warn!(object = %action.target, why, "not done; it is tried again");
                 }
                 if is_refused && is_workload {
-                    self.refused(name, cluster, why);
+                    self.refused(name, fleet, why);
                 }
             }
             Done::Yes(generation) => {
@@ -306,7 +347,7 @@ impl Rounds {
                 if is_workload {
                     self.memory.refusals.remove(name);
                 }
-                self.tell.done(cluster, &action);
+                self.tell.done(fleet, &action);
                 match action.what {
                     What::Mark(pod, mark) => {
                         self.memory.marks.insert(pod.uid.clone(), mark);
@@ -320,9 +361,9 @@ impl Rounds {
         }
     }
 
-    fn refused(&mut self, name: &ClusterName, cluster: &WorkerCluster, why: String) {
+    fn refused(&mut self, name: &ClusterName, fleet: &Fleet, why: String) {
         if self.memory.refusal(name) != Some(&why) {
-            self.tell.refused(cluster, &why);
+            self.tell.refused(fleet, &why);
             self.memory.refusals.insert(name.clone(), why);
         }
     }

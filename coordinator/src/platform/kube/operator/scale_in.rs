@@ -7,7 +7,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use leasehold_coordinator_core::view::{Presence, WorkerView};
+use leasehold_types::{Load, WorkerName};
+
 use super::super::pods::Phase;
+use super::scaling::Scale;
 use super::standing::{Mark, Standing};
 use super::workload::WorkloadFacts;
 use crate::spec::manifest::WorkloadKind;
@@ -28,10 +32,13 @@ pub(super) struct Decision {
     pub(super) replicas: Option<u32>,
     /// What it waits for, beside drains.
     pub(super) waits: Option<String>,
+    /// How many are too many, and stay: what they serve would find no room elsewhere.
+    pub(super) kept: u32,
 }
 
-/// Decides for a workload that is to have `desired` replicas. `crew` are its pods, all of them.
-pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decision {
+/// Decides for a workload that is to have so many replicas. `crew` are its pods, all of them.
+pub(super) fn decide(facts: &WorkloadFacts, scale: &Scale, crew: &[Standing]) -> Decision {
+    let (desired, spare) = (scale.replicas, scale.spare.as_deref());
     let current = facts.replicas;
     let active: Vec<usize> = (0..crew.len()).filter(|it| crew[*it].pod.is_active()).collect();
     let unchanged = Decision { replicas: Some(current.max(desired)), ..Decision::default() };
@@ -49,7 +56,7 @@ pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> 
         return Decision { waits, ..unchanged };
     }
     match facts.kind {
-        WorkloadKind::StatefulSet => from_the_top(facts, desired, crew, &active),
+        WorkloadKind::StatefulSet => from_the_top(facts, desired, spare, crew, &active),
         WorkloadKind::Deployment if is_rolling(facts, crew, &active) => Decision {
             // Which pods go is decided when only one template is left.
             victims: active.iter().copied().filter(|it| is_marked(&crew[*it])).collect(),
@@ -61,12 +68,18 @@ pub(super) fn decide(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> 
             }),
             ..unchanged
         },
-        WorkloadKind::Deployment => by_rank(facts, desired, crew, &active),
+        WorkloadKind::Deployment => by_rank(facts, desired, spare, crew, &active),
     }
 }
 
 /// A Deployment: whoever loses least, and its ReplicaSet is told by their cost.
-fn by_rank(facts: &WorkloadFacts, desired: u32, crew: &[Standing], active: &[usize]) -> Decision {
+fn by_rank(
+    facts: &WorkloadFacts,
+    desired: u32,
+    spare: Option<&[WorkerName]>,
+    crew: &[Standing],
+    active: &[usize],
+) -> Decision {
     let current = facts.replicas;
     let surplus = count(active.len()).saturating_sub(desired);
     let mut marked: Vec<usize> =
@@ -78,7 +91,12 @@ fn by_rank(facts: &WorkloadFacts, desired: u32, crew: &[Standing], active: &[usi
             active.iter().copied().filter(|it| !is_marked(&crew[*it])).collect();
         others.sort_by_key(|it| rank(&crew[*it]));
         let wanted = (surplus as usize).saturating_sub(marked.len());
+        let others = match spare {
+            Some(spare) => spared(others, spare, crew, &marked),
+            None => others,
+        };
         decision.mark = others.into_iter().take(wanted).collect();
+        decision.kept = count(wanted - decision.mark.len());
     }
     marked.truncate(surplus as usize);
     let drained: Vec<usize> = marked.iter().copied().filter(|it| crew[*it].is_drained()).collect();
@@ -95,9 +113,11 @@ fn by_rank(facts: &WorkloadFacts, desired: u32, crew: &[Standing], active: &[usi
     if stay < current
         && let Some(first) = active.iter().find(|it| goes_first(&crew[**it]))
     {
+        let first = &crew[*first];
+        let does = if first.is_busy() { "runs jobs" } else { "serves pipelines" };
         decision.waits = Some(format!(
-            "pod {} is not Ready and runs jobs: its ReplicaSet would remove it first",
-            crew[*first].pod.pod.name
+            "pod {} is not Ready and {does}: its ReplicaSet would remove it first",
+            first.pod.pod.name
         ));
         decision.replicas = Some(current);
     }
@@ -108,6 +128,7 @@ fn by_rank(facts: &WorkloadFacts, desired: u32, crew: &[Standing], active: &[usi
 fn from_the_top(
     facts: &WorkloadFacts,
     desired: u32,
+    spare: Option<&[WorkerName]>,
     crew: &[Standing],
     active: &[usize],
 ) -> Decision {
@@ -121,7 +142,21 @@ fn from_the_top(
         decision.replicas = Some(desired);
         return decision;
     }
-    decision.mark = beyond.iter().copied().filter(|it| !is_marked(&crew[*it])).collect();
+    let (marked, mut others): (Vec<usize>, Vec<usize>) =
+        beyond.iter().copied().partition(|it| is_marked(&crew[*it]));
+    decision.mark = match spare {
+        None => others,
+        Some(spare) => {
+            // Who may go beside whom is not known: one after the other.
+            others.sort_by_key(|it| Reverse(crew[*it].pod.ordinal));
+            let top = others.first().copied();
+            let spared = spared(others.clone(), spare, crew, &marked);
+            let mark: Vec<usize> = top.filter(|top| spared.contains(top)).into_iter().collect();
+            decision.kept = count(others.len() - mark.len());
+            decision.victims = marked.into_iter().chain(mark.iter().copied()).collect();
+            mark
+        }
+    };
     let stays: BTreeSet<u32> = beyond
         .iter()
         .filter(|it| !(is_marked(&crew[**it]) && crew[**it].is_drained()))
@@ -132,11 +167,19 @@ fn from_the_top(
     decision
 }
 
+/// The worker that a StatefulSet gives next: the highest of those that are not marked. None where
+/// the core does not know it.
+pub(super) fn top(crew: &[Standing]) -> Option<&WorkerView> {
+    let stays = crew.iter().filter(|it| it.pod.is_active() && !is_marked(it));
+    stays.max_by_key(|it| it.pod.ordinal)?.view.as_ref()
+}
+
 /// Who goes first: whoever is marked already, drained before draining; then whoever is not Ready
 /// and idle, whom its ReplicaSet would remove first; then whoever runs the fewest jobs and has the
-/// fewest streams; the newest.
+/// least of pipelines and streams; the newest.
 fn rank(it: &Standing) -> impl Ord + use<> {
-    let streams = it.view.as_ref().map_or(0, |view| view.streams);
+    let (load, streams) =
+        it.view.as_ref().map_or_else(Default::default, |it| (it.load, it.streams));
     let unready = it.pod.phase == Phase::Pending || !it.pod.ready;
     (
         !it.is_drained(),
@@ -144,15 +187,42 @@ fn rank(it: &Standing) -> impl Ord + use<> {
         it.is_busy(),
         !unready,
         it.jobs(),
+        load,
         streams,
         Reverse(it.pod.created_at),
         it.pod.pod.name.clone(),
     )
 }
 
-/// Whether a ReplicaSet would remove it before those that have drained, although it runs jobs.
+/// Of these pods, those that may go: who holds nothing and is no worker yet, or no more; and then
+/// those that the core can spare, in its order. None while it has not been told of all that go.
+fn spared(of: Vec<usize>, spare: &[WorkerName], crew: &[Standing], marked: &[usize]) -> Vec<usize> {
+    if marked.iter().any(|it| crew[*it].needs_order()) {
+        return Vec::new();
+    }
+    let order = |it: &usize| {
+        let it = &crew[*it];
+        match &it.view {
+            None => Some(0),
+            Some(_) if it.is_drained() => Some(0),
+            Some(view) if view.presence != Presence::Connected && it.is_empty() => Some(0),
+            Some(view) => {
+                spare.iter().position(|name| *name == view.key.worker).map(|index| index + 1)
+            }
+        }
+    };
+    let mut spared: Vec<(usize, usize)> =
+        of.into_iter().filter_map(|it| Some((order(&it)?, it))).collect();
+    // Those that are no workers stay in the order of their ranks.
+    spared.sort_by_key(|(order, _)| *order);
+    spared.into_iter().map(|(_, it)| it).collect()
+}
+
+/// Whether a ReplicaSet would remove it before those that have drained, although it runs jobs or
+/// serves pipelines.
 fn goes_first(it: &Standing) -> bool {
-    !is_marked(it) && !it.pod.ready && it.is_busy()
+    let serves = it.view.as_ref().is_some_and(|view| view.load > Load::ZERO);
+    !is_marked(it) && !it.pod.ready && (it.is_busy() || serves)
 }
 
 /// Whether it cannot be told which pods would go: the Deployment takes a share from each of its

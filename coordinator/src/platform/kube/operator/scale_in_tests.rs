@@ -18,7 +18,17 @@ fn decided(mark: &[&str], cost: &[&str], replicas: u32) -> Decided {
 }
 
 fn of(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decided {
-    let decision = decide(facts, desired, crew);
+    scaled(facts, &Scale::of(desired), crew)
+}
+
+/// The same, where only these workers can be spared.
+fn sparing(facts: &WorkloadFacts, desired: u32, spare: &[&str], crew: &[Standing]) -> Decided {
+    let spare = spare.iter().map(|name| WorkerName::new(name).expect("a name")).collect();
+    scaled(facts, &Scale { spare: Some(spare), ..Scale::of(desired) }, crew)
+}
+
+fn scaled(facts: &WorkloadFacts, scale: &Scale, crew: &[Standing]) -> Decided {
+    let decision = decide(facts, scale, crew);
     let names = |indices: &[usize]| {
         let mut names: Vec<_> = indices.iter().map(|it| crew[*it].pod.pod.name.clone()).collect();
         names.sort();
@@ -165,10 +175,10 @@ fn more_workers_are_there_at_once_and_nobody_is_marked() {
 #[test]
 fn victims_that_are_not_needed_any_more_are_no_victims() {
     let crew = [pod("a"), pod("b scale-in drains jobs=0"), pod("c scale-in drains jobs=1")];
-    let decision = decide(&facts(WorkloadKind::Deployment, 3), 3, &crew);
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(3), &crew);
     assert_eq!(decision.victims, BTreeSet::new());
     // The one that has drained is the victim, of two.
-    let decision = decide(&facts(WorkloadKind::Deployment, 3), 2, &crew);
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(2), &crew);
     assert_eq!(decision.victims, BTreeSet::from([1]));
 }
 
@@ -196,4 +206,64 @@ fn a_stateful_set_in_a_rollout_gives_its_highest_ordinals_too() {
     facts.first_ordinal = 5;
     let crew = [ordinal_pod("ci-5"), ordinal_pod("ci-6")];
     assert_eq!(of(&facts, 1, &crew), decided(&["ci-6"], &[], 2));
+}
+
+/// The pods of a class, of which so many are wanted.
+fn class(desired: u32, spare: &[&str], pods: &[&str]) -> Decided {
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    sparing(&facts(WorkloadKind::Deployment, count(crew.len())), desired, spare, &crew)
+}
+
+#[test]
+fn a_class_gives_only_workers_that_can_be_spared_and_those_without_work_first() {
+    let pods = ["a load=20", "b load=5", "c load=0", "d load=12"];
+    assert_eq!(class(2, &["c", "b"], &pods), decided(&["b", "c"], &[], 4));
+    assert_eq!(class(3, &["c", "b"], &pods), decided(&["c"], &[], 4));
+    // Two would be too many, and only one finds room for its part.
+    assert_eq!(class(2, &["c"], &pods), decided(&["c"], &[], 4));
+    assert_eq!(class(1, &[], &pods), decided(&[], &[], 4));
+    let scale = Scale { spare: Some(Vec::new()), ..Scale::of(1) };
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    assert_eq!(decide(&facts(WorkloadKind::Deployment, 4), &scale, &crew).kept, 3);
+}
+
+#[test]
+fn pods_of_a_class_that_are_no_workers_yet_go_before_its_workers() {
+    let pods = ["a load=0", "b pending absent", "c load=5", "d lost load=0 jobs=0"];
+    assert_eq!(class(3, &["a"], &pods).mark, ["b"]);
+    assert_eq!(class(1, &["a"], &pods).mark, ["a", "b", "d"]);
+    assert_eq!(class(0, &["a"], &pods).mark, ["a", "b", "d"]);
+}
+
+#[test]
+fn nobody_more_is_chosen_before_the_core_knows_of_those_who_go() {
+    // What it says of the others counts on room that the marked one gives.
+    let told = ["a load=5", "b load=0 scale-in drains", "c load=5"];
+    assert_eq!(class(1, &["c"], &told).mark, ["c"]);
+    let untold = ["a load=5", "b load=0 scale-in", "c load=5"];
+    assert_eq!(class(1, &["c"], &untold).mark, [""; 0]);
+}
+
+#[test]
+fn a_worker_that_serves_is_not_removed_by_its_replica_set() {
+    let pods = ["a load=5 unready", "b scale-in absent cost"];
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    let waits = sparing(&facts(WorkloadKind::Deployment, 2), 1, &[], &crew);
+    assert_eq!((waits.replicas, waits.waits), (2, true));
+}
+
+#[test]
+fn a_stateful_set_of_a_class_gives_one_after_the_other_from_the_top() {
+    let set = |spare: &[&str], pods: &[&str]| {
+        let crew: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
+        sparing(&facts(WorkloadKind::StatefulSet, count(crew.len())), 1, spare, &crew)
+    };
+    let pods = ["ci-0 load=5", "ci-1 load=0", "ci-2 load=5"];
+    assert_eq!(set(&["ci-1", "ci-2"], &pods), decided(&["ci-2"], &[], 3));
+    // It can give no other before the top.
+    assert_eq!(set(&["ci-1"], &pods), decided(&[], &[], 3));
+    let next = ["ci-0 load=10", "ci-1 load=0", "ci-2 scale-in drains load=0"];
+    assert_eq!(set(&["ci-1"], &next), decided(&["ci-1"], &[], 2));
+    let falls = ["ci-0 load=10", "ci-1 load=0", "ci-2 scale-in absent"];
+    assert_eq!(set(&[], &falls), decided(&[], &[], 2));
 }

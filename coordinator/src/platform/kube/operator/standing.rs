@@ -22,8 +22,8 @@ pub(super) enum Mark {
 
 /// A pod and its worker.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
-    pub(super) pod: Arc<PodFacts>,
+pub(crate) struct Standing {
+    pub(crate) pod: Arc<PodFacts>,
     /// Why it is drained, if it is.
     pub(super) mark: Option<Mark>,
     /// What the core knows of its worker; none where it holds nothing and has not reported.

@@ -1,35 +1,33 @@
 //! What a made workload should be, as the body of a server-side apply: only fields that the
-//! cluster's spec decides. Its template's generation grows when its pods have to be replaced, and
+//! fleet's spec decides. Its template's generation grows when its pods have to be replaced, and
 //! not when there are to be more of them.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use super::super::names::{
     CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
 };
-use super::super::resources::WorkerCluster;
+use super::fleet::Fleet;
 use super::workload::WorkloadFacts;
 use crate::spec::manifest::{WorkloadKind, WorkloadSpec};
 
 /// Beyond the drain's deadline, for the agent's goodbye and the worker's own end.
 const GRACE_BEYOND_DRAIN_SECS: u64 = 30;
 
-/// The workload of `replicas` that `cluster` makes.
+/// The workload of `replicas` that `fleet` makes.
 ///
 /// # Errors
 /// Where the template is no object where it must be one.
 pub(super) fn body(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     existing: Option<&WorkloadFacts>,
     replicas: u32,
 ) -> Result<Value, String> {
-    let name = cluster.name_any();
-    let workload = cluster.spec.workload.clone().unwrap_or_default();
-    let mut template = pod_template(cluster)?;
+    let name = fleet.name();
+    let workload = fleet.workload().cloned().unwrap_or_default();
+    let mut template = pod_template(fleet)?;
     let digest = digest(&template);
-    let generation = generation(cluster, existing, &digest);
+    let generation = generation(fleet, existing, &digest);
     let annotations = object(object(&mut template, "metadata")?, "annotations")?;
     annotations.insert(GENERATION_ANNOTATION.into(), generation.to_string().into());
     let mut spec = json!({
@@ -53,30 +51,17 @@ pub(super) fn body(
         "kind": format!("{:?}", workload.kind),
         "metadata": {
             "name": name,
-            "namespace": cluster.namespace(),
+            "namespace": fleet.namespace(),
             "labels": { CLUSTER_LABEL: name, MANAGED_BY_LABEL: FIELD_MANAGER },
             "annotations": { TEMPLATE_DIGEST: digest },
-            "ownerReferences": [owner(cluster)],
+            "ownerReferences": [fleet.owner()],
         },
         "spec": spec,
     }))
 }
 
-/// That `cluster` controls an object, so that it goes with it.
-pub(super) fn owner(cluster: &WorkerCluster) -> OwnerReference {
-    OwnerReference {
-        api_version: WorkerCluster::api_version(&()).into_owned(),
-        kind: WorkerCluster::KIND.into(),
-        name: cluster.name_any(),
-        uid: cluster.uid().unwrap_or_default(),
-        controller: Some(true),
-        // It would take a right of its own, and nothing here has to go before its cluster.
-        block_owner_deletion: None,
-    }
-}
-
 /// The digest of a body or a template, of its JSON.
-pub(super) fn digest(value: &impl serde::Serialize) -> String {
+pub(crate) fn digest(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_vec(value).expect("JSON is written as JSON");
     format!("{:016x}", sum(&text))
 }
@@ -88,13 +73,13 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// The pods: as the cluster's template says, with the label that makes them its workers and a
+/// The pods: as the fleet's template says, with the label that makes them its workers and a
 /// grace period that a whole drain fits into.
-fn pod_template(cluster: &WorkerCluster) -> Result<Map<String, Value>, String> {
-    let mut template = cluster.spec.template.clone().map(|it| it.0).unwrap_or_default();
+fn pod_template(fleet: &Fleet) -> Result<Map<String, Value>, String> {
+    let mut template = fleet.template().cloned().map(|it| it.0).unwrap_or_default();
     let labels = object(object(&mut template, "metadata")?, "labels")?;
-    labels.insert(CLUSTER_LABEL.into(), cluster.name_any().into());
-    let drain = cluster.spec.drain.deadline.0.as_secs();
+    labels.insert(CLUSTER_LABEL.into(), fleet.name().into());
+    let drain = fleet.drain_deadline().as_secs();
     let grace = drain.saturating_add(GRACE_BEYOND_DRAIN_SECS);
     let spec = object(&mut template, "spec")?;
     spec.entry("terminationGracePeriodSeconds").or_insert(grace.into());
@@ -102,8 +87,8 @@ fn pod_template(cluster: &WorkerCluster) -> Result<Map<String, Value>, String> {
 }
 
 /// The number of the template: as it was where the template is as it was, else a higher one.
-fn generation(cluster: &WorkerCluster, existing: Option<&WorkloadFacts>, digest: &str) -> u64 {
-    let own = cluster.metadata.generation.and_then(|it| u64::try_from(it).ok()).unwrap_or(1);
+fn generation(fleet: &Fleet, existing: Option<&WorkloadFacts>, digest: &str) -> u64 {
+    let own = fleet.metadata().generation.and_then(|it| u64::try_from(it).ok()).unwrap_or(1);
     match existing {
         Some(it) if it.digest.as_deref() == Some(digest) && it.template_generation > 0 => {
             it.template_generation

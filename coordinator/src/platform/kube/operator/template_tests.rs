@@ -1,8 +1,10 @@
 //! What is applied of a template: labels, grace, generation.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
-use super::super::fixtures::{cluster, facts};
+use super::super::fixtures::{cluster, cluster_object, facts};
 use super::*;
 
 fn spec(jobs: u32, image: &str) -> Value {
@@ -83,17 +85,20 @@ fn a_stateful_set_starts_its_pods_at_once_unless_told_otherwise() {
 fn the_templates_generation_grows_when_pods_have_to_be_replaced_and_only_then() {
     let first = seen(&body(&cluster(spec(8, "v1")), None, 4).unwrap());
     assert_eq!(first.template_generation, 7);
-    let mut larger = cluster(spec(80, "v1"));
+    let mut larger = cluster_object(spec(80, "v1"));
     larger.metadata.generation = Some(8);
+    let larger = Fleet::Cluster(Arc::new(larger));
     let larger = seen(&body(&larger, Some(&first), 40).unwrap());
     assert_eq!(larger.template_generation, 7);
-    let mut changed = cluster(spec(80, "v2"));
+    let mut changed = cluster_object(spec(80, "v2"));
     changed.metadata.generation = Some(9);
+    let changed = Fleet::Cluster(Arc::new(changed));
     let changed = seen(&body(&changed, Some(&larger), 40).unwrap());
     assert_eq!(changed.template_generation, 9);
     // A cluster that was made anew counts from one again; its workload does not.
-    let mut anew = cluster(spec(80, "v3"));
+    let mut anew = cluster_object(spec(80, "v3"));
     anew.metadata.generation = Some(1);
+    let anew = Fleet::Cluster(Arc::new(anew));
     let anew = seen(&body(&anew, Some(&changed), 40).unwrap());
     assert_eq!(anew.template_generation, 10);
 }

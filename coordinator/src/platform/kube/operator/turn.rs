@@ -1,32 +1,34 @@
-//! One look at one WorkerCluster: from what is seen of it to what is to be done, decided and
+//! One look at one fleet: from what is seen of it to what is to be done, decided and
 //! nothing done yet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use leasehold_types::{ClusterName, Moment, WorkerKey};
 use serde_json::{Value, json};
 
-use super::super::resources::WorkerCluster;
 use super::action::{Action, What};
 use super::drains::Stage;
 use super::events::Reason;
+use super::fleet::Fleet;
 use super::memory::Memory;
 use super::restart::Shares;
 use super::scale_in::{self, Decision};
+use super::scaling::Scale;
 use super::standing::{Mark, Standing};
 use super::workload::{self, Role, Wanted, WorkloadFacts, WorkloadState};
 use super::{nodes, restart, template};
 
 /// What one look has to go by.
 pub(super) struct Look<'a> {
-    pub(super) cluster: &'a WorkerCluster,
+    pub(super) fleet: &'a Fleet,
     /// What it is called everywhere else.
     pub(super) name: &'a ClusterName,
     /// Its pods, all of them.
     pub(super) team: Vec<Standing>,
     pub(super) workload: Option<Arc<WorkloadFacts>>,
+    /// How many workers it is to have.
+    pub(super) scale: Scale,
     /// Who owns what of the sets that want restarts.
     pub(super) shares: Option<&'a Shares>,
     /// Nodes that take nothing new.
@@ -53,25 +55,25 @@ pub(super) struct Turn {
     pub(super) refused: Option<String>,
 }
 
-/// Decides what is to be done for a cluster.
+/// Decides what is to be done for a fleet.
 pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
-    let Look { cluster, name, mut team, workload, shares, cordoned, now } = look;
+    let Look { fleet, name, mut team, workload, scale, shares, cordoned, now } = look;
     let mut turn = Turn::default();
     // What it has made ends with it.
-    let acts = cluster.metadata.deletion_timestamp.is_none();
-    let wanted = workload::wanted(cluster).filter(|_| acts);
+    let acts = !fleet.is_deleted();
+    let wanted = workload::wanted(fleet).filter(|_| acts);
     let facts = workload.as_deref();
     let is_own = |it: &Standing| facts.is_some_and(|facts| facts.owns(&it.pod));
     team.sort_by_key(|it| !is_own(it));
     let crew = team.iter().take_while(|it| is_own(it)).count();
     let decision = wanted.as_ref().map_or_else(Decision::default, |wanted| {
-        scale_in(cluster, wanted, facts, &team[..crew], &mut turn)
+        scale_in(fleet, wanted, facts, &scale, &team[..crew], &mut turn)
     });
     for it in &team {
         if let Some(busy) = memory.idle.look(it, now) {
             turn.actions.push(Action::of_pod(&it.pod, What::Busy(it.pod.clone(), busy)));
         }
-        if let Some(stage) = memory.drains.look(it, cluster.spec.drain.deadline.0, now) {
+        if let Some(stage) = memory.drains.look(it, fleet.drain_deadline(), now) {
             turn.stages.push((it.clone(), stage));
         }
         if it.needs_order() {
@@ -88,34 +90,36 @@ pub(super) fn turn(look: Look<'_>, memory: &mut Memory) -> Turn {
     }
     if let Some(wanted) = &wanted {
         let replicas = decision.replicas;
-        match apply(cluster, wanted, facts, replicas, memory, now) {
-            Ok(action) => turn.actions.extend(action),
+        match apply(fleet, wanted, facts, replicas, memory, now) {
+            Ok(action) => turn.actions.extend(action.map(|it| explained(it, &scale))),
             Err(why) => turn.refused = Some(why),
         }
         let refused = turn.refused.as_deref().or(memory.refusal(name));
-        turn.scales_in = begins(&decision, &team, wanted, facts);
-        turn.state = Some(workload::state(cluster, wanted, facts, refused));
+        turn.scales_in = begins(&decision, &team, wanted, facts, &scale);
+        let kept = decision.kept;
+        turn.state = Some(workload::state(fleet, wanted, facts, refused, &scale, kept));
     }
     turn
 }
 
 /// What scale-in wants of a workload that the coordinator may scale.
 fn scale_in(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     wanted: &Wanted,
     facts: Option<&WorkloadFacts>,
+    scale: &Scale,
     crew: &[Standing],
     turn: &mut Turn,
 ) -> Decision {
-    let desired = workload::replicas(&cluster.spec);
-    let is_ours = workload::problem(cluster, wanted, facts).is_none();
+    let desired = scale.replicas;
+    let is_ours = workload::problem(fleet, wanted, facts).is_none();
     if wanted.role == Role::Watched || !is_ours {
         return Decision::default();
     }
     let Some(facts) = facts.filter(|facts| !facts.is_deleted) else {
         return Decision { replicas: Some(desired), ..Decision::default() };
     };
-    let decision = scale_in::decide(facts, desired, crew);
+    let decision = scale_in::decide(facts, scale, crew);
     let WorkloadFacts { kind, name, replicas, stuck, .. } = facts;
     let holds = |_: &&String| *replicas > desired && (stuck.is_some() || !facts.is_mixed());
     turn.blocked = match (decision.waits.as_ref().filter(holds), stuck) {
@@ -161,13 +165,15 @@ fn begins(
     team: &[Standing],
     wanted: &Wanted,
     facts: Option<&WorkloadFacts>,
+    scale: &Scale,
 ) -> Option<String> {
     let is_first = team.iter().all(|it| it.mark != Some(Mark::ScaleIn) || !it.pod.is_active());
     let replicas = facts?.replicas;
     let count = decision.mark.len();
     (is_first && count > 0).then(|| {
         let (kind, name) = (wanted.kind, &wanted.name);
-        format!("{kind:?} {name} has {replicas} replicas, {count} too many: they drain first")
+        let why = because(scale);
+        format!("{kind:?} {name} has {replicas} replicas, {count} too many: they drain first{why}")
     })
 }
 
@@ -200,7 +206,7 @@ fn fate(
 
 /// The server-side apply of the workload, where one is due.
 fn apply(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     wanted: &Wanted,
     facts: Option<&WorkloadFacts>,
     replicas: Option<u32>,
@@ -215,14 +221,14 @@ fn apply(
     let mut body = match wanted.role {
         Role::Watched => return Ok(None),
         Role::Scaled if facts.is_none() || replicas == current => return Ok(None),
-        Role::Scaled => scaled(cluster, wanted, replicas),
+        Role::Scaled => scaled(fleet, wanted, replicas),
         Role::Made => {
-            let body = template::body(cluster, facts, replicas)?;
+            let body = template::body(fleet, facts, replicas)?;
             // A new template and fewer replicas at once: nobody could say which pods go.
             match facts {
                 Some(it) if replicas < current && is_new_template(&body, it) => {
                     replicas = current;
-                    template::body(cluster, facts, replicas)?
+                    template::body(fleet, facts, replicas)?
                 }
                 Some(_) | None => body,
             }
@@ -251,17 +257,30 @@ fn resized(wanted: &Wanted, before: u32, after: u32) -> (Reason, String) {
     (reason, format!("{kind:?} {name} had {before} replicas and has {after} now"))
 }
 
+/// The same, and what people are told of it says how that comes.
+fn explained(action: Action, scale: &Scale) -> Action {
+    match action.news.clone() {
+        Some((reason, note)) => action.telling((reason, note + &because(scale))),
+        None => action,
+    }
+}
+
+/// How a number of workers comes, as the end of a sentence.
+fn because(scale: &Scale) -> String {
+    scale.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
+}
+
 fn is_new_template(body: &Value, facts: &WorkloadFacts) -> bool {
     let digest = &body["metadata"]["annotations"][super::super::names::TEMPLATE_DIGEST];
     digest.as_str() != facts.digest.as_deref()
 }
 
 /// An adopted workload's replicas, and nothing else of it.
-fn scaled(cluster: &WorkerCluster, wanted: &Wanted, replicas: u32) -> Value {
+fn scaled(fleet: &Fleet, wanted: &Wanted, replicas: u32) -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": format!("{:?}", wanted.kind),
-        "metadata": { "name": wanted.name, "namespace": cluster.namespace() },
+        "metadata": { "name": wanted.name, "namespace": fleet.namespace() },
         "spec": { "replicas": replicas },
     })
 }

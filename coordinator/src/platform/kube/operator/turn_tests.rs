@@ -18,22 +18,29 @@ fn look(jobs: u32, workload: Option<WorkloadFacts>, pods: &[&str], memory: &mut 
 }
 
 fn look_at(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     workload: Option<WorkloadFacts>,
     pods: &[&str],
     now: Moment,
     memory: &mut Memory,
 ) -> Turn {
     let look = Look {
-        cluster,
+        fleet,
         name: &fixtures::name(),
         team: pods.iter().map(|words| pod(words)).collect(),
         workload: workload.map(Arc::new),
+        scale: scale(fleet),
         shares: None,
         cordoned: &BTreeSet::from(["cordoned".to_owned()]),
         now,
     };
     turn(look, memory)
+}
+
+/// The replicas that a cluster's jobs ask for.
+fn scale(fleet: &Fleet) -> Scale {
+    let Fleet::Cluster(cluster) = fleet else { panic!("no cluster: {fleet:?}") };
+    Scale::of(workload::replicas(&cluster.spec))
 }
 
 /// What is done, in a word each.
@@ -118,10 +125,11 @@ fn somebody_elses_workload_is_left_as_it_is() {
 
 #[test]
 fn nothing_is_made_of_a_cluster_that_is_being_deleted() {
-    let mut cluster = fixtures::cluster(spec(8));
+    let mut cluster = fixtures::cluster_object(spec(8));
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     cluster.metadata.deletion_timestamp = Some(time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-    let turn = look_at(&cluster, None, &[], START, &mut Memory::default());
+    let turn =
+        look_at(&Fleet::Cluster(Arc::new(cluster)), None, &[], START, &mut Memory::default());
     assert_eq!(words(&turn), [""; 0]);
 }
 
@@ -266,4 +274,78 @@ fn a_worker_whose_pod_ends_is_drained_at_once_whoever_ended_it() {
     let turn = look(4, workload(), &team, &mut memory);
     let ordered: Vec<_> = turn.orders.iter().map(|key| key.worker.as_str()).collect();
     assert_eq!(ordered, ["a"]);
+}
+
+/// A class of capacity 15 with a request of 30, as it stands with this scale.
+fn class_turn(scale: Scale, replicas: Option<u32>, pods: &[&str]) -> Turn {
+    let spec = json!({ "capacity": 15, "maxReplicas": 5, "template": { "spec": {} } });
+    let class = Fleet::Class(fixtures::class(spec));
+    let workload = replicas.map(|replicas| {
+        let body = template::body(&class, None, replicas).unwrap();
+        let digest = body["metadata"]["annotations"]["leasehold.dev/template"].as_str();
+        Arc::new(WorkloadFacts {
+            controller: Some("class-uid".into()),
+            digest: digest.map(str::to_owned),
+            template_generation: 7,
+            ..facts(WorkloadKind::Deployment, replicas)
+        })
+    });
+    let look = Look {
+        fleet: &class,
+        name: &fixtures::name(),
+        team: pods.iter().map(|words| pod(words)).collect(),
+        workload,
+        scale,
+        shares: None,
+        cordoned: &BTreeSet::new(),
+        now: START,
+    };
+    turn(look, &mut Memory::default())
+}
+
+fn class_scale(replicas: u32, spare: &[&str]) -> Scale {
+    let name = |name: &&str| leasehold_types::WorkerName::new(*name).unwrap();
+    Scale {
+        replicas,
+        why: Some("request 30, capacity 15, target 70%: 3 workers".into()),
+        limited: None,
+        spare: Some(spare.iter().map(name).collect()),
+    }
+}
+
+#[test]
+fn a_class_makes_its_workload_and_says_why_it_is_so_large() {
+    let made = class_turn(class_scale(3, &[]), None, &[]);
+    assert_eq!(words(&made), ["apply 3"]);
+    let What::Apply(body) = &made.actions[0].what else { panic!("{made:?}") };
+    let owner = &body["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("WorkerClass"), &json!("class-uid")));
+    let labels = &body["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["leasehold.dev/cluster"], "ci");
+    let larger = class_turn(class_scale(3, &[]), Some(2), &["a load=15", "b load=15"]);
+    let (reason, note) = larger.actions[0].news.clone().unwrap();
+    let told = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
+                3 workers)";
+    assert_eq!((reason, note.as_str()), (Reason::ScaledOut, told));
+}
+
+#[test]
+fn a_class_drains_whom_it_can_spare_before_its_replicas_fall() {
+    let pods = ["a load=15", "b load=15", "c load=5"];
+    let none = class_turn(class_scale(2, &[]), Some(3), &pods);
+    assert_eq!(words(&none), ["apply 3"]);
+    let state = none.state.unwrap();
+    assert_eq!((state.desired, state.replicas, state.kept), (2, 3, 1));
+    assert_eq!(none.blocked, None);
+    let marks = class_turn(class_scale(2, &["c"]), Some(3), &pods);
+    assert_eq!(words(&marks), ["apply 3", "mark c scale-in"]);
+    let told = marks.scales_in.unwrap();
+    assert!(told.contains("3 replicas, 1 too many: they drain first (request 30"), "{told}");
+    let serves = ["a load=15", "b load=15", "c load=5 scale-in drains"];
+    assert_eq!(words(&class_turn(class_scale(2, &[]), Some(3), &serves)), ["apply 3"]);
+    let drained = ["a load=15", "b load=15", "c load=0 scale-in drains jobs=0 cost"];
+    assert_eq!(words(&class_turn(class_scale(2, &[]), Some(3), &drained)), ["apply 2"]);
+    // A request that comes meanwhile has it replaced.
+    let wanted = class_turn(class_scale(3, &[]), Some(3), &drained);
+    assert_eq!(words(&wanted), ["apply 3", "replace c"]);
 }

@@ -1,4 +1,4 @@
-//! The workload of a WorkerCluster: what is seen of it, and how it stands. What it should be is
+//! The workload of a fleet: what is seen of it, and how it stands. What it should be is
 //! in [`super::template`]; that it gets smaller is decided in [`super::scale_in`] alone.
 
 use std::collections::BTreeMap;
@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
 use leasehold_injection::names::INJECT;
 
 use super::super::names::{
     CLUSTER_LABEL, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
 };
 use super::super::pods::PodFacts;
-use super::super::resources::WorkerCluster;
+use super::fleet::Fleet;
+use super::scaling::Scale;
 use crate::platform::kube::names::FIELD_MANAGER;
 use crate::spec::manifest::{WorkerClusterSpec, WorkloadKind};
 
-/// How a cluster's workload stands.
+/// How a fleet's workload stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkloadState {
     /// Deployment or StatefulSet.
     pub(crate) kind: WorkloadKind,
-    /// Its name, in the cluster's namespace.
+    /// Its name, in the fleet's namespace.
     pub(crate) name: String,
-    /// The replicas that maxJobs asks for.
+    /// The replicas that are wanted: what maxJobs asks for, or the load of a class.
     pub(crate) desired: u32,
     /// The replicas that its spec asks for: more than `desired` while a scale-in drains.
     pub(crate) replicas: u32,
@@ -36,6 +36,10 @@ pub(crate) struct WorkloadState {
     pub(crate) rollout: Rollout,
     /// What keeps it from being as it should: a reason in one word, and a sentence for people.
     pub(crate) problem: Option<(&'static str, String)>,
+    /// What keeps `desired` from being what was asked for, in the same form.
+    pub(crate) limited: Option<(&'static str, String)>,
+    /// Workers that are one too many, and are kept: what they serve would find no room elsewhere.
+    pub(crate) kept: u32,
 }
 
 /// How far a rollout has come.
@@ -52,15 +56,15 @@ pub(crate) enum Rollout {
 /// Whose a workload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It is made from the cluster's template.
+    /// It is made from the fleet's template.
     Made,
-    /// It was there, and its replicas follow the cluster.
+    /// It was there, and its replicas follow the fleet.
     Scaled,
     /// It was there, and is left as it is.
     Watched,
 }
 
-/// Names the workload of a cluster.
+/// Names the workload of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) kind: WorkloadKind,
@@ -77,7 +81,7 @@ pub(super) struct WorkloadFacts {
     pub(super) resource_version: String,
     /// The UID of what controls it.
     pub(super) controller: Option<String>,
-    /// The cluster that it was made for, as its labels say.
+    /// The fleet that it was made for, as its labels say.
     pub(super) made_for: Option<String>,
     pub(super) is_deleted: bool,
     pub(super) generation: i64,
@@ -92,7 +96,7 @@ pub(super) struct WorkloadFacts {
     pub(super) stuck: Option<String>,
     /// The ordinal of a StatefulSet's first pod.
     pub(super) first_ordinal: u32,
-    /// The cluster that the pods of its template belong to.
+    /// The fleet that the pods of its template belong to.
     pub(super) pods_cluster: Option<String>,
     /// Whether they opt in to injection, which gives those without a cluster the only one there is.
     pub(super) pods_opt_in: bool,
@@ -106,14 +110,13 @@ pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
     spec.max_jobs.div_ceil(spec.max_jobs_per_worker.max(1))
 }
 
-/// The workload that a cluster has; none where its pods come from elsewhere.
-pub(super) fn wanted(cluster: &WorkerCluster) -> Option<Wanted> {
-    let spec = &cluster.spec;
-    if spec.template.is_some() {
-        let kind = spec.workload.as_ref().map(|workload| workload.kind).unwrap_or_default();
-        return Some(Wanted { kind, name: cluster.name_any(), role: Role::Made });
+/// The workload that a fleet has; none where its pods come from elsewhere.
+pub(super) fn wanted(fleet: &Fleet) -> Option<Wanted> {
+    if fleet.template().is_some() {
+        let kind = fleet.workload().map(|workload| workload.kind).unwrap_or_default();
+        return Some(Wanted { kind, name: fleet.name().into(), role: Role::Made });
     }
-    let found = spec.workload_ref.as_ref()?;
+    let found = fleet.workload_ref()?;
     let role = if found.scale { Role::Scaled } else { Role::Watched };
     Some(Wanted { kind: found.kind, name: found.name.clone(), role })
 }
@@ -193,12 +196,12 @@ impl WorkloadFacts {
         }
     }
 
-    /// Whether the cluster may write it: it has made it, or made one of its name was left behind
-    /// by a cluster that is there no more.
-    pub(super) fn is_made_by(&self, cluster: &WorkerCluster) -> bool {
+    /// Whether the fleet may write it: it has made it, or made one of its name was left behind
+    /// by one that is there no more.
+    pub(super) fn is_made_by(&self, fleet: &Fleet) -> bool {
         match &self.controller {
-            Some(controller) => Some(controller) == cluster.metadata.uid.as_ref(),
-            None => self.made_for.as_ref() == cluster.metadata.name.as_ref(),
+            Some(controller) => Some(controller) == fleet.metadata().uid.as_ref(),
+            None => self.made_for.as_ref() == fleet.metadata().name.as_ref(),
         }
     }
 
@@ -235,42 +238,48 @@ impl WorkloadFacts {
     }
 }
 
-/// How the workload of a cluster stands.
+/// How the workload of a fleet stands, of which so many workers are kept though they are not
+/// wanted.
 pub(super) fn state(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     wanted: &Wanted,
     facts: Option<&WorkloadFacts>,
     refused: Option<&str>,
+    scale: &Scale,
+    kept: u32,
 ) -> WorkloadState {
     let none = WorkloadFacts::default();
     let seen = facts.unwrap_or(&none);
-    let problem = problem(cluster, wanted, facts)
+    let problem = problem(fleet, wanted, facts)
         .or_else(|| refused.map(|why| ("WorkloadRefused", why.to_owned())));
     WorkloadState {
         kind: wanted.kind,
         name: wanted.name.clone(),
-        desired: replicas(&cluster.spec),
+        desired: scale.replicas,
         replicas: seen.replicas,
         updated: seen.updated,
         ready: seen.ready,
         rollout: facts.map_or(Rollout::Progressing, WorkloadFacts::rollout),
         problem,
+        limited: scale.limited.clone(),
+        kept,
     }
 }
 
 /// What keeps a workload from being as it should, as far as it shows.
 pub(super) fn problem(
-    cluster: &WorkerCluster,
+    fleet: &Fleet,
     wanted: &Wanted,
     facts: Option<&WorkloadFacts>,
 ) -> Option<(&'static str, String)> {
     let (kind, name) = (wanted.kind, &wanted.name);
     match (wanted.role, facts) {
         (Role::Made, None) => None,
-        (Role::Made, Some(facts)) => (!facts.is_made_by(cluster)).then(|| {
+        (Role::Made, Some(facts)) => (!facts.is_made_by(fleet)).then(|| {
             let text = format!(
-                "{kind:?} {name} exists and was not made for this WorkerCluster: it is left as it \
-                 is; rename or delete one of the two, or name it in workloadRef"
+                "{kind:?} {name} exists and was not made for this {}: it is left as it is; rename \
+                 or delete one of the two, or name it in workloadRef",
+                fleet.kind()
             );
             ("WorkloadNotOwned", text)
         }),
@@ -278,15 +287,16 @@ pub(super) fn problem(
             Some(("WorkloadNotFound", format!("there is no {kind:?} {name} in this namespace")))
         }
         (Role::Scaled | Role::Watched, Some(facts)) => {
-            let own = cluster.name_any();
+            let own = fleet.name();
             let are_its_workers = match &facts.pods_cluster {
-                Some(cluster) => *cluster == own,
+                Some(cluster) => cluster == own,
                 None => facts.pods_opt_in,
             };
             (!are_its_workers).then(|| {
                 let text = format!(
                     "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}: \
-                     its pods are no workers of this cluster"
+                     its pods are no workers of this {}",
+                    fleet.noun()
                 );
                 ("PodLabelMissing", text)
             })

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::fixtures::{cluster, facts, ordinal_pod, pod};
+use super::super::fixtures::{cluster, cluster_object, facts, ordinal_pod, pod};
 use super::*;
 
 fn wants(spec: serde_json::Value) -> Option<Wanted> {
@@ -12,7 +12,7 @@ fn wants(spec: serde_json::Value) -> Option<Wanted> {
 #[test]
 fn replicas_are_the_jobs_by_worker_rounded_up() {
     for (jobs, per_worker, workers) in [(8, 3, 3), (700, 50, 14), (0, 1, 0), (1620, 50, 33)] {
-        let spec = cluster(json!({ "maxJobs": jobs, "maxJobsPerWorker": per_worker })).spec;
+        let spec = cluster_object(json!({ "maxJobs": jobs, "maxJobsPerWorker": per_worker })).spec;
         assert_eq!(replicas(&spec), workers, "{jobs} by {per_worker}");
     }
 }

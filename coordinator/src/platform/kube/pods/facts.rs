@@ -2,6 +2,7 @@
 //! object is kept.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
@@ -57,6 +58,8 @@ pub(crate) struct PodFacts {
     pub(crate) deletion_cost: Option<i32>,
     /// The node that it was placed on.
     pub(crate) node: Option<String>,
+    /// Where it is reached, one address of each family.
+    pub(crate) addresses: Vec<IpAddr>,
     /// How far it has come.
     pub(crate) phase: Phase,
     /// Whether its condition Ready holds.
@@ -158,6 +161,7 @@ impl PodFacts {
             deletion_cost: annotations
                 .get(DELETION_COST_ANNOTATION)
                 .and_then(|text| text.parse().ok()),
+            addresses: status.map(addresses).unwrap_or_default(),
             phase,
             ready: status.is_some_and(is_ready),
             deleted_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
@@ -211,7 +215,7 @@ impl PodFacts {
 
 /// A resource version as a number: the store's revision. They are compared only where a list and a
 /// watch may be apart by a moment; what is no number counts as the oldest.
-pub(super) fn version(text: Option<&str>) -> u64 {
+pub(crate) fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
@@ -244,6 +248,18 @@ fn owner(pod: &Pod) -> Option<Owner> {
     let owners = pod.metadata.owner_references.as_ref()?;
     let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
     Some(Owner { kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() })
+}
+
+fn addresses(status: &PodStatus) -> Vec<IpAddr> {
+    let listed = status.pod_ips.iter().flatten().map(|it| it.ip.as_str());
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in listed.chain(status.pod_ip.as_deref()) {
+        let Ok(address) = text.parse::<IpAddr>() else { continue };
+        if addresses.iter().all(|it| it.is_ipv4() != address.is_ipv4()) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 fn is_ready(status: &PodStatus) -> bool {

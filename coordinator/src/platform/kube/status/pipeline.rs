@@ -82,11 +82,12 @@ pub struct BindingCounts {
 
 /// A class that a pipeline waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct WaitsFor {
     /// The class.
     pub class: String,
     /// How many workers more it needs of it at least; 0 where there is no such class.
+    #[serde(default)]
     pub workers: u32,
 }
 

@@ -7,16 +7,18 @@ use k8s_openapi::jiff::Timestamp;
 use crate::platform::kube::status::{Condition, MESSAGE_CHARS_MAX};
 
 /// It does all that is wanted of it.
-pub(super) const READY: &str = "Ready";
+pub(crate) const READY: &str = "Ready";
 /// Something is under way, and ends by itself.
-pub(super) const PROGRESSING: &str = "Progressing";
+pub(crate) const PROGRESSING: &str = "Progressing";
 /// Something is wrong, and may need somebody.
-pub(super) const DEGRADED: &str = "Degraded";
+pub(crate) const DEGRADED: &str = "Degraded";
 /// It gets no further until somebody does something; there only while it is so, which is how
 /// kstatus reads it.
-pub(super) const STALLED: &str = "Stalled";
+pub(crate) const STALLED: &str = "Stalled";
 /// Some pods have another agent than they would get now; there only while it is so.
 pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
+/// A class is to have more workers than it may, or fewer; there only while it is so.
+pub(super) const SCALING_LIMITED: &str = "ScalingLimited";
 /// Every stream is where the plan wants it, and the agents have said so.
 pub(super) const CONVERGED: &str = "Converged";
 
@@ -38,21 +40,21 @@ impl Why {
 
 /// One condition to be.
 #[derive(Debug)]
-pub(super) struct Aspect {
+pub(crate) struct Aspect {
     type_: &'static str,
     holds: bool,
     why: Why,
 }
 
 impl Aspect {
-    pub(super) fn new(type_: &'static str, holds: bool, why: Why) -> Self {
+    pub(crate) fn new(type_: &'static str, holds: bool, why: Why) -> Self {
         Self { type_, holds, why }
     }
 }
 
 /// The conditions of these aspects at `now`, where `before` are those that were written last;
 /// judged from the spec of this generation.
-pub(super) fn conditions(
+pub(crate) fn conditions(
     aspects: Vec<Aspect>,
     before: &[Condition],
     generation: Option<i64>,

@@ -83,7 +83,7 @@ pub(super) fn status(
 
 /// The generation in force: what the object tells, or else what was written last, as long as the
 /// core has the object at all.
-pub(super) fn still_in_force(
+pub(crate) fn still_in_force(
     told: Option<i64>,
     is_there: bool,
     before: Option<i64>,
@@ -92,7 +92,7 @@ pub(super) fn still_in_force(
 }
 
 /// What the newest spec's refusal means.
-pub(super) fn refused(problem: &str, in_force: Option<i64>) -> Why {
+pub(crate) fn refused(problem: &str, in_force: Option<i64>) -> Why {
     let rest = match in_force {
         Some(generation) => format!("generation {generation} stays in force until it is mended"),
         None => "nothing is done until it is mended".into(),

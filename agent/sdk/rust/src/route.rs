@@ -1,0 +1,138 @@
+//! Where documents go from a binding, and whose turn it is: smooth weighted round robin, as nginx
+//! has it. Among workers that stay the same, no count is ever a whole turn away from its share.
+
+use std::collections::BTreeMap;
+
+use leasehold_proto::worker::v1 as wire;
+
+/// A node that documents go to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Next {
+    /// Its name.
+    pub node: String,
+    /// The workers that serve it; none where it is not served at present.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// A worker that serves a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
+    /// Its name.
+    pub worker: String,
+    /// Where it is reached, as `HOST` or `HOST:PORT`; none where nobody says.
+    pub address: Option<String>,
+    /// Its share of the load.
+    pub documents_per_second: f64,
+    /// It drains: it takes documents only where nobody else does.
+    pub draining: bool,
+}
+
+impl From<&wire::Next> for Next {
+    fn from(next: &wire::Next) -> Self {
+        let endpoints = next.endpoints.iter().map(Into::into).collect();
+        Self { node: next.node.clone(), endpoints }
+    }
+}
+
+impl From<&wire::Endpoint> for Endpoint {
+    fn from(endpoint: &wire::Endpoint) -> Self {
+        Self {
+            worker: endpoint.worker.clone(),
+            address: Some(endpoint.address.clone()).filter(|address| !address.is_empty()),
+            documents_per_second: endpoint.documents_per_second,
+            draining: endpoint.draining,
+        }
+    }
+}
+
+/// Whose turn it is, node by node.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    nodes: BTreeMap<String, BTreeMap<String, i128>>,
+}
+
+impl Turns {
+    /// The worker whose turn it is.
+    pub(crate) fn pick<'a>(&mut self, next: &'a Next) -> Option<&'a Endpoint> {
+        let stay = next.endpoints.iter().any(|it| !it.draining);
+        let open = || next.endpoints.iter().filter(|it| !(stay && it.draining));
+        // Where no load is told, all take the same.
+        let even = open().all(|it| load_milli(it) == 0);
+        let weight = |it: &Endpoint| if even { 1 } else { load_milli(it) };
+        let total: i128 = open().map(weight).sum();
+        let credits = self.nodes.entry(next.node.clone()).or_default();
+        credits.retain(|worker, _| open().any(|it| it.worker == *worker));
+        let mut best = None;
+        for endpoint in open() {
+            let credit = credits.entry(endpoint.worker.clone()).or_default();
+            // No credit of other workers or loads is worth more than a round.
+            *credit = (*credit).clamp(-total, total) + weight(endpoint);
+            if weight(endpoint) > 0 && best.is_none_or(|(most, _)| *credit > most) {
+                best = Some((*credit, endpoint));
+            }
+        }
+        let (_, endpoint) = best?;
+        *credits.get_mut(&endpoint.worker).expect("it has just got its credit") -= total;
+        Some(endpoint)
+    }
+}
+
+/// The load in thousandths: sums of these are exact.
+#[expect(clippy::cast_possible_truncation, reason = "a load is a number below 10^12")]
+fn load_milli(endpoint: &Endpoint) -> i128 {
+    (endpoint.documents_per_second * 1_000.0).round().max(0.0) as i128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `WORKER LOAD`, with a `~` before one that drains.
+    fn next(endpoints: &[(&str, f64)]) -> Next {
+        let endpoint = |(worker, load): &(&str, f64)| Endpoint {
+            worker: worker.trim_start_matches('~').into(),
+            address: None,
+            documents_per_second: *load,
+            draining: worker.starts_with('~'),
+        };
+        Next { node: "out".into(), endpoints: endpoints.iter().map(endpoint).collect() }
+    }
+
+    fn picks(turns: &mut Turns, next: &Next, count: usize) -> String {
+        let picked = (0..count).map(|_| turns.pick(next).map_or("-", |it| it.worker.as_str()));
+        picked.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn workers_take_turns_in_proportion_to_their_loads_and_smoothly() {
+        let mut turns = Turns::default();
+        let three = next(&[("a", 5.0), ("b", 1.0), ("c", 1.0)]);
+        assert_eq!(picks(&mut turns, &three, 14), "a a b a c a a a a b a c a a");
+        let parts = next(&[("a", 2.5), ("b", 7.5)]);
+        assert_eq!(picks(&mut Turns::default(), &parts, 8), "b a b b b a b b");
+    }
+
+    #[test]
+    fn one_that_drains_takes_documents_only_where_nobody_else_does() {
+        let mut turns = Turns::default();
+        assert_eq!(picks(&mut turns, &next(&[("~a", 5.0), ("b", 1.0)]), 3), "b b b");
+        assert_eq!(picks(&mut turns, &next(&[("~a", 1.0), ("~b", 1.0)]), 4), "a b a b");
+        assert_eq!(picks(&mut turns, &next(&[]), 1), "-");
+    }
+
+    #[test]
+    fn a_change_of_the_workers_keeps_the_turns_of_those_that_stay() {
+        let mut turns = Turns::default();
+        assert_eq!(picks(&mut turns, &next(&[("a", 1.0), ("b", 1.0), ("c", 1.0)]), 1), "a");
+        assert_eq!(picks(&mut turns, &next(&[("a", 1.0), ("b", 1.0)]), 5), "b b a b a");
+        assert_eq!(picks(&mut turns, &next(&[("a", 0.0), ("b", 1.0)]), 2), "b b");
+        assert_eq!(picks(&mut turns, &next(&[("a", 0.0), ("b", 0.0)]), 4), "b a b a");
+    }
+
+    #[test]
+    fn what_was_due_under_larger_loads_is_no_debt_under_smaller_ones() {
+        let mut turns = Turns::default();
+        assert_eq!(picks(&mut turns, &next(&[("a", 900.0), ("b", 800.0)]), 1), "a");
+        assert_eq!(picks(&mut turns, &next(&[("a", 1.0), ("b", 1.0)]), 6), "b b a b a b");
+    }
+}

@@ -1,0 +1,60 @@
+//! Where the worker is reached by those before it in a pipeline.
+
+use std::net::Ipv6Addr;
+use std::num::NonZeroU16;
+
+use leasehold_types::share::WorkerAddress;
+
+/// The address, with the port where it names none.
+pub(super) fn reached(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddress, String> {
+    let wrong = || {
+        format!(
+            "--worker-address {text:?} is no address: write HOST or HOST:PORT, as in 10.0.0.7, \
+             fd00::7 or worker-0:8080"
+        )
+    };
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let host = bare.unwrap_or(text);
+    let many = bare.is_some() || text.matches(':').count() > 1 && !text.starts_with('[');
+    let whole = match port {
+        _ if many && !is_ipv6(host) => return Err(wrong()),
+        Some(port) if many => format!("[{host}]:{port}"),
+        Some(port) if !text.contains(':') => format!("{host}:{port}"),
+        _ => host.to_owned(),
+    };
+    WorkerAddress::new(&whole).map_err(|_| wrong())
+}
+
+/// Whether it is one, with its zone where it has one.
+fn is_ipv6(host: &str) -> bool {
+    host.split('%').next().is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_added_where_the_address_names_none() {
+        for (text, port, whole) in [
+            ("10.0.0.7", 8080, "10.0.0.7:8080"),
+            ("10.0.0.7", 0, "10.0.0.7"),
+            ("10.0.0.7:9090", 8080, "10.0.0.7:9090"),
+            ("worker-0.swarm", 8080, "worker-0.swarm:8080"),
+            ("fd00::7", 8080, "[fd00::7]:8080"),
+            ("fd00::7", 0, "fd00::7"),
+            ("[fd00::7]", 8080, "[fd00::7]:8080"),
+            ("[fd00::7]", 0, "fd00::7"),
+            ("[fd00::7]:9090", 8080, "[fd00::7]:9090"),
+            ("fe80::1%eth0", 8080, "[fe80::1%eth0]:8080"),
+        ] {
+            let reached = reached(text, NonZeroU16::new(port)).expect(text);
+            assert_eq!(reached.as_str(), whole, "{text} {port}");
+        }
+        for bad in ["", "a b", "http://a", "a:b", "a:0", "a:b:c", "[a]", "[fd00::7]x", "[]"] {
+            for port in [None, NonZeroU16::new(8080)] {
+                assert!(reached(bad, port).is_err(), "{bad:?} {port:?}");
+            }
+        }
+    }
+}

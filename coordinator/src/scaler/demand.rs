@@ -1,0 +1,46 @@
+//! What each class is asked for, by the desired state alone, so that every replica knows it.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::desired::{Class, Desired};
+use leasehold_coordinator_core::planner::pipelines::needed;
+use leasehold_types::{ClusterName, Load};
+
+/// What one class is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// The load that it must process, that of Pending pipelines included.
+    pub(crate) request: Load,
+    /// What one worker is to have of that: its capacity times the target utilisation.
+    pub(crate) target: Load,
+    /// The fewest workers that the planner packs all its pipelines into. More than the request
+    /// asks for where shares fill workers badly: without them somebody would wait for ever.
+    pub(crate) needed: u32,
+}
+
+/// What every class is asked for, by name.
+pub(crate) type Demands = BTreeMap<ClusterName, Demand>;
+
+/// What the classes of a desired state are asked for.
+pub(super) fn demands(desired: &Desired) -> Demands {
+    let classes = desired.clusters.iter();
+    let classes = classes.filter_map(|(name, cluster)| Some((name, cluster.class.as_ref()?)));
+    let mut loads: BTreeMap<&ClusterName, (&Class, Vec<Load>)> =
+        classes.map(|(name, class)| (name, (class, Vec::new()))).collect();
+    for pipeline in desired.pipelines.values() {
+        for node in pipeline.nodes.values() {
+            // A class that is not there is asked for nothing.
+            if let Some((_, loads)) = loads.get_mut(&node.class) {
+                loads.push(pipeline.load);
+            }
+        }
+    }
+    loads.into_iter().map(|(name, (class, loads))| (name.clone(), demand(class, loads))).collect()
+}
+
+fn demand(class: &Class, loads: Vec<Load>) -> Demand {
+    let request = loads.iter().copied().sum();
+    let least = Load::from_milli(1).expect("the least load is one");
+    let target = class.capacity.percent(class.utilization).max(least);
+    Demand { request, target, needed: needed(class.capacity, loads) }
+}

@@ -1,0 +1,86 @@
+//! The rules on single values of a WorkerClass.
+
+use leasehold_coordinator_core::desired::{Class, Cluster, Rebalance, Spread};
+use leasehold_types::{Load, limits};
+
+use super::super::manifest::{RebalanceSpec, SpreadSpec, WorkerClassSpec};
+use super::super::tree::Node;
+use super::cluster::Makers;
+use super::{Checker, ClassDraft};
+
+impl Checker<'_> {
+    pub(super) fn class(&mut self, root: &Node, spec: &WorkerClassSpec) -> ClassDraft {
+        if spec.capacity.0 == Load::ZERO {
+            self.blame(
+                root,
+                "spec.capacity",
+                "is 0, so that no worker could take any load: raise it",
+            );
+        }
+        self.replicas(root, spec);
+        let utilization = spec.scaling.target_utilization;
+        self.within(root, "spec.scaling.targetUtilization", utilization.into(), 1, 100);
+        if spec.port == Some(0) {
+            self.blame(root, "spec.port", "is 0, but must be from 1 to 65535");
+        }
+        self.makers(
+            root,
+            &Makers {
+                has_template: spec.template.is_some(),
+                workload: spec.workload.as_ref(),
+                workload_ref: spec.workload_ref.as_ref(),
+                agent: spec.agent.as_ref(),
+            },
+        );
+        let ttl = spec.lease.ttl.0;
+        self.times(root, ttl, &spec.drain);
+        let class = Class {
+            capacity: spec.capacity.0,
+            workers_min: spec.min_replicas,
+            workers_max: spec.max_replicas,
+            utilization,
+            spread: match spec.spread {
+                SpreadSpec::Fewest => Spread::Fewest,
+                SpreadSpec::Even => Spread::Even,
+            },
+            rebalance: match spec.rebalance {
+                RebalanceSpec::Never => Rebalance::Never,
+                RebalanceSpec::WhenBlocked => Rebalance::WhenBlocked,
+            },
+            handover_deadline: spec.handover.deadline.0,
+        };
+        let class = Cluster {
+            jobs_max: 0,
+            jobs_per_worker_max: 1,
+            drain_deadline: spec.drain.deadline.0,
+            ttl,
+            floor: 0,
+            class: Some(class),
+        };
+        let at = |field: &str| {
+            let found = root.get("spec").and_then(|spec| spec.get(field));
+            found.map_or(root.at, |field| field.at)
+        };
+        let (capacity_at, most_at) = (at("capacity"), at("maxReplicas"));
+        ClassDraft { class, capacity_at, most_at }
+    }
+
+    fn replicas(&mut self, root: &Node, spec: &WorkerClassSpec) {
+        let (least, most) = (spec.min_replicas, spec.max_replicas);
+        if !(1..=limits::REPLICAS_MAX).contains(&most) {
+            return self.within(root, "spec.maxReplicas", most, 1, limits::REPLICAS_MAX);
+        }
+        if least > most {
+            let message = format!("is {least}, above maxReplicas ({most}): lower it");
+            return self.blame(root, "spec.minReplicas", message);
+        }
+        if let Some(replicas) = spec.replicas
+            && !(least..=most).contains(&replicas)
+        {
+            let message = format!(
+                "is {replicas}, but must be from minReplicas ({least}) to maxReplicas ({most})"
+            );
+            self.blame(root, "spec.replicas", message);
+        }
+    }
+}

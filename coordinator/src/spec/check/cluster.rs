@@ -1,0 +1,113 @@
+//! The rules on single values of a WorkerCluster, and those on workloads and leases that classes
+//! share with it.
+
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::Cluster;
+use leasehold_types::{WorkerName, limits};
+
+use super::super::amount::Amount;
+use super::super::manifest::{
+    AgentSpec, DrainSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef, WorkloadSpec,
+};
+use super::super::tree::Node;
+use super::{Checker, agent};
+
+/// What makes the workers, as a WorkerCluster or a class says it.
+pub(super) struct Makers<'a> {
+    pub(super) has_template: bool,
+    pub(super) workload: Option<&'a WorkloadSpec>,
+    pub(super) workload_ref: Option<&'a WorkloadRef>,
+    pub(super) agent: Option<&'a AgentSpec>,
+}
+
+impl Checker<'_> {
+    pub(super) fn cluster(&mut self, root: &Node, spec: &WorkerClusterSpec) -> Cluster {
+        self.within(root, "spec.maxJobs", spec.max_jobs, 0, limits::JOBS_MAX);
+        let per_worker = spec.max_jobs_per_worker;
+        let path = "spec.maxJobsPerWorker";
+        self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
+        self.makers(
+            root,
+            &Makers {
+                has_template: spec.template.is_some(),
+                workload: spec.workload.as_ref(),
+                workload_ref: spec.workload_ref.as_ref(),
+                agent: spec.agent.as_ref(),
+            },
+        );
+        let ttl = spec.lease.ttl.0;
+        self.times(root, ttl, &spec.drain);
+        let floor = spec.lease.floor;
+        if floor > per_worker {
+            let message = format!("is {floor}, above maxJobsPerWorker ({per_worker}): lower it");
+            self.blame(root, "spec.lease.floor", message);
+        }
+        Cluster {
+            jobs_max: spec.max_jobs,
+            jobs_per_worker_max: per_worker,
+            drain_deadline: spec.drain.deadline.0,
+            ttl,
+            floor,
+            class: None,
+        }
+    }
+
+    /// How long leases last, and drains may take.
+    pub(super) fn times(&mut self, root: &Node, ttl: Duration, drain: &DrainSpec) {
+        if !(limits::TTL_MIN..=limits::TTL_MAX).contains(&ttl) {
+            self.blame(root, "spec.lease.ttl", "must be from 200ms to 10m");
+        }
+        if drain.deadline.0 == Duration::ZERO {
+            self.blame(root, "spec.drain.deadline", "is 0: give workers time to end their jobs");
+        }
+    }
+
+    pub(super) fn makers(&mut self, root: &Node, makers: &Makers<'_>) {
+        for (place, message) in makers.agent.map(agent::problems).unwrap_or_default() {
+            self.blame(root, &format!("spec.agent.{place}"), message);
+        }
+        if makers.has_template && makers.workload_ref.is_some() {
+            let message = "gives both template and workloadRef: keep one";
+            self.blame(root, "spec", message);
+        }
+        if let Some(named) = makers.workload_ref
+            && WorkerName::new(&named.name).is_err()
+        {
+            let message = format!("is {:?}, which no workload can be called", named.name);
+            self.blame(root, "spec.workloadRef.name", message);
+        }
+        if let Some(workload) = makers.workload {
+            if !makers.has_template {
+                let message = "says how to make a workload, and there is no template: add one";
+                self.blame(root, "spec.workload", message);
+            }
+            self.workload(root, workload);
+        }
+    }
+
+    fn workload(&mut self, root: &Node, workload: &WorkloadSpec) {
+        let stateful = workload.kind == WorkloadKind::StatefulSet;
+        let of_deployments = [
+            ("maxSurge", workload.max_surge.is_some()),
+            ("maxUnavailable", workload.max_unavailable.is_some()),
+        ];
+        let of_stateful_sets = [
+            ("serviceName", workload.service_name.is_some()),
+            ("podManagementPolicy", workload.pod_management_policy.is_some()),
+        ];
+        let (other, fields) = match stateful {
+            true => ("Deployment", of_deployments),
+            false => ("StatefulSet", of_stateful_sets),
+        };
+        for (field, _) in fields.iter().filter(|(_, given)| *given) {
+            let message = format!("is for kind {other} only: remove it, or change the kind");
+            self.blame(root, &format!("spec.workload.{field}"), message);
+        }
+        let zero = |amount: &Option<Amount>| amount.is_some_and(|amount| amount.is_zero());
+        if zero(&workload.max_surge) && zero(&workload.max_unavailable) {
+            let message = "is 0 like maxSurge, so that no rollout could ever begin: raise one";
+            self.blame(root, "spec.workload.maxUnavailable", message);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Classes, and the pipelines that are laid over them. Where a change would leave a pipeline that
+//! its classes can never satisfy, or two bindings of one name, what was in force stays, of that
+//! object alone whose change it is: of the class where a pipeline in force no longer fits, of the
+//! pipeline otherwise.
+
+mod refusals;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::{Class, Cluster, Desired, Pipeline};
+use leasehold_types::{ClusterName, NodeName, PipelineName, limits};
+
+use super::super::check::{ClassDraft, PipelineDraft};
+use super::super::problem::Problem;
+use super::super::tree::Mark;
+use super::{Missing, Wanted, last_class, too_many_clusters};
+
+/// What is chosen of an object: its newest version, or the one that is in force.
+struct Choice<N, T, M> {
+    entry: Wanted<N, ()>,
+    /// None where it is as in force, or is refused.
+    new: Option<Arc<T>>,
+    last: Option<Arc<T>>,
+    /// The places in the newest version.
+    marks: M,
+}
+
+type ClassChoice = Choice<ClusterName, Cluster, ClassMarks>;
+type PipelineChoice = Choice<PipelineName, Pipeline, PipelineMarks>;
+
+#[derive(Default)]
+struct ClassMarks {
+    capacity: Mark,
+    most: Mark,
+}
+
+#[derive(Default)]
+struct PipelineMarks {
+    load: Mark,
+    nodes: BTreeMap<NodeName, Mark>,
+}
+
+impl<N, T: PartialEq, M> Choice<N, T, M> {
+    fn new(entry: Wanted<N, ()>, new: Option<T>, last: Option<&Arc<T>>, marks: M) -> Self {
+        let new = new.filter(|new| last.is_none_or(|last| *new != **last)).map(Arc::new);
+        Self { entry, new, last: last.cloned(), marks }
+    }
+
+    fn current(&self) -> Option<&Arc<T>> {
+        self.new.as_ref().or(self.last.as_ref())
+    }
+
+    /// Falls back to what is in force; where that is at fault, to nothing.
+    fn refuse(&mut self) {
+        if self.new.take().is_none() {
+            self.last = None;
+        }
+    }
+}
+
+/// Takes classes and pipelines into force.
+pub(super) fn take(
+    classes: Vec<Wanted<ClusterName, ClassDraft>>,
+    pipelines: Vec<Wanted<PipelineName, PipelineDraft>>,
+    missing: Missing,
+    next: &mut Desired,
+    before: &Desired,
+    problems: &mut Vec<Problem>,
+) {
+    let classes = choose_classes(classes, next, before, problems);
+    let mut choices = Choices { classes, pipelines: BTreeMap::new(), missing, next, before };
+    choices.choose_pipelines(pipelines, problems);
+    while choices.refuse_misfits(problems) || choices.refuse_namesakes(problems) {}
+    choices.put_in_force();
+}
+
+fn choose_classes(
+    wanted: Vec<Wanted<ClusterName, ClassDraft>>,
+    next: &Desired,
+    before: &Desired,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<ClusterName, ClassChoice> {
+    let mut chosen: BTreeMap<ClusterName, ClassChoice> = BTreeMap::new();
+    let (old, new): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|w| last_class(before, &w.name).is_some());
+    for class in old.into_iter().chain(new) {
+        let (entry, draft) = class.split();
+        let last = last_class(before, &entry.name);
+        let refusal = match next.clusters.contains_key(&entry.name) {
+            true => Some(format!(
+                "is the name of a WorkerCluster too, which keeps it, since workers name either by \
+                 --cluster {0:?}: rename one of them",
+                entry.name.parts().1
+            )),
+            false => (last.is_none() && next.clusters.len() + chosen.len() >= limits::CLUSTERS_MAX)
+                .then(too_many_clusters),
+        };
+        if let Some(message) = refusal {
+            problems.push(entry.problem(entry.at, "metadata.name", message));
+            continue;
+        }
+        let (new, marks) = match draft {
+            Some(ClassDraft { class, capacity_at, most_at }) => {
+                (Some(class), ClassMarks { capacity: capacity_at, most: most_at })
+            }
+            None => (None, ClassMarks::default()),
+        };
+        chosen.insert(entry.name.clone(), Choice::new(entry, new, last, marks));
+    }
+    chosen
+}
+
+struct Choices<'a> {
+    classes: BTreeMap<ClusterName, ClassChoice>,
+    pipelines: BTreeMap<PipelineName, PipelineChoice>,
+    missing: Missing,
+    next: &'a mut Desired,
+    before: &'a Desired,
+}
+
+impl Choices<'_> {
+    fn choose_pipelines(
+        &mut self,
+        wanted: Vec<Wanted<PipelineName, PipelineDraft>>,
+        problems: &mut Vec<Problem>,
+    ) {
+        let before = self.before;
+        let (old, new): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|w| before.pipelines.contains_key(&w.name));
+        for pipeline in old.into_iter().chain(new) {
+            let (entry, draft) = pipeline.split();
+            let last = before.pipelines.get(&entry.name);
+            if last.is_none() && self.pipelines.len() >= limits::PIPELINES_MAX {
+                let message = format!("is one more than {} pipelines", limits::PIPELINES_MAX);
+                problems.push(entry.problem(entry.at, "metadata.name", message));
+                continue;
+            }
+            let draft = draft.filter(|draft| self.knows_classes(&entry, draft, last, problems));
+            let (new, marks) = match draft {
+                Some(PipelineDraft { pipeline, load_at, marks }) => {
+                    let nodes = marks.into_iter().map(|(node, (at, _))| (node, at)).collect();
+                    (Some(pipeline), PipelineMarks { load: load_at, nodes })
+                }
+                None => (None, PipelineMarks::default()),
+            };
+            self.pipelines.insert(entry.name.clone(), Choice::new(entry, new, last, marks));
+        }
+    }
+
+    /// Whether each node's class is one, or may be waited for.
+    fn knows_classes(
+        &self,
+        entry: &Wanted<PipelineName, ()>,
+        draft: &PipelineDraft,
+        last: Option<&Arc<Pipeline>>,
+        problems: &mut Vec<Problem>,
+    ) -> bool {
+        let mut all = true;
+        for (name, node) in &draft.pipeline.nodes {
+            let class = &node.class;
+            let named = |last: &&Arc<Pipeline>| last.nodes.values().any(|it| it.class == *class);
+            let stays = last.is_some_and(|last| named(&last)) && self.class(class).is_some();
+            let shown = class.parts().1;
+            let is_there = self.classes.get(class).is_some_and(|it| it.current().is_some());
+            let message = if is_there || self.missing == Missing::Kept {
+                continue;
+            } else if self.next.clusters.contains_key(class) {
+                all = false;
+                format!("{shown:?} is a WorkerCluster, whose workers run jobs: name a WorkerClass")
+            } else if self.missing == Missing::Awaited {
+                continue;
+            } else if stays {
+                format!(
+                    "class {shown:?} is defined no more; it stays in force while this pipeline \
+                     names it: define it again, or remove the pipeline too"
+                )
+            } else {
+                all = false;
+                format!(
+                    "class {shown:?} is not defined by any valid manifest here: define it, or \
+                     name another"
+                )
+            };
+            let at = draft.marks.get(name).map_or(entry.at, |(_, class_at)| *class_at);
+            problems.push(entry.problem(at, &format!("spec.workers.{name}.class"), message));
+        }
+        all
+    }
+
+    /// The class as it is chosen, or as it stays in force for a pipeline that names it.
+    fn class(&self, name: &ClusterName) -> Option<&Class> {
+        let chosen = self.classes.get(name).and_then(Choice::current);
+        let kept = || {
+            let free = self.missing == Missing::Refused && !self.next.clusters.contains_key(name);
+            last_class(self.before, name).filter(|_| free)
+        };
+        chosen.or_else(kept)?.class.as_ref()
+    }
+
+    fn put_in_force(self) {
+        let Self { classes, pipelines, missing, next, before } = self;
+        let classes =
+            classes.into_iter().filter_map(|(name, it)| Some((name, it.current()?.clone())));
+        next.clusters.extend(classes);
+        let pipelines =
+            pipelines.into_iter().filter_map(|(name, it)| Some((name, it.current()?.clone())));
+        next.pipelines = pipelines.collect();
+        if missing != Missing::Refused {
+            return;
+        }
+        for node in next.pipelines.values().flat_map(|pipeline| pipeline.nodes.values()) {
+            if !next.clusters.contains_key(&node.class)
+                && let Some(class) = last_class(before, &node.class)
+            {
+                next.clusters.insert(node.class.clone(), class.clone());
+            }
+        }
+    }
+}

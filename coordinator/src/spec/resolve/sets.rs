@@ -1,0 +1,204 @@
+//! Stream sets: their streams joined from all lists, and their clusters there.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::{Desired, StreamSet};
+use leasehold_types::{ClusterName, SetName, limits};
+
+use super::super::check::SetDraft;
+use super::super::problem::Problem;
+use super::super::streams::StreamList;
+use super::super::tree::Mark;
+use super::{StreamFiles, Wanted, last_cluster};
+
+/// A set with all its streams.
+pub(super) struct Joined {
+    set: StreamSet,
+    cluster_at: Mark,
+}
+
+pub(super) fn join_streams(
+    wanted: Vec<Wanted<SetName, SetDraft>>,
+    files: &StreamFiles,
+    problems: &mut Vec<Problem>,
+) -> Vec<Wanted<SetName, Joined>> {
+    let join = |mut set: Wanted<SetName, SetDraft>| {
+        let draft = set.wanted.take();
+        let joined = draft.and_then(|draft| join_one(&set, draft, files, problems));
+        Wanted { name: set.name, file: set.file, at: set.at, wanted: joined }
+    };
+    wanted.into_iter().map(join).collect()
+}
+
+/// Duplicates that are reported of one set.
+const DUPLICATES_MAX: usize = 20;
+
+fn join_one(
+    wanted: &Wanted<SetName, SetDraft>,
+    draft: SetDraft,
+    files: &StreamFiles,
+    problems: &mut Vec<Problem>,
+) -> Option<Joined> {
+    let SetDraft { mut set, marks, sources, cluster_at } = draft;
+    let streams = std::mem::take(&mut set.streams);
+    let inline = StreamList { streams, marks, field: Some("spec.streams") };
+    let mut lists: Vec<(&str, Arc<StreamList>)> = vec![(&wanted.file, Arc::new(inline))];
+    let mut whole = true;
+    for source in &sources {
+        match files.get(&source.file) {
+            Some(Some(list)) => lists.push((&source.file, list.clone())),
+            Some(None) => whole = false,
+            None => {
+                let message = format!("names {}, which is not there: create it", source.file);
+                problems.push(wanted.problem(source.at, &source.field, message));
+                whole = false;
+            }
+        }
+    }
+    let count: usize = lists.iter().map(|(_, list)| list.streams.len()).sum();
+    if count > limits::STREAMS_MAX {
+        let message = format!("has {count} streams, more than {}: split it", limits::STREAMS_MAX);
+        problems.push(wanted.problem(wanted.at, "spec.streams", message));
+        return None;
+    }
+    let mut seen: HashMap<&str, (&str, Mark)> = HashMap::with_capacity(count);
+    let mut duplicates = 0;
+    for (file, list) in &lists {
+        for (index, (stream, mark)) in list.streams.iter().zip(&list.marks).enumerate() {
+            let Some((other, at)) = seen.insert(stream.name.as_str(), (file, *mark)) else {
+                continue;
+            };
+            duplicates += 1;
+            if duplicates <= DUPLICATES_MAX {
+                let place = match at.line {
+                    0 => String::new(),
+                    line => format!(":{line}:{}", at.column),
+                };
+                let message = format!(
+                    "stream {:?} is there already, in {other}{place}: remove one of them",
+                    stream.name.as_str(),
+                );
+                problems.push(Problem::new(file, *mark, list.field_of(index), message));
+            }
+        }
+    }
+    if !whole || duplicates > 0 {
+        return None;
+    }
+    set.streams.reserve_exact(count);
+    set.streams.extend(lists.iter().flat_map(|(_, list)| list.streams.iter().cloned()));
+    Some(Joined { set, cluster_at })
+}
+
+pub(super) fn take_sets(
+    wanted: Vec<Wanted<SetName, Joined>>,
+    classes: &BTreeSet<ClusterName>,
+    next: &mut Desired,
+    before: &Desired,
+    problems: &mut Vec<Problem>,
+) {
+    // What is in force counts until it is replaced, and what shrinks goes first, so that no order
+    // of names decides whether a change that fits is taken.
+    let mut total: usize =
+        wanted.iter().filter_map(|w| before.sets.get(&w.name)).map(|set| set.streams.len()).sum();
+    let mut wanted = wanted;
+    wanted.sort_by_key(|w| {
+        let old = before.sets.get(&w.name).map(|set| set.streams.len());
+        let new = w.wanted.as_ref().map_or(0, |joined| joined.set.streams.len());
+        (old.is_none(), new.saturating_sub(old.unwrap_or_default()))
+    });
+    let there = There { clusters: next.clusters.keys().cloned().collect(), classes };
+    for mut set in wanted {
+        let last = before.sets.get(&set.name);
+        let joined = set.wanted.take();
+        let new = joined
+            .and_then(|new| admit(&set, new, last, &there, next.sets.len(), &mut total, problems));
+        let chosen = match (new, last) {
+            (Some(new), Some(last)) if new == **last => last.clone(),
+            (Some(new), _) => Arc::new(new),
+            (None, Some(last)) => last.clone(),
+            (None, None) => continue,
+        };
+        keep_cluster(&chosen.cluster, next, before);
+        next.sets.insert(set.name, chosen);
+    }
+}
+
+/// What a set may name, and what it may not.
+struct There<'a> {
+    clusters: BTreeSet<ClusterName>,
+    classes: &'a BTreeSet<ClusterName>,
+}
+
+/// The set, if its cluster is there and the limits have room for it.
+fn admit(
+    wanted: &Wanted<SetName, Joined>,
+    joined: Joined,
+    last: Option<&Arc<StreamSet>>,
+    there: &There<'_>,
+    taken: usize,
+    total: &mut usize,
+    problems: &mut Vec<Problem>,
+) -> Option<StreamSet> {
+    let Joined { set, cluster_at } = joined;
+    let mut refuse = |at, field, message: String| {
+        problems.push(wanted.problem(at, field, message));
+    };
+    let stays = last.is_some_and(|last| last.cluster == set.cluster);
+    match (there.clusters.contains(&set.cluster), stays) {
+        (true, _) => {}
+        (false, true) => {
+            let message = format!(
+                "cluster {:?} is defined no more; it stays in force while this set names it: \
+                 define it again, or remove the set too",
+                set.cluster.as_str()
+            );
+            refuse(cluster_at, "spec.cluster", message);
+        }
+        (false, false) if there.classes.contains(&set.cluster) => {
+            let message = format!(
+                "{:?} is a WorkerClass, whose workers serve pipelines: name a WorkerCluster",
+                set.cluster.as_str()
+            );
+            refuse(cluster_at, "spec.cluster", message);
+            return None;
+        }
+        (false, false) => {
+            let message = format!(
+                "cluster {:?} is not defined by any valid manifest here: define it, or name \
+                 another",
+                set.cluster.as_str()
+            );
+            refuse(cluster_at, "spec.cluster", message);
+            return None;
+        }
+    }
+    if last.is_none() && taken >= limits::SETS_MAX {
+        let message = format!("is one more than {} stream sets", limits::SETS_MAX);
+        refuse(wanted.at, "metadata.name", message);
+        return None;
+    }
+    let others = *total - last.map_or(0, |last| last.streams.len());
+    if others + set.streams.len() > limits::STREAMS_MAX {
+        let message = format!(
+            "brings all sets together to more than {} streams: split them over several \
+             coordinators",
+            limits::STREAMS_MAX
+        );
+        refuse(wanted.at, "spec.streams", message);
+        return None;
+    }
+    *total = others + set.streams.len();
+    Some(set)
+}
+
+/// A cluster stays in force for as long as a set in force names it.
+fn keep_cluster(name: &ClusterName, next: &mut Desired, before: &Desired) {
+    if next.clusters.contains_key(name) {
+        return;
+    }
+    if let Some(cluster) = last_cluster(before, name) {
+        next.clusters.insert(name.clone(), cluster.clone());
+    }
+}

@@ -1,0 +1,182 @@
+//! How long pipelines are broken after the worker that served them is lost, beside the shortest
+//! time in which somebody who asks once a second could have noticed.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use tests::kube::{Access, Stage, Work};
+use tests::process::soon;
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep};
+use tokio_stream::StreamExt;
+
+use crate::figures::Figures;
+use crate::namespace;
+
+/// All of them run on one worker; the other two stand by.
+const PIPELINES: usize = 2;
+const WORKERS: usize = 3;
+/// Between two looks of the poll.
+const POLL: Duration = Duration::from_secs(1);
+
+fn manifest(stage: &Stage) -> String {
+    let pipelines = (1..=PIPELINES).map(|it| {
+        format!(
+            r"
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {{name: p{it}}}
+spec: {{documentsPerSecond: 10, workers: {{only: {{class: yellow}}}}}}"
+        )
+    });
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {{name: yellow}}
+spec:
+  capacity: 200
+  replicas: {WORKERS}
+  maxReplicas: {WORKERS}
+  port: 8080
+  template:
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]{}
+",
+        stage.affinity(),
+        pipelines.collect::<String>()
+    )
+}
+
+/// What the API server told, and when it came.
+enum Seen {
+    PodGone(String, Instant),
+    Phase(String, String, Instant),
+    PollMissed(String, Instant),
+}
+
+/// Loses the worker that serves all pipelines, so many times.
+pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures) {
+    let namespace = namespace(access, "healing");
+    let stage = Stage::set(access, &namespace, 1, 1, Work::File).await;
+    stage.apply(&manifest(&stage));
+    println!("==> pipelines healed after a pod was lost, {runs} times");
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    let client = access.client().await;
+    tokio::spawn(watch_pods(client.clone(), namespace.clone(), sender.clone()));
+    tokio::spawn(watch_pipelines(client.clone(), namespace.clone(), sender.clone()));
+    tokio::spawn(poll(client, namespace.clone(), sender));
+    let (mut first, mut all, mut polled) = (Vec::new(), Vec::new(), Vec::new());
+    for run in 0..runs {
+        let victim = soon("pipelines that are ready, and all workers", || serving(&stage)).await;
+        while seen.try_recv().is_ok() {}
+        // The poll is caught at any point of its second.
+        sleep(POLL.mul_f64((run as f64 * 0.618).fract())).await;
+        stage.kubectl(&["delete", "pod", &victim, "--grace-period=0", "--force", "--wait=false"]);
+        let (healed, noticed) = healing(&victim, &mut seen).await;
+        first.extend(healed.first());
+        all.extend(healed.last());
+        polled.push(noticed);
+    }
+    figures.add("first pipeline healed after its pod was lost", &first);
+    figures.add("last of two pipelines healed after their pod was lost", &all);
+    figures.add("a poll of 1 s sees that the pod is lost, and nothing more", &polled);
+    stage.kubectl(&["delete", "pipeline", "--all", "--wait=false"]);
+    stage.kubectl(&["delete", "workerclass", "yellow", "--wait=false"]);
+    soon("the end of all pods", || {
+        stage.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+    })
+    .await;
+}
+
+/// The pod that serves all pipelines, once they are ready and every worker is there.
+fn serving(stage: &Stage) -> Option<String> {
+    let class = stage.get("workerclass", "yellow")?;
+    let workers = class["status"]["workers"]["ready"].as_u64()?;
+    let mut pods = BTreeSet::new();
+    for it in 1..=PIPELINES {
+        let ready = stage.get("pipeline", &format!("p{it}"))?["status"]["phase"] == "Ready";
+        let binding = stage.get("pipelinebinding", &format!("p{it}-only"))?;
+        let worker = binding["status"]["workerList"][0]["name"].as_str()?.to_owned();
+        pods.extend(ready.then_some(worker));
+    }
+    let pod = pods.pop_first()?;
+    (workers == WORKERS as u64 && pods.is_empty()).then_some(pod)
+}
+
+/// How long after the pod's end each pipeline was ready again, shortest first, and after which
+/// time the poll missed the pod.
+async fn healing(
+    victim: &str,
+    seen: &mut mpsc::UnboundedReceiver<Seen>,
+) -> (Vec<Duration>, Duration) {
+    let (mut gone, mut noticed) = (None, None);
+    let (mut broken, mut ready) = (BTreeSet::new(), Vec::new());
+    while gone.is_none() || noticed.is_none() || ready.len() < PIPELINES {
+        match seen.recv().await.expect("the watches go on") {
+            Seen::PodGone(pod, at) if pod == victim => gone = Some(at),
+            Seen::PollMissed(pod, at) if pod == victim => noticed = Some(at),
+            // It may be ready again before the status of the loss is written.
+            Seen::Phase(pipeline, phase, at) if phase == "Ready" => {
+                if broken.remove(&pipeline) {
+                    ready.push(at);
+                }
+            }
+            Seen::Phase(pipeline, ..) => drop(broken.insert(pipeline)),
+            Seen::PodGone(..) | Seen::PollMissed(..) => {}
+        }
+    }
+    let gone = gone.expect("it was waited for");
+    let since = |at: Instant| at.saturating_duration_since(gone);
+    let mut healed: Vec<_> = ready.into_iter().map(since).collect();
+    healed.sort_unstable();
+    (healed, since(noticed.expect("it was waited for")))
+}
+
+async fn watch_pods(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
+    let pods = Api::<Pod>::namespaced(client, &namespace);
+    let mut events = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff());
+    while let Some(event) = events.next().await {
+        if let Ok(Event::Delete(pod)) = event {
+            let _ = seen.send(Seen::PodGone(pod.name_any(), Instant::now()));
+        }
+    }
+}
+
+async fn watch_pipelines(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
+    let kind =
+        ApiResource::from_gvk(&GroupVersionKind::gvk("leasehold.dev", "v1alpha1", "Pipeline"));
+    let pipelines = Api::<DynamicObject>::namespaced_with(client, &namespace, &kind);
+    let events = watcher(pipelines, watcher::Config::default()).default_backoff();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        if let Ok(Event::Apply(pipeline)) = event
+            && let Some(phase) = pipeline.data["status"]["phase"].as_str()
+        {
+            let _ = seen.send(Seen::Phase(pipeline.name_any(), phase.to_owned(), Instant::now()));
+        }
+    }
+}
+
+/// Looks at the pods once a second.
+async fn poll(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
+    let pods = Api::<Pod>::namespaced(client, &namespace);
+    let mut before = BTreeSet::new();
+    let mut ticks = interval(POLL);
+    loop {
+        ticks.tick().await;
+        let Ok(list) = pods.list(&ListParams::default()).await else { continue };
+        let now: BTreeSet<String> = list.iter().map(ResourceExt::name_any).collect();
+        for pod in before.difference(&now) {
+            let _ = seen.send(Seen::PollMissed(pod.clone(), Instant::now()));
+        }
+        before = now;
+    }
+}

@@ -1,0 +1,213 @@
+//! A client made from KEDA's proto asks real coordinators everything, all the time, while they are
+//! killed, stopped and started and while their manifests cannot be read. It gets right answers or
+//! errors, and never a zero.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustix::process::Signal;
+use tests::keda::{Keda, Right, object};
+use tests::process::{Replica, free_address, get, soon};
+
+/// Three pipelines of 10 on a class of 15: 30 documents per second at 10.5 a worker, on three
+/// workers, since no two fit on one.
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {name: green}
+spec: {capacity: 15, minReplicas: 0, maxReplicas: 10}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: one}
+spec: {documentsPerSecond: 10, workers: {first: {class: green}}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: two}
+spec: {documentsPerSecond: 10, workers: {first: {class: green}}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: three}
+spec: {documentsPerSecond: '10', workers: {first: {class: green}}}
+";
+const RIGHT: Right = Right { request: 30.0, target: 10.5, needed: 3.0 };
+/// Why a view is stale.
+const UNCONFIRMED: &str = "has not been confirmed";
+
+/// Two replicas on one folder, each asked by a KEDA of its own.
+struct Stage {
+    folder: tempfile::TempDir,
+    /// The authority's certificate, where they serve TLS.
+    authority: Option<String>,
+    first: Asked,
+    second: Asked,
+}
+
+/// A replica and who asks it.
+struct Asked {
+    name: &'static str,
+    replica: Replica,
+    keda: Keda,
+}
+
+fn flags(folder: &Path, is_secured: bool) -> Vec<String> {
+    let file = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+    match is_secured {
+        false => Vec::new(),
+        true => vec!["--tls-cert".into(), file("cert.pem"), "--tls-key".into(), file("key.pem")],
+    }
+}
+
+/// Writes a certificate for `localhost` and its key; the certificate of who signed it.
+fn certify(folder: &Path) -> String {
+    let mut params = CertificateParams::new(Vec::new()).expect("no name is no wrong name");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
+    let authority = authority.expect("an authority");
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
+    let certificate = params.signed_by(&key, &authority).expect("a certificate");
+    std::fs::write(folder.join("cert.pem"), certificate.pem()).expect("a file");
+    std::fs::write(folder.join("key.pem"), key.serialize_pem()).expect("a file");
+    authority.pem()
+}
+
+fn start(folder: &Path, name: &str, ports: [std::net::SocketAddr; 2], secured: bool) -> Replica {
+    let flags = flags(folder, secured);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Replica::start_at(folder, name, ports, &flags)
+}
+
+/// Waits until a replica shows this line among its metrics.
+async fn shows(replica: &Replica, line: &str) {
+    soon(line, || {
+        let (_, metrics) = get(replica.http, "/metrics")?;
+        metrics.lines().any(|it| it == line).then_some(())
+    })
+    .await;
+}
+
+impl Asked {
+    fn start(name: &'static str, folder: &Path, authority: Option<&str>) -> Self {
+        let ports = [free_address(), free_address()];
+        let replica = start(folder, name, ports, authority.is_some());
+        let trusts = authority.map(|pem| (pem, "localhost"));
+        let object = object("docs", "green");
+        let keda = Keda::start(name, &ports[0].to_string(), trusts, &object, RIGHT);
+        Self { name, replica, keda }
+    }
+}
+
+impl Stage {
+    /// The first one leads.
+    async fn set(is_secured: bool) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(folder.path().join("manifests")).expect("a folder");
+        std::fs::write(folder.path().join("manifests/all.yaml"), MANIFESTS).expect("a manifest");
+        let authority = is_secured.then(|| certify(folder.path()));
+        let first = Asked::start("first", folder.path(), authority.as_deref());
+        shows(&first.replica, "leasehold_leader 1").await;
+        let second = Asked::start("second", folder.path(), authority.as_deref());
+        let stage = Self { folder, authority, first, second };
+        stage.both_answer().await;
+        stage
+    }
+
+    async fn both_answer(&self) {
+        self.first.keda.until_right().await;
+        self.second.keda.until_right().await;
+    }
+
+    /// Starts a replica again at its addresses.
+    fn restart(&mut self, which: fn(&mut Self) -> &mut Asked) {
+        let (folder, secured) = (self.folder.path().to_owned(), self.authority.is_some());
+        let asked = which(self);
+        let ports = [asked.replica.grpc, asked.replica.http];
+        asked.replica = start(&folder, asked.name, ports, secured);
+    }
+
+    /// Moves the manifests away, and back.
+    fn move_manifests(&self, from: &str, to: &str) {
+        let folder = self.folder.path();
+        std::fs::rename(folder.join(from), folder.join(to)).expect("moved");
+    }
+
+    /// Nothing that either of them has ever answered was wrong, and each call was answered.
+    fn judge(&self) {
+        for asked in [&self.first, &self.second] {
+            let heard = asked.keda.heard();
+            assert_eq!(heard.right.len(), 6, "{}: {heard:?}", asked.name);
+            assert!(heard.refused > 0, "{}: it was never in doubt: {heard:?}", asked.name);
+        }
+    }
+}
+
+fn first(stage: &mut Stage) -> &mut Asked {
+    &mut stage.first
+}
+
+fn second(stage: &mut Stage) -> &mut Asked {
+    &mut stage.second
+}
+
+/// The leader is killed and comes back; the next one hangs and wakes up; a standby hangs for so
+/// long that what it knew is old when it wakes up.
+async fn leaders_come_and_go(is_secured: bool) {
+    let mut stage = Stage::set(is_secured).await;
+    stage.first.replica.process.kill();
+    shows(&stage.second.replica, "leasehold_leader 1").await;
+    stage.second.keda.until_right().await;
+    stage.restart(first);
+    stage.both_answer().await;
+
+    stage.second.replica.process.signal(Signal::STOP);
+    shows(&stage.first.replica, "leasehold_leader 1").await;
+    stage.first.keda.until_right().await;
+    // Each call that is not answered takes two seconds: longer than a view stays fresh.
+    stage.second.keda.until_refusals(10).await;
+    stage.second.replica.process.signal(Signal::CONT);
+    stage.both_answer().await;
+    shows(&stage.second.replica, "leasehold_leader 0").await;
+    stage.judge();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_leader_is_an_error_or_nothing_in_plain_text() {
+    leaders_come_and_go(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_leader_is_an_error_or_nothing_over_tls() {
+    leaders_come_and_go(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn manifests_that_cannot_be_read_are_an_error() {
+    let mut stage = Stage::set(false).await;
+    let gauge = r#"workerclass_request{workerclass_name="green",workerclass_namespace=""} 30"#;
+    shows(&stage.first.replica, gauge).await;
+    shows(&stage.second.replica, gauge).await;
+
+    stage.move_manifests("manifests", "away");
+    for asked in [&stage.first, &stage.second] {
+        asked.keda.until_refused(UNCONFIRMED).await;
+        let (_, metrics) = get(asked.replica.http, "/metrics").expect("metrics");
+        assert!(!metrics.contains("workerclass_request{"), "{}: {metrics}", asked.name);
+    }
+    // One that starts now knows only what was good last.
+    stage.second.replica.process.kill();
+    stage.restart(second);
+    stage.second.keda.until_refused(UNCONFIRMED).await;
+    // And one that takes over meanwhile knows no more.
+    stage.first.replica.process.kill();
+    shows(&stage.second.replica, "leasehold_leader 1").await;
+    stage.second.keda.until_refused(UNCONFIRMED).await;
+    stage.restart(first);
+    stage.first.keda.until_refused(UNCONFIRMED).await;
+
+    stage.move_manifests("away", "manifests");
+    stage.both_answer().await;
+    stage.judge();
+}
