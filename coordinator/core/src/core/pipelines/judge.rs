@@ -57,24 +57,13 @@ impl Core {
             let why = "not all of its shares were reported to this leader";
             self.break_up(name, &dead, why.into(), now);
         }
-        // What was reported, and is not what is desired, is asked back.
-        if self.has_more_leases(name) {
-            self.touch_pipeline(name, now);
-        }
         for node in &nodes {
             self.pipelines.note(name, node);
         }
         self.pipelines.file(name);
-        // What was given back meanwhile has waited for this.
+        // What was given back meanwhile has waited for this; what was reported and is not what is
+        // desired is asked back.
         self.touch_pipeline(name, now);
-    }
-
-    /// Whether somebody has a share of a pipeline that its plan does not know.
-    fn has_more_leases(&self, name: &PipelineName) -> bool {
-        let Some(state) = self.pipelines.all.get(name) else { return false };
-        state.nodes.iter().any(|(node, state)| {
-            self.leases_of(name, node, &state.class).len() > state.shares.len()
-        })
     }
 
     /// Something of a class has changed that those who wait may have waited for.
