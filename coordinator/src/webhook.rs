@@ -1,7 +1,7 @@
 //! The webhook: the API server asks it what an opted-in pod gets, before it stores the pod, and
-//! whether a class or a pipeline is right. Every replica answers, leading or not, from what is wanted
-//! as it knows it. A pod that asked for an agent is never let through without one: what cannot be
-//! done is refused, and says what to mend.
+//! whether a class or a pipeline is right. Every replica answers, leading or not, from what is
+//! wanted as it knows it. A pod that asked for an agent is never let through without one: what
+//! cannot be done is refused, and says what to mend.
 
 mod injector;
 mod patch;

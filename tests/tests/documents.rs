@@ -192,14 +192,24 @@ fn the_manifests_in_the_documents_are_good() {
             std::fs::write(folder.path().join(format!("{index}.yaml")), block).expect("a manifest");
         }
         write_lists(folder.path());
-        let output = Command::new(toolbox::binary("leasehold-coordinator"))
-            .args(["check", "--manifests"])
-            .arg(folder.path())
-            .output()
-            .expect("the binary starts");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{document}: {said}");
+        assert_good(folder.path(), document);
     }
+}
+
+#[test]
+fn the_manifests_to_try_are_good() {
+    for folder in ["deploy/standalone/manifests", "deploy/standalone/pipelines"] {
+        assert_good(&toolbox::root().join(folder), folder);
+    }
+}
+
+#[track_caller]
+fn assert_good(manifests: &Path, called: &str) {
+    let mut check = Command::new(toolbox::binary("leasehold-coordinator"));
+    let output = check.args(["check", "--manifests"]).arg(manifests).output();
+    let output = output.expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{called}: {said}");
 }
 
 /// The files of streams that the documents' manifests name.

@@ -47,7 +47,8 @@ impl Herald {
         }
         let (clusters, sets) = (desired.clusters.len(), desired.sets.len());
         let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
-        tracing::info!(clusters, sets, streams, "manifests in force");
+        let pipelines = desired.pipelines.len();
+        tracing::info!(clusters, sets, streams, pipelines, "manifests in force");
         self.last = Some(desired.clone());
         self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
         if let Some(ready) = self.ready.take() {

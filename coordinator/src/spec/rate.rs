@@ -73,7 +73,7 @@ impl JsonSchema for Rate {
             "minimum": 0,
             "maximum": Load::MAX.milli() / 1_000,
             "maxLength": 14,
-            "pattern": r"^[0-9]{1,10}(\.[0-9]{1,3})?$",
+            "pattern": r"^([0-9]{1,9}(\.[0-9]{1,3})?|1000000000(\.0{1,3})?)$",
             "x-wanted": WANTED,
         })
     }

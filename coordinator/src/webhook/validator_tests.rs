@@ -175,8 +175,8 @@ async fn names_are_not_had_twice() {
         .await;
     allowed(&validator(&[]), asked("CREATE", "Pipeline", "ci", "first-a", &spec), &[]).await;
     let spec = pipeline(1, json!({ "c": { "class": "blue" } }));
-    let message = "Pipeline a-b: spec.workers.c: makes a binding called \"a-b-c\", and so does node \
-                   \"b-c\" of pipeline \"a\": rename one of them";
+    let message = "Pipeline a-b: spec.workers.c: makes a binding called \"a-b-c\", and so does \
+                   node \"b-c\" of pipeline \"a\": rename one of them";
     refused(asked("CREATE", "Pipeline", "ci", "a-b", &spec), 422, message).await;
     allowed(&validator(&[]), asked("CREATE", "Pipeline", "dev", "a-b", &dev), &[]).await;
 }

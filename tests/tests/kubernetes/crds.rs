@@ -1,6 +1,9 @@
 //! The custom resource definitions as a real API server understands them: what it admits is what
 //! the coordinator takes, and what it refuses is refused with words that say what to do.
 
+#[path = "crds/pipelines.rs"]
+mod pipelines;
+
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -12,6 +15,8 @@ use serde_json::{Value, json};
 use tests::kube::{Access, Cluster, Replicas};
 use tests::process::eventually;
 use tests::toolbox;
+
+use self::pipelines::{class, wrong_classes, wrong_pipelines};
 
 fn resource(kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("leasehold.dev", "v1alpha1", kind))
@@ -228,7 +233,8 @@ async fn what_is_wrong_is_refused_with_words_that_say_what_to_do() {
     let Some(access) = defined() else { return };
     let client = access.client().await;
     let mut surprises = Vec::new();
-    for (object, words) in wrong_clusters().into_iter().chain(wrong_sets()) {
+    let all = [wrong_clusters(), wrong_sets(), wrong_classes(), wrong_pipelines()];
+    for (object, words) in all.into_iter().flatten() {
         let shown: String = object["spec"].to_string().chars().take(100).collect();
         match admit(&client, &object).await {
             Ok(_) => surprises.push(format!("admitted: {shown}")),
@@ -415,6 +421,7 @@ fn doubtful() -> Vec<Value> {
         objects.push(cluster(json!({ "workloadRef": reference })));
     }
     objects.extend(wrong_clusters().into_iter().chain(wrong_sets()).map(|(object, _)| object));
+    objects.extend(pipelines::doubtful());
     objects
 }
 
@@ -441,7 +448,7 @@ async fn what_is_admitted_is_what_the_coordinator_takes() {
     for (index, object) in objects.iter().enumerate() {
         let mut object = object.clone();
         // Each file stands for itself: names are made different, and every set has its cluster.
-        if object["metadata"]["name"] == "cars" || object["metadata"]["name"] == "builds" {
+        if ["cars", "builds", "blue", "first"].iter().any(|it| object["metadata"]["name"] == *it) {
             object["metadata"]["name"] = json!(format!("n{index}"));
         }
         let mut text = object.to_string();
@@ -459,6 +466,9 @@ async fn what_is_admitted_is_what_the_coordinator_takes() {
         }
         std::fs::write(folder.path().join(format!("{index}.yaml")), text).expect("a file");
     }
+    // The class of all pipelines, for whatever load.
+    let whole = class(json!({ "capacity": 1_000_000_000, "maxReplicas": 10_000 }));
+    std::fs::write(folder.path().join("class.yaml"), whole.to_string()).expect("a file");
     let mut check = Command::new(toolbox::binary("leasehold-coordinator"));
     let output = check.arg("check").arg("--manifests").arg(folder.path()).output();
     let output = String::from_utf8(output.expect("it runs").stdout).expect("UTF-8");

@@ -137,7 +137,7 @@ fn worker_classes() -> Value {
             number("Waiting", ".status.pipelinesWaiting", "Pipelines that wait for workers of it"),
             condition("Healthy", "Ready"),
             age(),
-            wide(text("Placed", ".status.load.placed", "Of the request, what workers are chosen for")),
+            wide(text("Placed", ".status.load.placed", "What workers are chosen for of it")),
             wide(number("Draining", ".status.workers.draining", "Workers that let their load go")),
             wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
             wide(text("Workload", ".status.workload.kind", "What its workers are made by")),

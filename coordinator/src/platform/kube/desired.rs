@@ -1,7 +1,7 @@
-//! What is wanted, from the API server: it follows all kinds that people write, and the
-//! ConfigMaps that sets name, tells the driver what is different, and shows the operator the objects themselves. Nothing is
-//! told before all of them were listed once, so that a part is never taken for the whole; while
-//! the API server does not answer, the last state stays.
+//! What is wanted, from the API server: it follows all kinds that people write, and the ConfigMaps
+//! that sets name, tells the driver what is different, and shows the operator the objects
+//! themselves. Nothing is told before all of them were listed once, so that a part is never taken
+//! for the whole; while the API server does not answer, the last state stays.
 
 mod feed;
 mod objects;

@@ -112,7 +112,8 @@ impl Checker<'_> {
         let [.., last, first] = cycle.as_slice() else { return };
         let shown: Vec<&str> = cycle.iter().map(|node| node.as_str()).collect();
         let message = format!(
-            "closes a cycle, {}, so that documents would go round for ever: remove one of its steps",
+            "closes a cycle, {}, so that documents would go round for ever: remove one of its \
+             steps",
             shown.join(" -> ")
         );
         let (at, field) = place_of_step(workers, last, first);

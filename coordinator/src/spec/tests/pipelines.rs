@@ -148,15 +148,15 @@ fn a_change_after_which_a_pipeline_never_fits_is_refused_where_it_was_made() {
     let in_force = ["blue: 30 x 3", "green: 15 x 2", "first 10: a@blue [], b@green [a]"];
     folder.check(&[class("blue", 30, 3), class("green", 15, 2), first(10)], &in_force, &[]);
     // The pipeline's own change.
-    let too_large = "spec.documentsPerSecond: can never be served: class green: 1 node of 31 documents per second needs 3 \
-                     workers of capacity 15, and maxReplicas is 2";
+    let too_large = "spec.documentsPerSecond: can never be served: class green: 1 node of 31 \
+                     documents per second needs 3 workers of capacity 15, and maxReplicas is 2";
     let texts = [class("blue", 30, 3), class("green", 15, 2), first(31)];
     folder.check(&texts, &in_force, &[too_large]);
     // A class's change, and nothing else is held up by it.
     let texts = [class("blue", 40, 3), class("green", 4, 2), first(10)];
     let in_force = ["blue: 40 x 3", "green: 15 x 2", "first 10: a@blue [], b@green [a]"];
-    let words = "spec.capacity: can never serve pipeline \"first\", which is in force: class green: \
-                 1 node of 10";
+    let words = "spec.capacity: can never serve pipeline \"first\", which is in force: class \
+                 green: 1 node of 10";
     folder.check(&texts, &in_force, &[words]);
     folder.restart();
     folder.check(&texts, &in_force, &[words]);
@@ -198,8 +198,8 @@ fn of_two_bindings_of_one_name_the_one_in_force_stays() {
 #[test]
 fn a_worker_cluster_keeps_its_name_against_a_class() {
     let mut folder = Folder::new();
-    let cluster = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {name: blue}\n\
-                   spec: {maxJobs: 8, maxJobsPerWorker: 3}\n---\n";
+    let cluster = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
+                   metadata: {name: blue}\nspec: {maxJobs: 8, maxJobsPerWorker: 3}\n---\n";
     let first = pipeline("first", 10, "a: {class: blue}");
     let texts = [class("blue", 30, 3), first, cluster.to_owned()];
     folder.check(&texts[..2], &["blue: 30 x 3", "first 10: a@blue []"], &[]);
@@ -264,7 +264,8 @@ fn an_object_may_wait_for_its_class_and_outlives_it() {
     api.0.remove(&Api::id("WorkerClass", "ci/blue"));
     api.check(&["prod/blue: 1 x 1", "ci/first 10: a@ci/blue []"], &[]);
     api.class("ci/blue", 3, 3);
-    let words = "Pipeline ci/first: spec.documentsPerSecond: can never be served: class ci/blue: 1 node of 10 documents";
+    let words = "Pipeline ci/first: spec.documentsPerSecond: can never be served: class ci/blue: \
+                 1 node of 10 documents";
     api.check(&["ci/blue: 3 x 3", "prod/blue: 1 x 1"], &[words]);
 }
 

@@ -270,8 +270,8 @@ fn add(schema: &mut Value, path: &str, rules: Value) {
     }
 }
 
-/// The schema of a field, as in `spec.streams[].name`, or `spec.workers{}.class` for the values of a
-/// mapping.
+/// The schema of a field, as in `spec.streams[].name`, or in `spec.workers{}.class` for the values
+/// of a mapping.
 fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
     let mut found = schema;
     for step in path.split('.').filter(|step| !step.is_empty()) {

@@ -1,5 +1,5 @@
-//! What cannot be in force together: pipelines that their classes can never satisfy, and bindings of
-//! one name. Each refusal takes one version out of the choice, so that they come to an end.
+//! What cannot be in force together: pipelines that their classes can never satisfy, and bindings
+//! of one name. Each refusal takes one version out of the choice, so that they come to an end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,8 +89,8 @@ impl Choices<'_> {
             _ => (choice.marks.capacity, "capacity"),
         };
         let message = format!(
-            "can never serve pipeline {:?}, which is in force: {why}; keep it, or lower the load of \
-             the pipeline first",
+            "can never serve pipeline {:?}, which is in force: {why}; keep it, or lower the load \
+             of the pipeline first",
             pipeline.parts().1
         );
         problems.push(choice.entry.problem(at, &format!("spec.{field}"), message));
