@@ -5,9 +5,10 @@ use leasehold_proto::worker::v1::worker_service_client::WorkerServiceClient;
 use leasehold_types::message::AgentMessage;
 use leasehold_types::{Load, Token};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tonic::Code;
 
-use super::coordinator::{Coordinator, route};
+use super::coordinator::{Coordinator, PATIENCE, route};
 use super::process::Agent;
 
 /// The load that the newest report tells for a token.
@@ -148,4 +149,83 @@ async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
     hear_load(&coordinator, second).await;
     coordinator.revoke("class:ci", "second/in/0");
     coordinator.hear_release(second).await;
+}
+
+/// A worker in Python that serves one binding, and prints where two documents go.
+const WORKER: &str = r#"
+import leasehold
+worker = leasehold.Worker()
+def serve(binding):
+    while binding.pick("out") is None:
+        assert not binding.stopping.wait(0.01)
+    print(binding.pipeline, binding.index, binding.token, binding.documents_per_second)
+    print(*sorted(binding.pick("out").address for _ in range(2)), flush=True)
+    binding.stopping.wait()
+worker.run_bindings(serve)
+"#;
+
+#[tokio::test]
+async fn a_worker_in_python_serves_a_binding() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let token = coordinator.share("first/in/3", "2.5", &[]);
+    let mut worker = tokio::process::Command::new("python3")
+        .args(["-c", WORKER])
+        .env("LEASEHOLD_ADDR", format!("http://{}", agent.address))
+        .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/sdk/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines();
+    let routes = [route("out", &[("w2", "10.0.0.2:80", "10"), ("w3", "10.0.0.3:80", "10")])];
+    coordinator.share("first/in/3", "2.5", &routes);
+    let mut next = async || {
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+        line.unwrap().unwrap().expect("it prints two lines")
+    };
+    assert_eq!(next().await, format!("first 3 {token} 2.5"));
+    assert_eq!(next().await, "10.0.0.2:80 10.0.0.3:80");
+    coordinator.revoke("class:ci", "first/in/3");
+    coordinator.hear_release(token).await;
+    coordinator.drain();
+    assert!(tokio::time::timeout(PATIENCE, worker.wait()).await.unwrap().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_worker_in_rust_serves_a_binding() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let routes = |worker: &str| [route("out", &[(worker, "10.0.0.2:80", "10")])];
+    let token = coordinator.share("first/in/3", "2.5", &routes("w2"));
+    let address = Some(format!("http://{}", agent.address));
+    let options = leasehold::Options { address, ..leasehold::Options::default() };
+    let worker = leasehold::Worker::connect_with(options).await.unwrap();
+    let serving = worker.clone();
+    let served = tokio::spawn(async move {
+        serving
+            .run_bindings(|binding| async move {
+                let share = (binding.node().to_owned(), binding.index(), binding.token());
+                assert_eq!(share, ("in".into(), 3, token));
+                // The way on is the newest, whenever it is asked for.
+                while binding.pick("out").is_none_or(|to| to.worker != "w3") {
+                    assert!(binding.is_valid() && !binding.is_revoked());
+                    tokio::task::yield_now().await;
+                }
+                binding.stopping().await;
+            })
+            .await;
+    });
+    let known = |lease: &serde_json::Value| lease["bindings"][0]["token"].is_string();
+    agent.ask_until("/v1/lease", known).await;
+    assert_eq!(coordinator.share("first/in/3", "2.5", &routes("w3")), token);
+    let other = |lease: &serde_json::Value| {
+        lease["bindings"][0]["next"][0]["endpoints"][0]["worker"] == "w3"
+    };
+    agent.ask_until("/v1/lease", other).await;
+    coordinator.revoke("class:ci", "first/in/3");
+    coordinator.hear_release(token).await;
+    coordinator.drain();
+    tokio::time::timeout(PATIENCE, served).await.unwrap().unwrap();
 }

@@ -383,6 +383,7 @@ impl Core {
             if stream.set.is_class() {
                 // What it is to have may have waited for the capacity.
                 self.dirty.insert(worker.clone());
+                self.wake_node(&stream);
             }
             let notice = Notice::StreamFreed { worker, stream, token, how };
             self.effects.push_back(Effect::Notice(notice));

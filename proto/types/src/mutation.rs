@@ -48,6 +48,10 @@ mutations! {
     BeatFreesLater,
     /// Coordinator: shares are granted to a worker beyond its capacity.
     LoadOverCapacity,
+    /// Coordinator: a node's new shares are granted while older ones are still in use.
+    CutBeforeRelease,
+    /// Coordinator: a share that an agent reports takes nothing of its worker's capacity.
+    AdoptWithoutLoad,
     /// Coordinator: grants go out after the leadership's end.
     GrantAfterTerm,
     /// Agent: a lease counts from when the grant came, not from when the beat was sent.

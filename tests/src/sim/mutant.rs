@@ -43,6 +43,8 @@ impl Mutant {
             Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10"],
             Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
+            Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],
+            Mutation::CutBeforeRelease => &["S14"],
             Mutation::ObeyLowerEpoch => &["S6"],
             Mutation::ObeyLowerNumber => &["S6", "S10", "S11"],
             Mutation::UseUnwritten => &["S11"],
@@ -50,7 +52,6 @@ impl Mutant {
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
             Mutation::AdmitWhileDraining => &["S12"],
-            Mutation::LoadOverCapacity => &["S13"],
         }
     }
 

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{Desired, Pipeline};
 use leasehold_coordinator_core::planner::pipelines::{NodeWish, Part, Rooms, place};
-use leasehold_coordinator_core::view::{BindingPhase, BindingView, PipelinePhase, PipelineView};
+use leasehold_coordinator_core::view::{
+    BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
+};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerName};
 
@@ -105,17 +107,7 @@ impl World {
         let route = |name: &NodeName| {
             let next = bindings.clone().find(|binding| binding.node == *name);
             let shares = next.into_iter().flat_map(|binding| &binding.shares);
-            let mut endpoints: Vec<_> = shares
-                .filter(|share| share.applied)
-                .map(|share| Endpoint {
-                    worker: share.worker.clone(),
-                    address: share.address.clone(),
-                    load: share.load,
-                    draining: share.draining,
-                })
-                .collect();
-            endpoints.sort_by(|a, b| a.worker.cmp(&b.worker));
-            Route { node: name.clone(), endpoints }
+            Route { node: name.clone(), endpoints: endpoints(shares) }
         };
         let due: Vec<_> = binding.next.iter().map(route).collect();
         match lease {
@@ -199,6 +191,21 @@ impl World {
         let held = disk.memory.streams.get(stream)?;
         Some((held.token, held.load?))
     }
+}
+
+/// Who serves a node: each worker that has applied its shares, once.
+fn endpoints<'a>(shares: impl Iterator<Item = &'a ShareView>) -> Vec<Endpoint> {
+    let mut endpoints: BTreeMap<&WorkerName, Endpoint> = BTreeMap::new();
+    for share in shares.filter(|share| share.applied) {
+        let endpoint = endpoints.entry(&share.worker).or_insert_with(|| Endpoint {
+            worker: share.worker.clone(),
+            address: share.address.clone(),
+            load: Load::ZERO,
+            draining: share.draining,
+        });
+        endpoint.load += share.load;
+    }
+    endpoints.into_values().collect()
 }
 
 /// Whether it waits for workers: whole, or a change of it.

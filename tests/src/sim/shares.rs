@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey};
+use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_types::{Load, NodeName, PipelineName, SetName, ShareKey, StreamKey};
 
 use super::clock::Real;
 use super::pipelines::class_of;
@@ -18,8 +19,11 @@ const ON_ITS_WAY_MAX: Real = 8;
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     workers: BTreeMap<usize, Load>,
-    nodes: BTreeMap<(PipelineName, NodeName), NodeBound>,
+    nodes: BTreeMap<NodeOf, NodeBound>,
 }
+
+/// A node, while it is of this class: of another class it is another node.
+type NodeOf = (PipelineName, NodeName, SetName);
 
 #[derive(Debug, Default)]
 struct NodeBound {
@@ -102,11 +106,11 @@ impl World {
     }
 
     fn check_nodes(&mut self, usable: &BTreeMap<(usize, StreamKey), Load>) {
-        let mut sums: BTreeMap<(PipelineName, NodeName), BTreeMap<(usize, u32), Load>> =
-            BTreeMap::new();
+        let mut sums: BTreeMap<NodeOf, BTreeMap<(usize, u32), Load>> = BTreeMap::new();
         for ((pod, stream), load) in usable {
             if let Some(ShareKey { pipeline, node, index }) = ShareKey::of(stream) {
-                sums.entry((pipeline, node)).or_default().insert((*pod, index), *load);
+                let of = (pipeline, node, stream.set.clone());
+                sums.entry(of).or_default().insert((*pod, index), *load);
             }
         }
         let grace = self.profile.ttl_real() * ON_ITS_WAY_MAX;
@@ -114,7 +118,12 @@ impl World {
             let pipelines = self.replicas.iter().filter_map(|it| it.desired.pipelines.get(&node.0));
             let in_force = pipelines.map(|pipeline| pipeline.load).max().unwrap_or_default();
             let sum: Load = shares.values().copied().sum();
+            let waits = self.change_waits(&node.0);
             let bound = self.observer.bounds.nodes.entry(node.clone()).or_default();
+            if waits {
+                // What was in force stays so.
+                bound.seen = self.t;
+            }
             if in_force >= bound.load {
                 *bound = NodeBound { load: in_force, seen: self.t };
             } else if self.t - bound.seen > grace {
@@ -122,9 +131,16 @@ impl World {
             }
             let most = bound.load;
             if sum > most {
-                let (pipeline, node) = node;
+                let (pipeline, node, _) = node;
                 self.fail("S14", || format!("{pipeline}/{node}: {sum} of {most}: {shares:?}"));
             }
         }
+    }
+
+    /// Whether somebody leads to whom a change of a pipeline is not in force.
+    fn change_waits(&self, pipeline: &PipelineName) -> bool {
+        let cores = self.replicas.iter().filter_map(|replica| replica.core.as_ref());
+        let mut views = cores.filter_map(|core| core.pipeline(pipeline));
+        views.any(|view| view.phase != PipelinePhase::Pending && !view.waits.is_empty())
     }
 }

@@ -58,7 +58,8 @@ impl Told {
             Some(PipelinePhase::Ready) => all(&[BindingPhase::Ready]),
             Some(PipelinePhase::Broken) => all(&[BindingPhase::DeadEnd, BindingPhase::Unset]),
         };
-        let follows = before == from && from != to;
+        // The same state again is told where its reason is another.
+        let follows = before == from && to.or(from).is_some();
         match to {
             Some(to) => self.pipelines.insert(name.clone(), to),
             None => self.pipelines.remove(name),
@@ -131,7 +132,7 @@ fn name_of(from: Option<PipelinePhase>, to: Option<PipelinePhase>) -> &'static s
         (Some(Broken), Some(Pending)) => "pipeline: Broken to Pending",
         (Some(Broken), Some(Ready)) => "pipeline: Broken to Ready",
         (Some(_), None) => "pipeline: deleted",
-        (from, to) if from == to => "pipeline: as before",
+        (from, to) if from == to => "pipeline: for another reason",
         _ => "pipeline: another change",
     }
 }

@@ -1,4 +1,5 @@
-"""Leases for workers: how many jobs may run, and which streams this worker owns.
+"""Leases for workers: how many jobs may run, which streams this worker owns, and which shares of
+pipelines it serves.
 
     worker = leasehold.Worker()
     for job in worker.jobs():
@@ -6,22 +7,30 @@
 
     for stream in worker.streams():
         threading.Thread(target=consume, args=(stream,)).start()
+
+    worker.run_bindings(serve)
 """
 
+from .bindings import Binding
 from .errors import Closed, Draining, LeaseholdError, Refused, Unreachable
 from .jobs import Job
-from .messages import Lease, Pool, RefusalReason, StreamLease, StreamLeaseState
-from .streams import Stream, token_order
+from .messages import Endpoint, Lease, Next, Pool, RefusalReason, StreamLease, StreamLeaseState
+from .owned import Owned, token_order
+from .streams import Stream
 from .worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Binding",
     "Closed",
     "Draining",
+    "Endpoint",
     "Job",
     "Lease",
     "LeaseholdError",
+    "Next",
+    "Owned",
     "Pool",
     "RefusalReason",
     "Refused",

@@ -9,7 +9,7 @@ import http.client
 import json
 import os
 import socket
-from typing import Any, Callable, Dict, Iterator, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 from .errors import refusal
@@ -131,10 +131,10 @@ class Agent:
         """The job has ended."""
         self._once("DELETE", f"/v1/jobs/{quote(job_id, safe='')}")
 
-    def release_stream(self, set_name: str, stream: str, token: str) -> None:
-        """The worker has let the stream go."""
-        path = f"/v1/streams/{quote(set_name, safe='')}/{quote(stream, safe='')}"
-        self._once("DELETE", f"{path}?token={quote(token, safe='')}")
+    def release(self, kind: str, key: Tuple[str, ...], token: str) -> None:
+        """The worker has let one of its `streams` or `bindings` go."""
+        path = "/".join(quote(part, safe="") for part in key)
+        self._once("DELETE", f"/v1/{kind}/{path}?token={quote(token, safe='')}")
 
     def drain(self, wait: bool) -> int:
         """Begins a drain; how many jobs are left, with `wait` at its end."""

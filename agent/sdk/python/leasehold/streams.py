@@ -1,237 +1,40 @@
-"""Streams: what the worker owns, and until when by its own clock.
-
-Invariant: a stream is handed out at most once under a token, and a stream's next owner in this
-process comes after its last one has let go. `lost` is set before the lease ends, heard or unheard.
-"""
+"""A stream while the worker owns it."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from types import TracebackType
-from typing import Dict, Optional, Tuple, Type
+from typing import Any, Tuple
 
-from . import clock
-from .messages import Lease, StreamLease, StreamLeaseState
-
-LOG = logging.getLogger("leasehold")
-NS, MS = 1_000_000_000, 1_000_000
-# A timer of Python's does not count the time that a suspended machine slept, which leases do.
-SLEEP_MAX_S = 1.0
-# The part of what is left of a lease that is kept for stopping in time.
-SPARE = 10
-
-Key = Tuple[str, str]
-Order = Tuple[int, int]
+from . import messages
+from .agent import Agent
+from .owned import Key, Owned, Owning
 
 
-def token_order(token: str) -> Order:
-    """A token EPOCH.SEQ as what tokens are compared by. Raises ValueError where it is none."""
-    epoch, seq = token.split(".")
-    return int(epoch), int(seq)
-
-
-class Stream:
+class Stream(Owned):
     """A stream while this worker owns it. Leaving its `with` block lets it go."""
 
-    def __init__(self, streams: Streams, set_name: str, name: str, token: str) -> None:
-        self._streams = streams
+    def __init__(self, owning: Owning[Any], lease: messages.StreamLease) -> None:
+        super().__init__(owning, lease)
         #: The stream set.
-        self.set = set_name
+        self.set = lease.set
         #: The stream's name.
-        self.name = name
-        #: The fencing token, EPOCH.SEQ: goes with everything that is written for the stream.
-        self.token = token
-        #: Set when the lease is over, or will be in a moment: nothing may be written any more.
-        self.lost = threading.Event()
-        #: Set when the stream is asked back: finish what is in hand, then let go.
-        self.revoked = threading.Event()
-        #: Set with either: what a worker waits on between two steps.
-        self.stopping = threading.Event()
-        #: When to have stopped, by the clock; None where the lease does not end by time.
-        self.end_ns: Optional[int] = None
-        self._release_ns: Optional[int] = None
+        self.name = lease.stream
 
     @property
     def key(self) -> Key:
         """The set and the stream's name."""
         return (self.set, self.name)
 
-    def valid(self) -> bool:
-        """Whether the stream may be written to at this moment, by the clock."""
-        return not self.lost.is_set() and not self._streams.is_over(self)
+    @staticmethod
+    def listed(lease: messages.Lease) -> Tuple[messages.StreamLease, ...]:
+        """The streams of a lease."""
+        return lease.streams
 
-    def time_left(self) -> Optional[float]:
-        """Seconds until `lost`, unless the lease is renewed; None where it does not end."""
-        end_ns = self.end_ns
-        if self.lost.is_set():
-            return 0.0
-        return None if end_ns is None else max(0.0, (end_ns - clock.now_ns()) / NS)
+    @staticmethod
+    def key_of(lease: messages.StreamLease) -> Key:
+        """The set and the stream's name."""
+        return (lease.set, lease.stream)
 
-    def release_within(self) -> Optional[float]:
-        """Of a revoked stream: seconds within which it should be let go."""
-        at_ns = self._release_ns
-        return None if at_ns is None else max(0.0, (at_ns - clock.now_ns()) / NS)
-
-    def release(self) -> None:
-        """Lets the stream go: nothing more is written under this token. Twice is once."""
-        self._streams.release(self)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.release()
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.set}/{self.name} token {self.token}>"
-
-    # What follows is called with the state held.
-
-    def renew(self, asked_ns: int, lease: StreamLease, spare_ns_max: int) -> None:
-        """What the agent says of this stream, asked at `asked_ns`."""
-        if self.lost.is_set():
-            return
-        self.end_ns = end_ns(asked_ns, lease, spare_ns_max)
-        if lease.state is not StreamLeaseState.HELD and not self.revoked.is_set():
-            if lease.release_within_ms is not None:
-                self._release_ns = asked_ns + lease.release_within_ms * MS
-            self.revoked.set()
-            self.stopping.set()
-
-    def lose(self, why: str) -> None:
-        """The lease is over."""
-        if not self.lost.is_set():
-            LOG.warning("%s/%s under token %s is lost: %s", self.set, self.name, self.token, why)
-            self.lost.set()
-            self.stopping.set()
-
-
-def end_ns(asked_ns: int, lease: StreamLease, spare_ns_max: int) -> Optional[int]:
-    """When to have stopped: a little before the lease ends."""
-    if lease.valid_for_ms is None:
-        return None
-    until_ns = asked_ns + lease.valid_for_ms * MS
-    left_ns = max(0, until_ns - clock.now_ns())
-    return until_ns - min(spare_ns_max, left_ns // SPARE)
-
-
-class Streams:
-    """All streams of this worker."""
-
-    def __init__(self, state: threading.Condition, stop_before: float) -> None:
-        self._state = state
-        self._spare_ns_max = int(stop_before * NS)
-        self._listed: Dict[Key, Tuple[int, StreamLease]] = {}
-        # Held, and neither handed out nor withdrawn.
-        self._fresh: Dict[Key, None] = {}
-        self._in_hand: Dict[Key, Stream] = {}
-        # The highest token of each stream that was handed out or given back.
-        self._spent: Dict[Key, Order] = {}
-        #: Let go, and not yet told: at most one for each stream that was listed.
-        self.owed: Dict[Tuple[str, str, str], None] = {}
-        #: Whether somebody consumes streams here.
-        self.consumed = False
-        self.draining = False
-        self.closed = False
-
-    def obey(self, asked_ns: int, lease: Lease) -> None:
-        """Takes the newest lease. The caller holds the state."""
-        self.draining = lease.draining
-        self._listed = {(it.set, it.stream): (asked_ns, it) for it in lease.streams}
-        for key, own in self._in_hand.items():
-            listed = self._listed.get(key)
-            if listed is None or listed[1].token != own.token:
-                own.lose("it was withdrawn")
-            else:
-                own.renew(asked_ns, listed[1], self._spare_ns_max)
-        self._fresh.clear()
-        for key in self._listed:
-            self._offer(key)
-        self._state.notify_all()
-
-    def take(self) -> Optional[Stream]:
-        """The next stream to own, once there is one; None when there will be none any more."""
-        with self._state:
-            self.consumed = True
-            for key in self._listed:
-                self._offer(key)
-            while not (self.closed or self.draining):
-                for key in list(self._fresh):
-                    del self._fresh[key]
-                    stream = self._hand_out(key)
-                    if stream is not None:
-                        return stream
-                self._state.wait()
-            return None
-
-    def release(self, stream: Stream) -> None:
-        """See `Stream.release`."""
-        with self._state:
-            if self._in_hand.get(stream.key) is not stream:
-                return
-            del self._in_hand[stream.key]
-            stream.lost.set()
-            stream.stopping.set()
-            self.owed[(stream.set, stream.name, stream.token)] = None
-            if stream.key in self._listed:
-                self._offer(stream.key)
-            self._state.notify_all()
-
-    def is_over(self, stream: Stream) -> bool:
-        """Whether the stream's time is over by the clock, which is then noted."""
-        with self._state:
-            over = stream.end_ns is not None and clock.now_ns() >= stream.end_ns
-            if over:
-                stream.lose("it was not renewed")
-            return over
-
-    def keep_time(self) -> None:
-        """Ends streams in time, heard or unheard, until this is closed."""
-        with self._state:
-            while not self.closed:
-                now_ns = clock.now_ns()
-                live = [it for it in self._in_hand.values() if not it.lost.is_set()]
-                ends = [it.end_ns for it in live if it.end_ns is not None and not self.is_over(it)]
-                left_s = min(((end - now_ns) / NS for end in ends), default=None)
-                self._state.wait(None if left_s is None else min(left_s, SLEEP_MAX_S))
-
-    def lose_all(self) -> None:
-        """Nobody follows the lease any more. The caller holds the state."""
-        for stream in self._in_hand.values():
-            stream.lose("the worker was closed")
-
-    def in_hand(self) -> int:
-        """How many streams are handed out. The caller holds the state."""
-        return len(self._in_hand)
-
-    def _offer(self, key: Key) -> None:
-        """Puts a stream where the next taker finds it, or gives back what nobody took."""
-        _, lease = self._listed[key]
-        if not self.consumed or key in self._in_hand:
-            return
-        order = token_order(lease.token)
-        if order <= self._spent.get(key, (-1, -1)):
-            return
-        if lease.state is StreamLeaseState.HELD:
-            self._fresh[key] = None
-        elif lease.state is StreamLeaseState.REVOKED:
-            self._spent[key] = order
-            self.owed[(lease.set, lease.stream, lease.token)] = None
-
-    def _hand_out(self, key: Key) -> Optional[Stream]:
-        asked_ns, lease = self._listed[key]
-        stream = Stream(self, lease.set, lease.stream, lease.token)
-        stream.renew(asked_ns, lease, self._spare_ns_max)
-        if stream.end_ns is not None and clock.now_ns() >= stream.end_ns:
-            # It may be renewed yet: the next lease offers it again.
-            return None
-        self._in_hand[key] = stream
-        self._spent[key] = token_order(lease.token)
-        self._state.notify_all()
-        return stream
+    @staticmethod
+    def tell_release(agent: Agent, key: Key, token: str) -> None:
+        """Tells the agent that the stream was let go."""
+        agent.release("streams", key, token)

@@ -1,4 +1,4 @@
-"""The worker's side of its leases: jobs to run, streams to own, and the end of both."""
+"""The worker's side of its leases: jobs to run, streams and bindings to own, and the end of all."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import logging
 import threading
 import uuid
 from types import TracebackType
-from typing import Callable, Iterator, List, Optional, Type
+from typing import Any, Callable, Iterator, List, Optional, Tuple, Type
 
 from . import clock
 from .agent import Agent
+from .bindings import Binding
 from .errors import Closed, Draining, LeaseholdError, Refused
 from .jobs import Job, Jobs
 from .link import PAUSE_MAX_S, PAUSE_MIN_S, Link
 from .messages import Lease
-from .streams import NS, Stream, Streams
+from .owned import NS, Key, Own, Owned, Owning
+from .streams import Stream
 
 LOG = logging.getLogger("leasehold")
 # How long `close` waits for what is still to be told.
 CLOSE_S = 2.0
-# How long a stream whose handler has failed is kept before it is let go: whoever gets it next,
+# How long one whose handler has failed is kept before it is let go: whoever gets it next,
 # this worker perhaps, fails no faster than this.
 FAILED_S = 1.0
 
@@ -31,9 +33,10 @@ class Worker:
     `address` is http://HOST:PORT or unix:PATH; without it LEASEHOLD_ADDR, then LEASEHOLD_SOCKET
     say where the agent is, and else it is http://127.0.0.1:7411.
 
-    One process of a worker says that it starts: this one, unless `start` is false. Streams are
-    `lost` so many seconds before their leases end as `stop_before` says, or when a tenth of
-    their time is left, whichever is later. After `os.fork` a child makes a Worker of its own.
+    One process of a worker says that it starts: this one, unless `start` is false. Streams and
+    bindings are `lost` so many seconds before their leases end as `stop_before` says, or when a
+    tenth of their time is left, whichever is later. After `os.fork` a child makes a Worker of its
+    own.
     """
 
     def __init__(
@@ -42,13 +45,15 @@ class Worker:
         self._agent = Agent(address)
         self._state = threading.Condition()
         self._jobs = Jobs(self._agent, self._state)
-        self._streams = Streams(self._state, stop_before)
+        self._streams = Owning(Stream, self._state, stop_before)
+        self._bindings = Owning(Binding, self._state, stop_before)
+        self._owning: Tuple[Owning[Any], ...] = (self._streams, self._bindings)
         start_id = uuid.uuid4().hex if start else None
         self._link = Link(self._agent, self._state, start_id, self._jobs.running, self._obey)
         self._lease: Optional[Lease] = None
         self._closed = False
         self._threads: List[threading.Thread] = []
-        for work in (self._link.run, self._tell, self._streams.keep_time):
+        for work in (self._link.run, self._tell, *(it.keep_time for it in self._owning)):
             name = f"leasehold-{work.__name__.strip('_')}"
             self._threads.append(threading.Thread(target=work, name=name, daemon=True))
         for thread in self._threads:
@@ -91,32 +96,25 @@ class Worker:
         A stream is owned until it is released, so it belongs into a `with` block, usually in a
         thread of its own; or see `run_streams`.
         """
-        while True:
-            stream = self._streams.take()
-            if stream is None:
-                return
-            yield stream
+        return _each(self._streams)
+
+    def bindings(self) -> Iterator[Binding]:
+        """Each share of a pipeline's node once this worker owns it, until the worker drains.
+
+        A binding is owned until it is released, like a stream; or see `run_bindings`.
+        """
+        return _each(self._bindings)
 
     def run_streams(self, handler: Callable[[Stream], None]) -> None:
         """Runs `handler(stream)` in a thread for each stream; returns when the worker has drained.
 
         A handler works until `stream.stopping` is set. When it returns, the stream is released.
         """
-        threads: List[threading.Thread] = []
-        try:
-            for stream in self.streams():
-                threads = [thread for thread in threads if thread.is_alive()]
-                name = f"{stream.set}/{stream.name}"
-                thread = threading.Thread(target=self._handle, args=(handler, stream), name=name)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    stream.release()
-                    raise
-                threads.append(thread)
-        finally:
-            for thread in threads:
-                thread.join()
+        _run_each(self.streams(), handler)
+
+    def run_bindings(self, handler: Callable[[Binding], None]) -> None:
+        """The same for each binding."""
+        _run_each(self.bindings(), handler)
 
     def drain(self, wait: bool = False) -> int:
         """Begins a drain; says how many jobs run. With `wait`, returns at its end, with the jobs
@@ -139,14 +137,16 @@ class Worker:
     def close(self, timeout: float = CLOSE_S) -> None:
         """Ends all of this, once what is to be told was told, or after `timeout` seconds.
 
-        Every loop over jobs and streams ends. Streams that are still in hand are lost.
+        Every loop over jobs, streams and bindings ends. What is still in hand is lost.
         """
         until_ns = clock.now_ns() + int(timeout * NS)
         with self._state:
-            self._jobs.closed = self._streams.closed = True
-            self._streams.lose_all()
+            self._jobs.closed = True
+            for owning in self._owning:
+                owning.closed = True
+                owning.lose_all()
             self._state.notify_all()
-            while self._jobs.owed or self._streams.owed or self._streams.in_hand():
+            while self._jobs.owed or any(it.owed or it.in_hand() for it in self._owning):
                 left_s = (until_ns - clock.now_ns()) / NS
                 if left_s <= 0 or self._closed:
                     break
@@ -171,29 +171,23 @@ class Worker:
         with self._state:
             self._lease = lease
             self._jobs.draining = lease.draining
-            self._streams.obey(asked_ns, lease)
-
-    def _handle(self, handler: Callable[[Stream], None], stream: Stream) -> None:
-        with stream:
-            try:
-                handler(stream)
-            except Exception:
-                LOG.exception("the handler of %s failed", stream)
-                stream.stopping.wait(FAILED_S)
+            for owning in self._owning:
+                owning.obey(asked_ns, lease)
 
     def _tell(self) -> None:
         """Tells the agent what is owed, until it has answered to all of it."""
         pause = PAUSE_MIN_S
         while True:
             with self._state:
-                while not (self._link.up and (self._jobs.owed or self._streams.owed)):
+                while not (self._link.up and self._owes()):
                     if self._closed:
                         return
                     self._state.wait()
                 era = self._link.era
-                jobs, streams = list(self._jobs.owed), list(self._streams.owed)
+                jobs = list(self._jobs.owed)
+                owned = [(owning, *owed) for owning in self._owning for owed in owning.owed]
             told = all([self._tell_end(job, era) for job in jobs])
-            told = all([self._tell_release(*stream) for stream in streams]) and told
+            told = all([self._tell_release(*owed) for owed in owned]) and told
             if told:
                 pause = PAUSE_MIN_S
                 continue
@@ -202,6 +196,9 @@ class Worker:
                     return
                 self._state.wait(pause)
             pause = min(pause * 2, PAUSE_MAX_S)
+
+    def _owes(self) -> bool:
+        return bool(self._jobs.owed) or any(owning.owed for owning in self._owning)
 
     def _tell_end(self, job_id: str, era: int) -> bool:
         try:
@@ -217,16 +214,49 @@ class Worker:
             self._state.notify_all()
         return True
 
-    def _tell_release(self, set_name: str, stream: str, token: str) -> bool:
+    def _tell_release(self, owning: Owning[Any], key: Key, token: str) -> bool:
         try:
-            self._agent.release_stream(set_name, stream, token)
+            owning.tell_release(self._agent, key, token)
         except (OSError, LeaseholdError) as error:
             # What is not held any more needs no release.
             over = isinstance(error, Refused) and error.reason in ("not_held", "invalid")
             if not over:
-                LOG.debug("the release of %s/%s was not told: %s", set_name, stream, error)
+                LOG.debug("the release of %s was not told: %s", "/".join(key), error)
                 return False
-        with self._state:
-            self._streams.owed.pop((set_name, stream, token), None)
-            self._state.notify_all()
+        owning.heard(key, token)
         return True
+
+
+def _each(owning: Owning[Own]) -> Iterator[Own]:
+    while True:
+        own = owning.take()
+        if own is None:
+            return
+        yield own
+
+
+def _run_each(all_owned: Iterator[Own], handler: Callable[[Own], None]) -> None:
+    threads: List[threading.Thread] = []
+    try:
+        for own in all_owned:
+            threads = [thread for thread in threads if thread.is_alive()]
+            name = "/".join(own.key)
+            thread = threading.Thread(target=_handle, args=(handler, own), name=name)
+            try:
+                thread.start()
+            except RuntimeError:
+                own.release()
+                raise
+            threads.append(thread)
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _handle(handler: Callable[[Any], None], own: Owned) -> None:
+    with own:
+        try:
+            handler(own)
+        except Exception:
+            LOG.exception("the handler of %s failed", own)
+            own.stopping.wait(FAILED_S)

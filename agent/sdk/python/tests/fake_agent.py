@@ -28,7 +28,7 @@ class FakeAgent:
 
     def __init__(self, pool=1):
         self.news = threading.Condition()
-        self.pool, self.draining, self.streams = pool, False, {}
+        self.pool, self.draining, self.streams, self.bindings = pool, False, {}, {}
         self.version = 1
         self.forget()
         # Calls in their order: (method, path with query, body).
@@ -81,6 +81,17 @@ class FakeAgent:
         shown = {"set": "cars", "stream": name, "token": token, "state": state, **times}
         self.change(streams={**self.streams, name: shown})
 
+    def bind(self, token, state="held", next=(), **more):
+        """Lists the binding `ns/first/in/2`; `next` are the workers of the node `out`."""
+        key = {"pipeline": "ns/first", "node": "in", "index": 2}
+        endpoints = [
+            {"worker": worker, "address": f"{worker}:80", "documents_per_second": load}
+            for worker, load in next
+        ]
+        shown = {**key, "token": token, "state": state, "documents_per_second": 2.5, **more}
+        shown["next"] = [{"node": "out", "endpoints": endpoints}]
+        self.change(bindings={"in": shown})
+
     def hide(self, name):
         """Lists a stream no more."""
         self.change(streams={key: it for key, it in self.streams.items() if key != name})
@@ -96,6 +107,7 @@ class FakeAgent:
             "version": self.version,
             "pool": {"size": self.pool, "token": "1.1", "running": running},
             "streams": list(self.streams.values()),
+            "bindings": list(self.bindings.values()),
             "draining": self.draining,
             "connected": True,
             "cluster": "ci",
@@ -122,6 +134,12 @@ class FakeAgent:
             if held is None or held["token"] != query["token"][0]:
                 return 409, _no("not_held")
             del self.streams[name]
+            self.version += 1
+        elif path == "/v1/bindings/ns%2Ffirst/in/2":
+            held = self.bindings.get("in")
+            if held is None or held["token"] != query["token"][0]:
+                return 409, _no("not_held")
+            self.bindings = {}
             self.version += 1
         elif path.startswith("/v1/jobs/"):
             wait_ms = int(query["wait_ms"][0]) if query else 0

@@ -7,7 +7,7 @@ from unittest import mock
 import leasehold
 from leasehold import clock
 from leasehold.messages import StreamLease
-from leasehold.streams import MS, NS, end_ns
+from leasehold.owned import MS, NS, end_ns
 
 from .fake_agent import FakeAgent, eventually
 

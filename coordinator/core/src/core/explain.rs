@@ -17,17 +17,21 @@ impl Core {
         let ledger = self.ledger()?;
         let committed = ledger.committed(&key.cluster);
         let spec = &cluster.spec;
-        let mut facts = vec![
-            format!("{}", presence(&view)),
-            format!(
-                "the plan wants a pool of {}, {} is granted, {} is in effect, {} may be in use",
-                view.wanted, view.granted, view.in_effect, view.committed
-            ),
-            format!(
-                "the cluster's budget is {} jobs, at most {} a worker; {committed} may be in use",
-                spec.jobs_max, spec.jobs_per_worker_max
-            ),
-        ];
+        let mut facts = vec![presence(&view)];
+        match &spec.class {
+            Some(class) => facts.push(self.load_fact(&view, class)),
+            None => facts.extend([
+                format!(
+                    "the plan wants a pool of {}, {} is granted, {} is in effect, {} may be in use",
+                    view.wanted, view.granted, view.in_effect, view.committed
+                ),
+                format!(
+                    "the cluster's budget is {} jobs, at most {} a worker; {committed} may be in \
+                     use",
+                    spec.jobs_max, spec.jobs_per_worker_max
+                ),
+            ]),
+        }
         if let Some((until, worker)) = ledger.held_by(&key.cluster, now) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
@@ -44,8 +48,15 @@ impl Core {
         if self.observed(key).is_some_and(|worker| worker.registering) {
             facts.push("what it may hold is being written down; grants wait for that".into());
         }
-        facts.push(format!("it owns {} streams", view.streams));
-        Some(Explanation { summary: self.worker_summary(&view, committed), facts })
+        let summary = match spec.class {
+            Some(_) => share_summary(&view),
+            None => self.worker_summary(&view, committed),
+        };
+        match spec.class {
+            Some(_) => facts.extend(self.share_facts(key)),
+            None => facts.push(format!("it owns {} streams", view.streams)),
+        }
+        Some(Explanation { summary, facts })
     }
 
     /// Why a stream is where it is; none where no manifest lists it.
@@ -115,6 +126,23 @@ impl Core {
             Presence::Connected => {
                 format!("{key} has its share: {} slots and {} streams", view.granted, view.streams)
             }
+        }
+    }
+}
+
+fn share_summary(view: &WorkerView) -> String {
+    let (key, load, shares) = (&view.key, view.load, view.streams);
+    if view.drain_ordered || view.drain != DrainPhase::Working {
+        return format!("{key} drains: it gives back what others have room for, {load} is left");
+    }
+    match view.presence {
+        Presence::Unreported => {
+            format!("{key} has not reported to this leader: what it serves is not known")
+        }
+        Presence::Lost => format!("{key} is silent: its pipelines are served by others"),
+        Presence::Silent => format!("{key} is not connected: it keeps what it has"),
+        Presence::Connected => {
+            format!("{key} may be serving {shares} shares of pipelines, which add up to {load}")
         }
     }
 }

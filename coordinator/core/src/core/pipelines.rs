@@ -24,12 +24,15 @@ impl Core {
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
         self.judge(now);
         loop {
+            // Before a share that its worker has given back counts as lost.
+            if self.pipelines.look {
+                self.relocate(now);
+            }
             self.observe(now);
             if self.next_turn(now) {
                 continue;
             }
             if std::mem::take(&mut self.pipelines.look) {
-                self.relocate(now);
                 self.look_at_waiting(now);
                 continue;
             }

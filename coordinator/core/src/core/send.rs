@@ -207,12 +207,16 @@ impl Core {
         let handover = wanted.map_or(HANDOVER_DEFAULT, |wanted| wanted.handover);
         let claim = self.ledger()?.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
+        // Its pipeline may have broken since it was to be asked back.
+        let working = self.observed(key).is_some_and(|worker| worker.is_working());
+        let waits = stream.set.is_class() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
+        let kept = is_met || (waits && working);
         let Role::Leads(term) = &mut self.role else { return None };
         let free_at = term.ledger.free_at(key);
         let claim = term.ledger.claim_mut(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {
-            Phase::Held if !is_met => {
+            Phase::Held if !kept => {
                 let deadline = now + handover;
                 let state = StreamState::Revoked { deadline: handover, renewed: true };
                 (Phase::Revoking { deadline }, deadline, state)
@@ -283,6 +287,7 @@ impl Core {
         let has_room = |load| {
             let class = self.class(&key.cluster);
             class.is_some_and(|class| account.has_room(load, class.capacity))
+                && self.is_within_node(stream, load)
         };
         account.exposure.covers(&needed)
             && load.is_none_or(has_room)

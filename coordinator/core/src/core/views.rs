@@ -176,6 +176,10 @@ impl Core {
             streams_owned: 0,
             held: None,
         };
+        if cluster.spec.class.is_some() {
+            // What the workers of a class own are shares of pipelines.
+            (view.streams, view.streams_owned) = self.share_counts(name);
+        }
         for (set_name, set) in &self.sets {
             if set.spec.cluster == *name {
                 view.streams += set.streams.len();

@@ -142,7 +142,10 @@ impl Ledger {
             let timeless = *pinned || !stops_worker;
             let is_share = stream.set.is_class();
             // Nobody says how much of its worker a share without a load takes.
-            let load = is_share.then(|| load.unwrap_or(capacity));
+            let load = is_share.then(|| match mutation::on(Mutation::AdoptWithoutLoad) {
+                false => load.unwrap_or(capacity),
+                true => Load::ZERO,
+            });
             let claims = self.claims.entry(stream.clone()).or_default();
             let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
             match known {

@@ -1,6 +1,7 @@
 //! An agent that does what it is told at once, unless it is slow or silent.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{
@@ -8,8 +9,11 @@ use leasehold_types::message::{
 };
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, Token, WorkerKey,
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, WorkerKey,
 };
+
+/// How long a lease lasts.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// One worker's agent.
 pub(crate) struct Agent {
@@ -17,14 +21,19 @@ pub(crate) struct Agent {
     pub(crate) conn: ConnId,
     /// It answers to nothing for now; what it was sent waits.
     pub(crate) slow: bool,
-    /// It is cut off.
-    pub(crate) silent: bool,
+    /// Its worker does not let go of what is asked back.
+    pub(crate) clings: bool,
+    /// What it was known to have.
+    pub(crate) load_before: Load,
+    /// It is cut off, since then.
+    pub(crate) silent: Option<Moment>,
     /// Its worker takes no stop.
     pub(crate) file: bool,
     pub(crate) held: BTreeMap<StreamKey, (Token, Option<Load>)>,
     pub(crate) address: Option<WorkerAddress>,
     pub(crate) drain: DrainPhase,
     inbox: Vec<Grant>,
+    asked_back: Vec<Release>,
     incarnation: u64,
     knows_from: u64,
     nonce: u64,
@@ -40,7 +49,10 @@ impl Agent {
             key,
             conn: ConnId(0),
             slow: false,
-            silent: false,
+            clings: false,
+            load_before: Load::ZERO,
+            asked_back: Vec::new(),
+            silent: None,
             file: false,
             held: BTreeMap::new(),
             address: Some(address),
@@ -66,7 +78,11 @@ impl Agent {
     }
 
     /// Dials: the hello and the report.
-    pub(crate) fn dial(&mut self, conn: ConnId, epoch: Epoch) -> [Event; 2] {
+    pub(crate) fn dial(&mut self, conn: ConnId, epoch: Epoch, now: Moment) -> [Event; 2] {
+        let cut_off = self.silent.take().map_or(Duration::ZERO, |since| now.since(since));
+        if cut_off >= TTL && !self.file {
+            self.held.clear();
+        }
         // A number counts within its epoch.
         let seen = (self.epoch > Epoch(0)).then_some(self.epoch);
         (self.conn, self.epoch, self.nonce) = (conn, epoch, 1);
@@ -106,7 +122,7 @@ impl Agent {
 
     /// Takes a grant; the answer, where there is something to say.
     pub(crate) fn take(&mut self, grant: Grant) -> Option<Event> {
-        if self.silent {
+        if self.silent.is_some() {
             return None;
         }
         if self.slow {
@@ -142,11 +158,27 @@ impl Agent {
                     let load = load.or(it.share.map(|share| share.load));
                     self.held.insert(it.stream, (it.token, load));
                 }
-                StreamState::Revoked { .. } => {
+                // It ends with its time, if not before.
+                StreamState::Revoked { renewed: false, .. } => {
                     self.held.remove(&it.stream);
-                    self.released.push(Release { stream: it.stream, token: it.token });
+                    self.asked_back.retain(|asked| asked.stream != it.stream);
+                }
+                StreamState::Revoked { .. } => {
+                    self.asked_back.push(Release { stream: it.stream, token: it.token });
                 }
             }
+        }
+        if !self.clings {
+            self.let_go();
+        }
+    }
+
+    /// Gives back what was asked for.
+    pub(crate) fn let_go(&mut self) {
+        self.clings = false;
+        for release in std::mem::take(&mut self.asked_back) {
+            self.held.remove(&release.stream);
+            self.released.push(release);
         }
     }
 

@@ -3,12 +3,14 @@
 //! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test pipeline_scenarios`.
 
 mod agent;
+mod random;
 mod shown;
 mod story;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use leasehold_types::mutation::{self, Mutation};
 use story::Story;
 
 #[test]
@@ -21,6 +23,21 @@ fn scenarios() {
     for file in files {
         check(&file);
     }
+}
+
+#[test]
+fn a_share_above_the_capacity_is_noticed() {
+    let run = || {
+        let mut story = Story::new();
+        let mut out = story.block("class blue capacity=10\nelect 1\njoin blue-0");
+        out += &story.block("pipeline a load=7 n:blue\ncling blue-0\nnopipeline a");
+        out + &story.block("pipeline b load=7 n:blue")
+    };
+    assert!(!run().contains("b/n/0:"), "b waits until a is given back");
+    mutation::set(Some(Mutation::LoadOverCapacity));
+    let mutant = std::panic::catch_unwind(run);
+    mutation::set(None);
+    assert!(mutant.is_err(), "blue-0 has 14 of 10");
 }
 
 /// Runs one file, and compares what comes of each block with what it says.

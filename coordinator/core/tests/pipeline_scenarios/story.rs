@@ -1,6 +1,6 @@
 //! One core, its agents and the commands that drive them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,15 @@ use leasehold_coordinator_core::desired::{
 };
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, SetName, WorkerKey,
-    WorkerName,
+    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, SetName, StreamKey,
+    WorkerKey, WorkerName,
 };
 
-use crate::agent::Agent;
+use crate::agent::{Agent, TTL};
 use crate::shown;
 
 pub(crate) struct Story {
@@ -70,6 +71,8 @@ impl Story {
             "restart" => self.restart(plain[0], &pairs),
             "slow" => plain.iter().for_each(|it| self.agent(it).slow = true),
             "wake" => plain.iter().for_each(|it| self.wake(it)),
+            "cling" => plain.iter().for_each(|it| self.agent(it).clings = true),
+            "let-go" => plain.iter().for_each(|it| self.let_go(it)),
             "silent" => plain.iter().for_each(|it| self.silence(it)),
             "gone" => self.gone(&plain),
             "drain" => self.drain(plain[0], DrainPhase::Draining),
@@ -123,7 +126,7 @@ impl Story {
             jobs_max: 0,
             jobs_per_worker_max: 1,
             drain_deadline: Duration::from_secs(3600),
-            ttl: Duration::from_secs(10),
+            ttl: TTL,
             floor: 0,
             class: Some(Class {
                 capacity: pairs["capacity"].parse().expect("a load"),
@@ -164,6 +167,9 @@ impl Story {
     fn elect(&mut self, epoch: &str, pairs: &Words) {
         self.epoch = Epoch(epoch.parse().expect("an epoch"));
         self.core = Core::new(Config::default());
+        for agent in self.agents.values_mut() {
+            agent.silent = agent.silent.or(Some(self.now));
+        }
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
         let exposed = pairs.get("exposed").into_iter().flat_map(|it| it.split(','));
         let exposed = exposed.map(|worker| {
@@ -190,9 +196,8 @@ impl Story {
         let key = key(worker);
         self.conns += 1;
         let agent = self.agents.entry(key.worker.clone()).or_insert_with(|| Agent::new(key));
-        agent.silent = false;
         agent.file |= pairs.contains_key("file");
-        for event in agent.dial(ConnId(self.conns), self.epoch) {
+        for event in agent.dial(ConnId(self.conns), self.epoch, self.now) {
             self.core.handle(event, self.now);
             // The welcome is on its way.
             self.core.handle(Event::Sent(ConnId(self.conns)), self.now);
@@ -215,9 +220,17 @@ impl Story {
         self.core.handle(beat, self.now);
     }
 
-    fn silence(&mut self, worker: &str) {
+    fn let_go(&mut self, worker: &str) {
         let agent = self.agent(worker);
-        agent.silent = true;
+        agent.let_go();
+        let beat = agent.beat();
+        self.core.handle(beat, self.now);
+    }
+
+    fn silence(&mut self, worker: &str) {
+        let now = self.now;
+        let agent = self.agent(worker);
+        agent.silent.get_or_insert(now);
         let conn = agent.conn;
         self.core.handle(Event::Closed(conn), self.now);
     }
@@ -249,7 +262,7 @@ impl Story {
         while self.now < end {
             let step = end.since(self.now).min(Duration::from_secs(1));
             self.now = self.now + step;
-            let beats = self.agents.values_mut().filter(|agent| !agent.silent);
+            let beats = self.agents.values_mut().filter(|agent| agent.silent.is_none());
             let beats: Vec<_> = beats.map(Agent::beat).collect();
             for beat in beats {
                 self.core.handle(beat, self.now);
@@ -288,8 +301,7 @@ impl Story {
                 if let Some(line) = shown::grant(&grant) {
                     let _ = writeln!(out, "{} {line}", agent.key.worker);
                 }
-                let sent = (!agent.slow).then_some(Event::Sent(conn));
-                agent.take(grant).into_iter().chain(sent).collect()
+                agent.take(grant).into_iter().chain([Event::Sent(conn)]).collect()
             }
             Effect::Send { conn, message: CoordinatorMessage::Refusal(refusal) } => {
                 let _ = writeln!(out, "{} refused: {}", conn.0, refusal.message);
@@ -305,16 +317,32 @@ impl Story {
         }
     }
 
-    /// No worker may have more than it had under a lower capacity, or than its capacity.
-    fn check_loads(&self) {
-        for agent in self.agents.values() {
+    /// No worker has more than its capacity; where that was lowered, it gets nothing new above it.
+    fn check_loads(&mut self) {
+        for agent in self.agents.values_mut() {
             let cluster = self.desired.clusters.get(&agent.key.cluster);
             let class = cluster.and_then(|cluster| cluster.class.as_ref());
             let capacity = class.map_or(Load::MAX, |class| class.capacity);
-            let lowered: BTreeSet<_> = agent.held.values().map(|(token, _)| token).collect();
-            let single = lowered.len() <= 1;
-            assert!(agent.load() <= capacity || single, "{} above {capacity}", agent.key);
+            let load = agent.load();
+            assert!(load <= capacity.max(agent.load_before), "{} has {load}", agent.key);
+            agent.load_before = load;
         }
+    }
+
+    /// The workers that have an agent.
+    pub(crate) fn workers(&self) -> Vec<String> {
+        self.agents.keys().map(ToString::to_string).collect()
+    }
+
+    /// All pipelines as people see them.
+    pub(crate) fn views(&self) -> Vec<PipelineView> {
+        self.core.pipelines(None).collect()
+    }
+
+    /// All that agents hold.
+    pub(crate) fn held(&self) -> Vec<(&StreamKey, &Agent)> {
+        let agents = self.agents.values();
+        agents.flat_map(|agent| agent.held.keys().map(move |it| (it, agent))).collect()
     }
 
     fn agent(&mut self, worker: &str) -> &mut Agent {

@@ -70,6 +70,7 @@ impl Core {
         }
         let Some(state) = self.pipelines.all.remove(name) else { return };
         self.pipelines.file(name);
+        self.pipelines.unreserve(state.reserves.clone());
         self.pipelines.look = true;
         for (node, state) in &state.nodes {
             self.end_binding(name, node, state.phase);

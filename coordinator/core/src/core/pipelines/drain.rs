@@ -29,8 +29,9 @@ impl Core {
                 if !state.in_force {
                     continue;
                 }
-                if let Some(to) = self.elsewhere(&share, &mut field) {
-                    self.move_share(&share, &key.cluster, to, now);
+                match self.elsewhere(&share, &mut field) {
+                    Some(to) => self.move_share(&share, &key.cluster, to, now),
+                    None => self.pipelines.note(&share.pipeline, &share.node),
                 }
             }
         }

@@ -1,9 +1,10 @@
 //! Why a pipeline is in the state that it is in: the facts in the order in which they decide.
 
-use leasehold_types::{ClusterName, Load, Moment, PipelineName};
+use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
 use super::super::Core;
-use crate::view::{BindingView, Explanation, PipelinePhase, PipelineView};
+use crate::desired::Class;
+use crate::view::{BindingView, Explanation, PipelinePhase, PipelineView, WorkerView};
 
 /// Workers and pipelines that one fact names.
 const NAMED_MAX: usize = 5;
@@ -33,6 +34,7 @@ impl Core {
             facts.push(self.room_fact(class, nodes, spec.load));
         }
         facts.extend(view.bindings.iter().map(binding_fact));
+        facts.extend(self.stuck_facts(name));
         let state = match view.reason.is_empty() {
             true => format!("{name} is {}", view.phase),
             false => format!("{name} is {}: {}", view.phase, view.reason),
@@ -58,6 +60,22 @@ impl Core {
         })
     }
 
+    /// Workers that drain, and whose shares nobody else has room for.
+    fn stuck_facts(&self, name: &PipelineName) -> Vec<String> {
+        let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
+            return Vec::new();
+        };
+        let shares = state.shares(name).into_iter();
+        let stuck = shares.filter_map(|(_, class, share)| {
+            let worker = WorkerKey { cluster: class, worker: share.on };
+            let (load, class) = (share.load, &worker.cluster);
+            self.pipelines.leaving.contains(&worker).then(|| {
+                format!("{worker} drains, and no other worker of class {class} has room for {load}")
+            })
+        });
+        stuck.take(NAMED_MAX).collect()
+    }
+
     /// What a class asks and what it has left.
     fn room_fact(&self, name: &ClusterName, nodes: usize, load: Load) -> String {
         let Some(class) = self.class(name) else {
@@ -80,6 +98,29 @@ impl Core {
             "class {name}: {nodes} of its nodes ask for {load} each, a worker takes {}; {most}",
             class.capacity
         )
+    }
+}
+
+impl Core {
+    /// What a worker of a class may have, is to have, and can take.
+    pub(in crate::core) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
+        let planned = self.pipelines.load_of(&view.key);
+        let (load, capacity) = (view.load, class.capacity);
+        format!("it can take {capacity}; the plan wants {planned} on it, and it may have {load}")
+    }
+
+    /// The shares that a worker is to have.
+    pub(in crate::core) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
+        let tenancy = self.pipelines.tenancies.get(key);
+        let Some(tenancy) = tenancy else { return vec!["the plan wants nothing on it".into()] };
+        let shares = tenancy.shares.iter().take(NAMED_MAX).map(|share| {
+            let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);
+            format!("{load} of {}/{}", share.pipeline, share.node)
+        });
+        let shares: Vec<_> = shares.collect();
+        let more = tenancy.shares.len() - shares.len();
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        vec![format!("it is to serve {}{more}", shares.join(", "))]
     }
 }
 

@@ -61,6 +61,8 @@ impl Core {
             self.pipelines.note(name, node);
         }
         self.pipelines.file(name);
+        // What was given back meanwhile has waited for this.
+        self.touch_pipeline(name, now);
     }
 
     /// Something of a class has changed that those who wait may have waited for.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, WorkerName};
+use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerName};
 
 use super::super::Core;
 use super::field::{Field, Waits, Wish};
@@ -18,7 +18,6 @@ impl Core {
     /// Looks at all that waits for workers: the largest first, then by name. One that does not
     /// fit keeps no smaller one from its place.
     pub(super) fn look_at_waiting(&mut self, now: Moment) {
-        let reserved = self.classes_of_broken();
         let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
         names.retain(|name| !self.is_held(name));
         names.sort_by_cached_key(|name| {
@@ -28,7 +27,7 @@ impl Core {
         let mut field = self.field_of(names.iter());
         for name in names {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
-            if state.classes().any(|class| reserved.contains(class)) {
+            if state.classes().any(|class| self.pipelines.reserved.contains_key(class)) {
                 let why = "it waits for broken pipelines to be healed first";
                 self.keep_waiting(&name, Vec::new(), why.into());
                 continue;
@@ -55,13 +54,6 @@ impl Core {
             classes.extend(state.nodes.values().map(|node| &node.class));
         }
         self.field(classes.into_iter())
-    }
-
-    /// The classes in which Broken pipelines are to find their workers before others do.
-    fn classes_of_broken(&self) -> BTreeSet<ClusterName> {
-        let broken = self.pipelines.broken.iter().filter(|name| !self.is_held(name));
-        let states = broken.filter_map(|name| self.pipelines.all.get(name));
-        states.flat_map(|state| state.classes().cloned()).collect()
     }
 
     /// Whether nothing is planned for a pipeline yet, since one of its classes is held.
@@ -180,8 +172,8 @@ impl Core {
             self.set_pipeline(name, phase, String::new(), Vec::new());
         }
         self.pipelines.file(name);
-        // Only what was in force gives room back, or Broken ones whom others waited for.
-        self.pipelines.look |= was_in_force || phase == Some(PipelinePhase::Broken);
+        // Only what was in force gives room back.
+        self.pipelines.look |= was_in_force;
         for node in rerouted {
             self.reroute(name, &node);
         }

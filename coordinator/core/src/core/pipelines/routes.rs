@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_types::message::{StreamGrant, StreamState};
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
     ClusterName, GrantNumber, Load, NodeName, PipelineName, SetName, Share, ShareKey, StreamKey,
@@ -36,6 +37,31 @@ impl Core {
             .expect("two labels are printable");
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.claims_on(set, prefix).collect()
+    }
+
+    /// Whether a share may be granted beside its node's others: its pipeline is judged, and all
+    /// that may still be in use, and this one, are within the node's load.
+    pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
+        let node = ShareKey::of(stream).zip(stream.set.class()).and_then(|(key, class)| {
+            // A share that nobody could be told the load of is not granted.
+            (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
+            let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
+            let leases = self.leases_of(&key.pipeline, &key.node, &class).into_iter();
+            let leased: Load = leases.filter_map(|(_, claim)| claim.load).sum();
+            Some((leased, state.load))
+        });
+        node.is_some_and(|(leased, most)| leased + load <= most)
+            || mutation::on(Mutation::CutBeforeRelease)
+    }
+
+    /// Has the workers of a share's node looked at: what they are to have may have waited for it.
+    pub(in crate::core) fn wake_node(&mut self, stream: &StreamKey) {
+        let Some(key) = ShareKey::of(stream) else { return };
+        let state = self.pipelines.all.get(&key.pipeline);
+        let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
+        let owner =
+            |worker: &WorkerName| WorkerKey { cluster: node.class.clone(), worker: worker.clone() };
+        self.dirty.extend(node.shares.values().map(|share| owner(&share.on)));
     }
 
     /// Whether the agent that has a lease has said that it knows of it.

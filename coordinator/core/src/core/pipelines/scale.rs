@@ -1,11 +1,12 @@
 //! Classes in figures, and how many workers each needs.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use leasehold_types::{ClusterName, Load, Moment, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Load, Moment, SetName, ShareKey, WorkerKey, WorkerName};
 
 use super::super::Core;
+use super::field::Field;
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
@@ -72,6 +73,14 @@ impl Core {
         }
     }
 
+    /// The shares that a class's workers are to have, and how many somebody has.
+    pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
+        let planned = self.pipelines.tenancies_of(class).map(|(_, tenancy)| tenancy.shares.len());
+        let set = SetName::of_class(class);
+        let claimed = self.ledger().map_or(0, |ledger| ledger.claimed(&set));
+        (planned.sum(), claimed)
+    }
+
     /// The least and the most workers of a class.
     #[must_use]
     pub fn scale_bounds(&self, class: &ClusterName) -> Option<(u32, u32)> {
@@ -85,32 +94,76 @@ impl Core {
     pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
         let mut field = self.field([class].into_iter());
         let Some(at) = field.class_at(class) else { return Vec::new() };
-        let key =
-            |worker: &WorkerName| WorkerKey { cluster: class.clone(), worker: worker.clone() };
         let mut workers = field.workers[at].clone();
-        workers.sort_by_cached_key(|worker| {
-            (self.pipelines.load_of(&key(worker)), Reverse(worker.clone()))
-        });
+        workers.sort_by_cached_key(|worker| (self.given(class, worker), Reverse(worker.clone())));
+        let all = 0..field.rooms[at].len() as u32;
+        let mut room: Load = all.map(|it| field.rooms[at].room(it)).sum();
         let mut spared = Vec::new();
+        // What came from those that were spared before.
+        let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
         for worker in workers {
-            // Those that follow have more to give away, and no more room is left for it.
             let Some(own) = field.worker_at(at, &worker) else { continue };
-            let load = self.pipelines.load_of(&key(&worker));
-            let rooms = (0..field.rooms[at].len() as u32).map(|it| field.rooms[at].room(it));
-            if rooms.sum::<Load>() - field.rooms[at].room(own) < load {
+            // Those that follow have more to give away, and no more room is left for it.
+            let (load, own) = (self.given(class, &worker), field.rooms[at].room(own));
+            if room.saturating_sub(own) < load {
                 break;
             }
-            let before = field.clone();
-            field.take(class, &worker, Load::MAX);
-            let tenancy = self.pipelines.tenancies.get(&key(&worker));
-            let shares = tenancy.map_or(&BTreeSet::new(), |it| &it.shares).clone();
-            let shares = self.largest_first(&shares);
-            let fit = shares.iter().all(|share| self.elsewhere(share, &mut field).is_some());
-            match fit {
-                true => spared.push(worker),
-                false => field = before,
+            let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
+            let shares = self.pipelines.tenancies.get(&key).into_iter().flat_map(|it| &it.shares);
+            let shares = shares.chain(guests.get(&worker).into_iter().flatten());
+            let shares = self.largest_first(shares);
+            if let Some(moves) = self.spare(&worker, class, &shares, &mut field) {
+                let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
+                room = room.saturating_sub(own + moved);
+                guests.remove(&worker);
+                for (share, to, _) in moves {
+                    guests.entry(to).or_default().push(share);
+                }
+                spared.push(worker);
             }
         }
         spared
+    }
+
+    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
+    /// would find room with the others.
+    #[must_use]
+    pub fn is_removable(&self, worker: &WorkerKey) -> bool {
+        let WorkerKey { cluster: class, worker: name } = worker;
+        let mut field = self.field([class].into_iter());
+        let at = field.class_at(class);
+        let takes_part = at.is_some_and(|at| field.worker_at(at, name).is_some());
+        let shares = self.pipelines.tenancies.get(worker).into_iter().flat_map(|it| &it.shares);
+        let shares = self.largest_first(shares);
+        takes_part && self.spare(name, class, &shares, &mut field).is_some()
+    }
+
+    /// What a worker would have to give away.
+    fn given(&self, class: &ClusterName, worker: &WorkerName) -> Load {
+        let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
+        self.pipelines.load_of(&key)
+    }
+
+    /// Takes a worker out of the field, and says where all that it has would go; none, and the
+    /// field is as before, where something would find no room.
+    fn spare(
+        &self,
+        worker: &WorkerName,
+        class: &ClusterName,
+        shares: &[ShareKey],
+        field: &mut Field,
+    ) -> Option<Vec<(ShareKey, WorkerName, Load)>> {
+        field.take(class, worker, Load::MAX);
+        let mut moves = Vec::new();
+        for share in shares {
+            let load = self.planned_share(share).map_or(Load::ZERO, |planned| planned.load);
+            let Some(to) = self.elsewhere(share, field) else {
+                moves.iter().for_each(|(_, to, load)| field.give(class, to, *load));
+                field.give(class, worker, Load::MAX);
+                return None;
+            };
+            moves.push((share.clone(), to, load));
+        }
+        Some(moves)
     }
 }

@@ -26,6 +26,8 @@ pub(in crate::core) struct Pipelines {
     pub(super) waiting: BTreeSet<PipelineName>,
     /// Broken ones.
     pub(super) broken: BTreeSet<PipelineName>,
+    /// How many Broken ones each class is to serve: they find their workers before others do.
+    pub(super) reserved: BTreeMap<ClusterName, usize>,
     /// Whose turn it is to be healed.
     pub(super) turn: Option<Turn>,
     /// Workers that drain and serve something.
@@ -71,6 +73,8 @@ pub(super) struct PipelineState {
     pub(super) waits: Vec<(ClusterName, u32)>,
     /// Why it is in its state, or what its change waits for.
     pub(super) reason: String,
+    /// The classes that wait for it to be healed.
+    pub(super) reserves: BTreeSet<ClusterName>,
 }
 
 /// A node of a pipeline and its binding.
@@ -203,7 +207,7 @@ impl Pipelines {
 
     /// Has a pipeline in the sets that go with its state.
     pub(super) fn file(&mut self, name: &PipelineName) {
-        let Some(state) = self.all.get(name) else {
+        let Some(state) = self.all.get_mut(name) else {
             self.broken.remove(name);
             self.waiting.remove(name);
             self.unjudged.remove(name);
@@ -212,11 +216,29 @@ impl Pipelines {
         let judged = !self.unjudged.contains(name);
         let broken = state.phase == Some(PipelinePhase::Broken);
         let waits = judged && !broken && (!state.in_force || state.changes);
+        let reserves = state.classes().filter(|_| broken).cloned().collect();
+        let before = std::mem::replace(&mut state.reserves, reserves);
+        for class in &state.reserves {
+            *self.reserved.entry(class.clone()).or_default() += 1;
+        }
+        self.unreserve(before);
         let sets = [(&mut self.broken, broken), (&mut self.waiting, waits)];
         for (set, is_in) in sets {
             match is_in {
                 true => _ = set.insert(name.clone()),
                 false => _ = set.remove(name),
+            }
+        }
+    }
+
+    /// A Broken pipeline is none any more, or of other classes: others may have waited for that.
+    pub(super) fn unreserve(&mut self, classes: BTreeSet<ClusterName>) {
+        for class in classes {
+            let Some(count) = self.reserved.get_mut(&class) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.reserved.remove(&class);
+                self.look = true;
             }
         }
     }
@@ -246,6 +268,7 @@ impl PipelineState {
             changes: false,
             waits: Vec::new(),
             reason: String::new(),
+            reserves: BTreeSet::new(),
         }
     }
 

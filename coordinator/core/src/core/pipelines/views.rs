@@ -70,10 +70,22 @@ impl Core {
     fn unserved(&self, name: &PipelineName, state: &PipelineState) -> String {
         for (node, state) in &state.nodes {
             let shares = state.shares.iter().zip(self.share_states(name, node, state));
-            if let Some(((index, share), _)) = shares.into_iter().find(|(_, it)| !it.served) {
-                let worker = &share.on;
-                return format!("{worker} does not serve its share {index} of node {node} yet");
-            }
+            let Some(((index, share), _)) = shares.into_iter().find(|(_, it)| !it.served) else {
+                continue;
+            };
+            let worker = &share.on;
+            let stream = state.stream(name, node, *index);
+            let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(&stream));
+            return match claims.iter().find(|claim| claim.worker.worker != share.on) {
+                Some(claim) => {
+                    let (holder, ends) = (&claim.worker.worker, ends(claim));
+                    format!(
+                        "{worker} is to have share {index} of node {node}, and {holder} may \
+                         still have it{ends}"
+                    )
+                }
+                None => format!("{worker} does not serve its share {index} of node {node} yet"),
+            };
         }
         String::new()
     }
@@ -139,6 +151,14 @@ impl Core {
             address: worker.and_then(|worker| worker.address.clone()),
             draining: self.is_draining(stream, claim),
         }
+    }
+}
+
+/// What else but its worker's word ends a lease.
+fn ends(claim: &Claim) -> &'static str {
+    match claim.timeless {
+        true => ": it never ends by time",
+        false => "",
     }
 }
 

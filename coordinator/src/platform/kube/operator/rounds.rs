@@ -1,6 +1,8 @@
 //! The operator's rounds: look at every fleet, decide, do it, tell of it. Between two rounds is a
 //! quarter of a second, and a round does so much at most; what is left is found again in the next.
 
+mod classes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +14,13 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
+use leasehold_coordinator_core::view::{Leadership, WorkerView};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::classes::ClassLook;
 use super::super::desired::Objects;
 use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use super::super::pods::PodFacts;
@@ -67,13 +70,6 @@ pub(super) struct Rounds {
 }
 
 type Workers = BTreeMap<ClusterName, BTreeMap<WorkerName, WorkerView>>;
-
-/// What the core says of a class.
-struct ClassLook {
-    view: ClassView,
-    /// The most workers more that one of the pipelines needs that wait for it.
-    short: u32,
-}
 
 /// A fleet that is looked at, and its workload.
 struct Case {
@@ -196,52 +192,6 @@ impl Rounds {
         }
         self.spare(&mut cases).await?;
         Ok(cases)
-    }
-
-    /// Looks what the core says of classes, at most every [`LONG_LOOK_EVERY`].
-    async fn look_at_classes(&mut self, objects: &Objects) -> Result<(), Stopped> {
-        let now = clock::now();
-        if objects.classes.is_empty() || now.since(self.classes_at) < LONG_LOOK_EVERY {
-            return Ok(());
-        }
-        self.classes_at = now;
-        let look = self.context.handle.ask(|core, now| {
-            let views = core.classes(now);
-            let mut shorts: BTreeMap<ClusterName, u32> = BTreeMap::new();
-            if views.iter().any(|view| view.waiting > 0) {
-                for (class, workers) in core.pipelines(None).flat_map(|pipeline| pipeline.waits) {
-                    let short = shorts.entry(class).or_default();
-                    *short = workers.max(*short);
-                }
-            }
-            let look = |view: ClassView| {
-                let short = shorts.get(&view.name).copied().unwrap_or(0);
-                (view.name.clone(), ClassLook { view, short })
-            };
-            views.into_iter().map(look).collect()
-        });
-        self.classes = look.await?;
-        Ok(())
-    }
-
-    /// Asks who can be spared of the classes that have too many workers.
-    async fn spare(&self, cases: &mut [Case]) -> Result<(), Stopped> {
-        let is_too_large = |case: &Case| {
-            let most = case.workload.as_ref().map_or(0, |facts| facts.replicas);
-            case.scale.spare.is_some() && most > case.scale.replicas
-        };
-        let cases: Vec<&mut Case> = cases.iter_mut().filter(|case| is_too_large(case)).collect();
-        if cases.is_empty() {
-            return Ok(());
-        }
-        let names: Vec<ClusterName> = cases.iter().map(|case| case.name.clone()).collect();
-        let asked = self.context.handle.ask(move |core, now| {
-            names.iter().map(|name| core.removable(name, now)).collect::<Vec<_>>()
-        });
-        for (case, spare) in cases.into_iter().zip(asked.await?) {
-            case.scale.spare = Some(spare);
-        }
-        Ok(())
     }
 
     /// The workload of a fleet, as it was last seen.

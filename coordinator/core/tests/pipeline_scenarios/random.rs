@@ -1,0 +1,152 @@
+//! Stories that nobody wrote: whatever happens, no worker has more than its capacity, no share has
+//! two holders, and in the end each pipeline is Ready or says what it waits for.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_types::Load;
+
+use crate::story::Story;
+
+const CLASSES: [&str; 3] = ["blue", "green", "grey"];
+
+#[test]
+fn whatever_happens_every_pipeline_is_ready_or_waits_in_the_end() {
+    let seeds = std::env::var("SEEDS").map_or(150, |seeds| seeds.parse().expect("a count"));
+    for seed in 0..seeds {
+        let (text, out) = story(seed);
+        if seed % 10 == 0 {
+            assert_eq!(story(seed), (text, out), "seed {seed}: one story is one outcome");
+        }
+    }
+}
+
+/// Runs one story; its commands and what came of them.
+fn story(seed: u64) -> (String, String) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut teller = Teller { story: Story::new(), text: String::new(), out: String::new() };
+    for class in CLASSES {
+        teller.tell(&class_line(&mut random, class));
+    }
+    teller.tell("elect 1");
+    let mut epoch = 1;
+    for _ in 0..40 {
+        let line = next(&mut random, &teller.story.workers(), &mut epoch);
+        line.lines().for_each(|line| teller.tell(line));
+    }
+    teller.end(seed);
+    (teller.text, teller.out)
+}
+
+struct Teller {
+    story: Story,
+    text: String,
+    out: String,
+}
+
+impl Teller {
+    fn tell(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{line}");
+        let told = std::panic::AssertUnwindSafe(|| self.story.block(line));
+        match std::panic::catch_unwind(told) {
+            Ok(out) => self.out.push_str(&out),
+            Err(_) => panic!("after\n{}", self.text),
+        }
+        let mut holders = BTreeMap::new();
+        for (share, agent) in self.story.held() {
+            // What is cut off has its leases end by time, which these agents do not count.
+            if agent.silent.is_none()
+                && let Some(other) = holders.insert(share.clone(), agent.key.clone())
+            {
+                panic!("{other} and {} have {share:?} after\n{}", agent.key, self.text);
+            }
+        }
+    }
+
+    /// Everybody is heard again, or gone; then all comes to rest.
+    fn end(&mut self, seed: u64) {
+        for worker in self.story.workers() {
+            self.tell(&format!("wake {worker}"));
+            self.tell(&format!("let-go {worker}"));
+            self.tell(&format!("join {worker}"));
+        }
+        self.tell("after 60000");
+        let held: Vec<_> = self.story.held().iter().map(|(share, _)| (*share).clone()).collect();
+        for view in self.story.views() {
+            let context = || format!("seed {seed}: {view:?} after\n{}", self.text);
+            let shares: Vec<_> = view.bindings.iter().flat_map(|it| &it.shares).collect();
+            match view.phase {
+                PipelinePhase::Ready => {
+                    assert!(shares.iter().all(|share| share.applied), "{}", context());
+                    let whole = view.bindings.iter().all(|binding| {
+                        binding.shares.iter().map(|it| it.load).sum::<Load>() == view.load
+                    });
+                    assert!(whole || !view.waits.is_empty(), "{}", context());
+                }
+                PipelinePhase::Pending => {
+                    assert!(!view.waits.is_empty(), "{}", context());
+                    let prefix = format!("{}/", view.name);
+                    let has = held.iter().any(|it| it.stream.as_str().starts_with(&prefix));
+                    assert!(!has, "{}", context());
+                }
+                PipelinePhase::Plotted | PipelinePhase::Broken => panic!("{}", context()),
+            }
+        }
+    }
+}
+
+fn class_line(random: &mut fastrand::Rng, class: &str) -> String {
+    let spread = if class == "grey" { " spread=even" } else { "" };
+    let rebalance = if random.bool() { " rebalance=blocked" } else { "" };
+    format!("class {class} capacity={}{spread}{rebalance}", random.u32(5..20))
+}
+
+/// What happens next.
+fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> String {
+    let class = CLASSES[random.usize(..CLASSES.len())];
+    let pipeline = ["a", "b", "c", "d", "e"][random.usize(..5)];
+    let some = workers.get(random.usize(..workers.len().max(1)));
+    let Some(worker) = some else { return format!("join {class}-{}", random.u32(..5)) };
+    let wakes: String = workers.iter().map(|it| format!("wake {it}\n")).collect();
+    match random.u32(..30) {
+        0..7 => format!("join {class}-{}", random.u32(..5)),
+        7..13 => pipeline_line(random, pipeline),
+        13 => format!("nopipeline {pipeline}"),
+        14 | 15 => format!("gone {worker}"),
+        16 => format!("silent {worker}"),
+        17 => format!("drain {worker}"),
+        18 => format!("leave {worker}"),
+        19 => format!("order-drain {worker}"),
+        20 => format!("restart {worker}"),
+        21 => format!("restart {worker} memory=no"),
+        22 => format!("slow {worker}"),
+        23 => format!("wake {worker}"),
+        24 => format!("cling {worker}"),
+        // What is on its way was granted under the capacity that was.
+        25 => format!("{wakes}{}", class_line(random, class)),
+        26 => format!("{wakes}noclass {class}\nafter 300\n{}", class_line(random, class)),
+        27 => {
+            *epoch += 1;
+            let joins = workers.iter().filter(|_| random.u32(..8) > 0);
+            let joins: Vec<_> = joins.map(|worker| format!("join {worker}")).collect();
+            format!("elect {epoch} exposed={}\n{}", workers.join(","), joins.join("\n"))
+        }
+        28 => format!("after {}", random.u32(50..1_000)),
+        _ => {
+            // Who takes no grant for so long would have lost its leases.
+            format!("{wakes}after {}", [1_000, 12_000, 45_000][random.usize(..3)])
+        }
+    }
+}
+
+fn pipeline_line(random: &mut fastrand::Rng, name: &str) -> String {
+    let mut class = || CLASSES[random.usize(..CLASSES.len())];
+    let (first, second, third) = (class(), class(), class());
+    let load = random.u32(..16);
+    match random.u32(..3) {
+        0 => format!("pipeline {name} load={load} in:{first}"),
+        1 => format!("pipeline {name} load={load} in:{first}:out out:{second}"),
+        _ => format!("pipeline {name} load={load} in:{first}:l,r l:{second} r:{third}"),
+    }
+}

@@ -1,0 +1,368 @@
+//! Coordinators and agents on loopback, and what they say of pipelines.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use leasehold_proto::admin::v1 as api;
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use serde_json::{Value, json};
+use tests::process::{Agent, Coordinator, Replica, eventually, get};
+use tokio::runtime::Runtime;
+use tonic::transport::Channel;
+
+const HEAD: &str = "---\napiVersion: leasehold.dev/v1alpha1\n";
+
+/// A `WorkerClass` of at most five workers, with `more` in its spec.
+pub fn class(name: &str, capacity: u32, more: &str) -> String {
+    let comma = if more.is_empty() { "" } else { ", " };
+    format!(
+        "{HEAD}kind: WorkerClass\nmetadata: {{name: {name}}}\nspec: {{capacity: {capacity}, \
+         maxReplicas: 5, lease: {{ttl: 3s}}{comma}{more}}}\n"
+    )
+}
+
+/// A `Pipeline` with these nodes.
+pub fn pipeline(name: &str, load: u32, nodes: &str) -> String {
+    format!(
+        "{HEAD}kind: Pipeline\nmetadata: {{name: {name}}}\nspec: {{documentsPerSecond: {load}, \
+         workers: {nodes}}}\n"
+    )
+}
+
+/// What a leader told, in order: what is concerned (`PIPELINE` or `PIPELINE/NODE`), and its state.
+type Told = Arc<Mutex<Vec<(String, String)>>>;
+
+/// All processes of a test; they end with it.
+pub struct Scene {
+    runtime: Runtime,
+    first: Coordinator,
+    second: Option<Replica>,
+    agents: BTreeMap<String, Agent>,
+    /// Where each worker says that it is reached.
+    addresses: BTreeMap<String, String>,
+    leader: AdminServiceClient<Channel>,
+    told: Told,
+}
+
+impl Scene {
+    /// Starts a coordinator and follows what it tells.
+    pub fn start(manifests: &[(&str, &str)]) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let first = Coordinator::start(manifests);
+        let leader = client(&runtime, &first.grpc.to_string());
+        let told = Told::default();
+        let scene = Self {
+            runtime,
+            first,
+            second: None,
+            agents: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            leader,
+            told,
+        };
+        eventually("a leader", || scene.leads().then_some(()));
+        scene.follow();
+        scene
+    }
+
+    /// Starts a second replica.
+    pub fn standby(&mut self) {
+        self.second = Some(self.first.standby());
+    }
+
+    /// Kills the leader, and waits for the other replica to lead.
+    pub fn fail_over(&mut self) {
+        let second = self.second.as_ref().expect("there is a standby").grpc.to_string();
+        self.first.process.kill();
+        self.leader = client(&self.runtime, &second);
+        eventually("another leader", || self.leads().then_some(()));
+        // It has told of all pipelines when all agents are back.
+        eventually("all agents at the new leader", || {
+            let connected = |agent: &Agent| {
+                let lease = get(agent.api, "/v1/lease")?.1;
+                let lease: Value = serde_json::from_str(&lease).ok()?;
+                (lease["connected"] == json!(true)).then_some(())
+            };
+            self.agents.values().all(|agent| connected(agent).is_some()).then_some(())
+        });
+    }
+
+    fn leads(&self) -> bool {
+        let mut leader = self.leader.clone();
+        let status = async move { leader.get_status(api::GetStatusRequest {}).await };
+        self.runtime.block_on(status).is_ok_and(|status| status.into_inner().leads)
+    }
+
+    fn follow(&self) {
+        let (mut leader, told) = (self.leader.clone(), Arc::clone(&self.told));
+        let changes =
+            async move { leader.watch_changes(api::WatchChangesRequest::default()).await };
+        let changes = self.runtime.block_on(changes);
+        let mut changes = changes.expect("the leader tells").into_inner();
+        self.runtime.spawn(async move {
+            while let Ok(Some(change)) = changes.message().await {
+                assert_ne!(change.kind(), api::ChangeKind::Skipped, "too slow to follow");
+                let name = change.pipeline.clone();
+                let told_of = match change.kind() {
+                    api::ChangeKind::Pipeline => (name, phase(change.pipeline_phase())),
+                    api::ChangeKind::Binding => {
+                        (format!("{name}/{}", change.node), binding(change.binding_phase()))
+                    }
+                    _ => continue,
+                };
+                told.lock().expect("nobody panics with it").push(told_of);
+            }
+        });
+    }
+
+    /// Starts an agent of a class; its worker is reached at an address that only it says.
+    pub fn agent(&mut self, class: &str, worker: &str) {
+        let address = format!("127.0.0.1:{}", 20_000 + self.addresses.len());
+        let mut more = vec!["--worker-address", &address];
+        let second = self.second.as_ref().map(|replica| replica.grpc.to_string());
+        more.extend(second.iter().flat_map(|second| ["--coordinator", second]));
+        let agent = self.first.agent(class, worker, &more);
+        self.agents.insert(worker.to_owned(), agent);
+        self.addresses.insert(worker.to_owned(), address);
+    }
+
+    /// Kills an agent, as a node's end does.
+    pub fn kill(&mut self, worker: &str) {
+        self.agents.remove(worker).expect("it was started").process.kill();
+    }
+
+    /// Waits until the leader knows a worker.
+    pub fn knows(&self, class: &str, worker: &str) {
+        eventually("the worker to be known", || {
+            let mut leader = self.leader.clone();
+            let request = api::GetWorkerRequest { cluster: class.into(), worker: worker.into() };
+            let answer = async move { leader.get_worker(request).await };
+            let known = self.runtime.block_on(answer).ok()?.into_inner().worker?;
+            (known.address == self.addresses[worker]).then_some(())
+        });
+    }
+
+    /// The folder of the manifests.
+    pub fn manifests(&self) -> PathBuf {
+        self.first.folder().join("manifests")
+    }
+
+    /// Writes a manifest, whole at once.
+    pub fn write(&self, name: &str, text: &str) {
+        let new = self.first.folder().join(format!("{name}.new"));
+        std::fs::write(&new, text).expect("a file");
+        std::fs::rename(new, self.manifests().join(name)).expect("the manifest");
+    }
+
+    /// Removes a manifest.
+    pub fn remove(&self, name: &str) {
+        std::fs::remove_file(self.manifests().join(name)).expect("it is there");
+    }
+
+    /// What the coordinator has logged.
+    pub fn log(&self) -> String {
+        self.first.process.log()
+    }
+
+    /// What is wrong with the manifests.
+    pub fn problems(&self) -> Vec<String> {
+        let mut leader = self.leader.clone();
+        let status = async move { leader.get_status(api::GetStatusRequest {}).await };
+        let status = self.runtime.block_on(status).expect("the leader answers").into_inner();
+        status.problems.into_iter().map(|problem| problem.message).collect()
+    }
+
+    /// A pipeline as the leader shows it.
+    pub fn pipeline(&self, name: &str) -> Option<api::Pipeline> {
+        let mut leader = self.leader.clone();
+        let request = api::GetPipelineRequest { name: name.into() };
+        let answer = async move { leader.get_pipeline(request).await };
+        self.runtime.block_on(answer).ok()?.into_inner().pipeline
+    }
+
+    /// Whether a pipeline is Ready.
+    pub fn is_ready_now(&self, name: &str) -> bool {
+        let pipeline = self.pipeline(name);
+        pipeline.is_some_and(|it| it.phase() == api::PipelinePhase::Ready)
+    }
+
+    /// Waits until a pipeline is Ready, and that was told.
+    pub fn is_ready(&self, name: &str) {
+        eventually("a pipeline that is Ready", || {
+            let told = self.told();
+            let last = told.iter().rfind(|(of, _)| of == name);
+            let told = self.second.is_some() || last.is_some_and(|(_, phase)| phase == "Ready");
+            (told && self.is_ready_now(name)).then_some(())
+        });
+    }
+
+    /// All that was told so far.
+    pub fn told(&self) -> Vec<(String, String)> {
+        self.told.lock().expect("nobody panics with it").clone()
+    }
+
+    /// The states of a pipeline or `PIPELINE/NODE` in order, each that follows itself once.
+    pub fn phases_of(&self, concerned: &str) -> Vec<String> {
+        self.phases_since(0, concerned)
+    }
+
+    /// The same from a mark on.
+    pub fn phases_since(&self, mark: usize, concerned: &str) -> Vec<String> {
+        let told = self.told().split_off(mark);
+        let mut phases: Vec<_> =
+            told.into_iter().filter(|(of, _)| of == concerned).map(|(_, phase)| phase).collect();
+        phases.dedup();
+        phases
+    }
+
+    fn share(&self, pipeline: &str, node: &str) -> api::Share {
+        let pipeline = self.pipeline(pipeline).expect("it is known");
+        let binding = pipeline.bindings.into_iter().find(|binding| binding.node == node);
+        binding.expect("it has the node").shares.into_iter().next().expect("it is served")
+    }
+
+    /// The worker of a node that one worker serves.
+    pub fn worker_of(&self, pipeline: &str, node: &str) -> String {
+        self.share(pipeline, node).worker
+    }
+
+    /// The token of a node that one worker serves.
+    pub fn token(&self, pipeline: &str, node: &str) -> String {
+        self.share(pipeline, node).token
+    }
+
+    /// The workers of a node in all of the walkthrough's pipelines.
+    pub fn workers_of(&self, node: &str) -> Vec<String> {
+        let mut workers = ["first", "second", "third"].map(|name| self.worker_of(name, node));
+        workers.sort();
+        workers.into()
+    }
+
+    /// Every share as the leader shows it: worker, token and load by `PIPELINE/NODE/INDEX`.
+    pub fn shares(&self) -> BTreeMap<String, (String, String, String)> {
+        let mut leader = self.leader.clone();
+        let answer =
+            async move { leader.list_pipelines(api::ListPipelinesRequest::default()).await };
+        let answer = self.runtime.block_on(answer).expect("the leader answers").into_inner();
+        let mut shares = BTreeMap::new();
+        for pipeline in answer.pipelines {
+            for binding in pipeline.bindings {
+                for share in binding.shares {
+                    let key = format!("{}/{}/{}", pipeline.name, binding.node, share.index);
+                    let load = share.documents_per_second.to_string();
+                    shares.insert(key, (share.worker, share.token, load));
+                }
+            }
+        }
+        shares
+    }
+
+    /// What a worker's agent shows it.
+    pub fn lease(&self, worker: &str) -> Value {
+        let (_, text) = get(self.agents[worker].api, "/v1/lease").expect("the agent answers");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Every share that agents show as held, without what is left of its time, by
+    /// `PIPELINE/NODE/INDEX`.
+    pub fn held(&self) -> BTreeMap<String, Value> {
+        let mut held = BTreeMap::new();
+        for worker in self.agents.keys() {
+            let lease = self.lease(worker);
+            for binding in lease["bindings"].as_array().expect("a list") {
+                let mut binding = binding.clone();
+                let text = |name: &str| binding[name].as_str().unwrap_or_default().to_owned();
+                if text("state") != "held" {
+                    continue;
+                }
+                let key = format!("{}/{}/{}", text("pipeline"), text("node"), binding["index"]);
+                binding.as_object_mut().expect("an object").remove("valid_for_ms");
+                let twice = held.insert(key.clone(), binding);
+                assert!(twice.is_none(), "two workers hold {key}");
+            }
+        }
+        held
+    }
+
+    /// What each worker of a class holds in all, least first.
+    pub fn loads(&self, class: &str) -> Vec<f64> {
+        let workers = self.agents.keys().filter(|worker| worker.starts_with(class));
+        let sum = |worker: &String| {
+            let lease = self.lease(worker);
+            let bindings = lease["bindings"].as_array().expect("a list").clone();
+            bindings.iter().filter_map(|it| it["documents_per_second"].as_f64()).sum()
+        };
+        let mut sums: Vec<f64> = workers.map(sum).collect();
+        sums.sort_by(f64::total_cmp);
+        sums
+    }
+
+    /// Waits until every worker of a pipeline knows just those that serve the nodes after its own.
+    pub fn knows_the_way(&self, name: &str) {
+        let pipeline = self.pipeline(name).expect("it is known");
+        let endpoints = |node: &String| {
+            let binding = pipeline.bindings.iter().find(|binding| binding.node == *node);
+            let mut shares = binding.expect("it has the node").shares.clone();
+            shares.sort_by(|a, b| a.worker.cmp(&b.worker));
+            let endpoint = |share: &api::Share| {
+                json!({"worker": share.worker, "address": self.addresses[&share.worker],
+                       "documents_per_second": number(share.documents_per_second),
+                       "draining": false})
+            };
+            let endpoints: Vec<_> = shares.iter().map(endpoint).collect();
+            json!({"node": node, "endpoints": endpoints})
+        };
+        for binding in &pipeline.bindings {
+            let next: Vec<_> = binding.next.iter().map(endpoints).collect();
+            for share in &binding.shares {
+                let key = format!("{name}/{}/{}", binding.node, share.index);
+                eventually(&format!("the way on from {key}: {next:?}"), || {
+                    let held = self.held();
+                    let held = held.get(&key)?;
+                    let same = held["token"] == json!(share.token);
+                    let load = held["documents_per_second"] == number(share.documents_per_second);
+                    (same && load && held["next"] == json!(next)).then_some(())
+                });
+            }
+        }
+    }
+}
+
+/// A load as JSON has it: whole where it is.
+#[expect(clippy::cast_possible_truncation, reason = "a small whole number")]
+fn number(load: f64) -> Value {
+    if load.fract() == 0.0 { json!(load as i64) } else { json!(load) }
+}
+
+fn client(runtime: &Runtime, address: &str) -> AdminServiceClient<Channel> {
+    let _inside = runtime.enter();
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
+    AdminServiceClient::new(endpoint.expect("an address").connect_lazy())
+}
+
+fn phase(phase: api::PipelinePhase) -> String {
+    match phase {
+        api::PipelinePhase::Pending => "Pending",
+        api::PipelinePhase::Plotted => "Plotted",
+        api::PipelinePhase::Ready => "Ready",
+        api::PipelinePhase::Broken => "Broken",
+        api::PipelinePhase::Unspecified => "gone",
+    }
+    .into()
+}
+
+fn binding(phase: api::BindingPhase) -> String {
+    match phase {
+        api::BindingPhase::Pending => "Pending",
+        api::BindingPhase::Ready => "Ready",
+        api::BindingPhase::DeadEnd => "DeadEnd",
+        api::BindingPhase::Unset => "Unset",
+        api::BindingPhase::Unspecified => "gone",
+    }
+    .into()
+}
