@@ -106,7 +106,8 @@ async fn a_new_leader_leaves_everything_as_it_is() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("pipelines-leader");
     let mut stage = Stage::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
-    stage.apply(&class(&stage, "blue", 30, (2, 2), ""));
+    // Longer than the agents may take to find the other leader.
+    stage.apply(&class(&stage, "blue", 30, (2, 2), "").replace("ttl: 3s", "ttl: 1m"));
     let nodes = [("in", "blue", "out"), ("out", "blue", "")];
     stage.apply(&[pipeline("first", 10, &nodes), pipeline("second", 15, &nodes)].concat());
     wait_for_phase(&stage, &["first", "second"], "Ready");
