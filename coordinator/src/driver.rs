@@ -118,7 +118,7 @@ impl Driver {
         let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
         let view =
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
-        metrics.show_requests(Arc::clone(&view));
+        metrics.show_demands(&view);
         let counted = Arc::clone(&metrics);
         let handle = Handle::new(queries_in, changes.downgrade(), problems, view, counted);
         if let Some(attend) = platform.attend.take() {

@@ -36,6 +36,32 @@ const HEAL_SECONDS: [f64; 15] =
 /// Series of the widest metric: every cluster by every presence of its workers, and the overflow.
 const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
 
+/// What came of a class or pipeline that the webhook was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validation {
+    /// It was let in.
+    Allowed,
+    /// It was let in with a warning.
+    Warned,
+    /// It was refused.
+    Refused,
+    /// This replica had not read everything yet.
+    Unready,
+}
+
+impl Validation {
+    const ALL: [Self; 4] = [Self::Allowed, Self::Warned, Self::Refused, Self::Unready];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Warned => "warned",
+            Self::Refused => "refused",
+            Self::Unready => "unready",
+        }
+    }
+}
+
 /// What came of a pod that the webhook was asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Injection {
@@ -106,6 +132,7 @@ pub struct Metrics {
     stalls: Counter<u64>,
     statuses_failed: Counter<u64>,
     injections: Counter<u64>,
+    validations: Counter<u64>,
     settle: Histogram<f64>,
     breaks: Counter<u64>,
     heals: Counter<u64>,
@@ -164,6 +191,10 @@ impl Metrics {
                 "leasehold_injections",
                 "Pods that the webhook was asked about, by what came of it.",
             ),
+            validations: counter(
+                "leasehold_validations",
+                "Classes and pipelines that the webhook was asked about, by what came of it.",
+            ),
             settle: meter
                 .f64_histogram("leasehold_settle_duration_seconds")
                 .with_description("Time that a turn's planning and granting took.")
@@ -191,8 +222,8 @@ impl Metrics {
     }
 
     /// Shows from now on what classes are asked for, while this replica may know it.
-    pub(crate) fn show_requests(&self, view: Arc<View>) {
-        pipelines::requests(&self.provider.meter("leasehold"), view);
+    pub(crate) fn show_demands(&self, view: &Arc<View>) {
+        pipelines::demands(&self.provider.meter("leasehold"), view);
     }
 
     /// A series that is absent until something happens cannot be alerted on.
@@ -208,6 +239,9 @@ impl Metrics {
         }
         for kind in Injection::ALL {
             self.injections.add(0, &label("result", kind.text()));
+        }
+        for kind in Validation::ALL {
+            self.validations.add(0, &label("result", kind.text()));
         }
         for kind in ["welcome", "refusal", "grant"] {
             self.sent.add(0, &label("kind", kind));
@@ -334,6 +368,10 @@ impl Metrics {
         self.injections.add(1, &label("result", what.text()));
     }
 
+    pub(crate) fn validated(&self, what: Validation) {
+        self.validations.add(1, &label("result", what.text()));
+    }
+
     pub(crate) fn set_agents(&self, missing: usize, outdated: usize) {
         self.set(|figures| {
             figures.agents_missing = missing;
@@ -425,6 +463,7 @@ mod tests {
             "leasehold_session_stalls_total",
             "leasehold_status_write_failures_total",
             "leasehold_injections_total",
+            "leasehold_validations_total",
             "leasehold_agents_missing",
             "leasehold_agents_outdated",
             "leasehold_pipeline_breaks_total",

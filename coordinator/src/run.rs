@@ -150,8 +150,13 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
             })
             .await?;
             tls = tls.or(started.certificates);
-            let injector = started.injector;
-            webhook = tls.clone().map(|certificates| Webhook { socket, certificates, injector });
+            let (injector, validator) = (started.injector, started.validator);
+            webhook = tls.clone().map(|certificates| Webhook {
+                socket,
+                certificates,
+                injector,
+                validator,
+            });
             trust = started.trust;
             started.platform
         }

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use self::answer::{Asked, Metric};
+pub(crate) use self::demand::Demand;
 pub(crate) use self::view::{Outlook, View};
 use self::watching::Watching;
 use crate::clock;
@@ -48,7 +49,7 @@ impl Scaler {
     fn watch<T>(
         &self,
         reference: &proto::ScaledObjectRef,
-        answer: fn(demand::Demand) -> T,
+        answer: fn(Demand) -> T,
     ) -> Result<Response<Messages<T>>, Status>
     where
         T: Clone + PartialEq + Send + 'static,

@@ -1,10 +1,12 @@
-//! The webhook: the API server asks it what an opted-in pod gets, before it stores the pod. Every
-//! replica answers, leading or not, from what is wanted as it knows it. A pod that asked for an
-//! agent is never let through without one: what cannot be done is refused, and says what to mend.
+//! The webhook: the API server asks it what an opted-in pod gets, before it stores the pod, and
+//! whether a class or a pipeline is right. Every replica answers, leading or not, from what is wanted
+//! as it knows it. A pod that asked for an agent is never let through without one: what cannot be
+//! done is refused, and says what to mend.
 
 mod injector;
 mod patch;
 mod review;
+mod validator;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,8 +23,9 @@ use tokio::time::timeout;
 use tower::limit::ConcurrencyLimitLayer;
 
 pub use self::injector::{Cluster, Clusters, Injector};
-use self::review::Review;
-use crate::metrics::{Injection, Metrics};
+use self::review::{Answer, Review};
+pub use self::validator::Validator;
+use crate::metrics::{Injection, Metrics, Validation};
 use crate::server::handshake::Handshakes;
 use crate::server::incoming::{Listener, Preface};
 use crate::tls::Certificates;
@@ -38,7 +41,7 @@ const REVIEW_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// How long a review may take to arrive; shorter than the API server waits for the answer.
 const REVIEW_WITHIN: Duration = Duration::from_secs(4);
 /// What is answered to any other path.
-const PATHS: &str = "no such path; there is /inject, for the API server\n";
+const PATHS: &str = "no such path; there are /inject and /validate, for the API server\n";
 
 /// A webhook, bound and not served yet.
 #[derive(Debug)]
@@ -47,13 +50,16 @@ pub struct Webhook {
     pub socket: TcpListener,
     /// What it proves itself with.
     pub certificates: Certificates,
-    /// What it answers from.
+    /// What it answers from about pods.
     pub injector: Injector,
+    /// What it answers from about classes and pipelines.
+    pub validator: Validator,
 }
 
 #[derive(Clone)]
 struct Desk {
     injector: Arc<Injector>,
+    validator: Arc<Validator>,
     metrics: Arc<Metrics>,
 }
 
@@ -66,12 +72,14 @@ pub(crate) async fn serve(
     metrics: Arc<Metrics>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let Webhook { socket, certificates, injector } = webhook;
+    let Webhook { socket, certificates, injector, validator } = webhook;
     let listener = Listener::new(socket, Preface::Any { idle: IDLE_MAX }, CONNECTIONS_MAX);
     let listener = Handshakes::of_https(listener, certificates);
-    let desk = Desk { injector: Arc::new(injector), metrics };
+    let (injector, validator) = (Arc::new(injector), Arc::new(validator));
+    let desk = Desk { injector, validator, metrics };
     let router = Router::new()
         .route("/inject", post(inject))
+        .route("/validate", post(validate))
         .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
         .with_state(desk)
         .layer(ConcurrencyLimitLayer::new(REVIEWS_MAX));
@@ -80,24 +88,54 @@ pub(crate) async fn serve(
 }
 
 async fn inject(State(desk): State<Desk>, body: Body) -> Response {
+    let review = match read(body).await {
+        Ok(review) => review,
+        Err(refusal) => return refusal,
+    };
+    let Some(clusters) = desk.injector.clusters() else {
+        desk.metrics.reviewed(Injection::Unready);
+        return unready("WorkerClusters and WorkerClasses");
+    };
+    let verdict = review.judge(&desk.injector, &clusters);
+    desk.metrics.reviewed(verdict.kind());
+    answered(review.answer(verdict))
+}
+
+async fn validate(State(desk): State<Desk>, body: Body) -> Response {
+    let review = match read(body).await {
+        Ok(review) => review,
+        Err(refusal) => return refusal,
+    };
+    let Some(judgement) = desk.validator.judge(review.change()).await else {
+        desk.metrics.validated(Validation::Unready);
+        return unready("classes and pipelines");
+    };
+    desk.metrics.validated(judgement.kind());
+    answered(review.write(Answer::from(judgement)))
+}
+
+async fn read(body: Body) -> Result<Review, Response> {
     let body = match timeout(REVIEW_WITHIN, to_bytes(body, REVIEW_BYTES_MAX)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             let text = format!("a review of at most {REVIEW_BYTES_MAX} bytes is wanted: {error}\n");
-            return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, text).into_response());
         }
-        Err(_) => return (StatusCode::REQUEST_TIMEOUT, "the review is late\n").into_response(),
+        Err(_) => {
+            return Err((StatusCode::REQUEST_TIMEOUT, "the review is late\n").into_response());
+        }
     };
-    let review = match Review::read(&body) {
-        Ok(review) => review,
-        Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
-    };
-    let Some(clusters) = desk.injector.clusters() else {
-        desk.metrics.reviewed(Injection::Unready);
-        let text = "the WorkerClusters and WorkerClasses have not been read yet: try again\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-    };
-    let verdict = review.judge(&desk.injector, &clusters);
-    desk.metrics.reviewed(verdict.kind());
-    ([(header::CONTENT_TYPE, "application/json")], review.answer(verdict)).into_response()
+    Review::read(&body).map_err(|problem| {
+        let text = format!("{problem}\n");
+        (StatusCode::BAD_REQUEST, text).into_response()
+    })
+}
+
+fn unready(what: &str) -> Response {
+    let text = format!("the {what} have not been read yet: try again\n");
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+fn answered(json: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
 }

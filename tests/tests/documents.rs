@@ -186,7 +186,7 @@ fn every_link_in_a_document_leads_somewhere() {
 
 #[test]
 fn the_manifests_in_the_documents_are_good() {
-    for document in ["README.md", "docs/MANIFESTS.md"] {
+    for document in ["README.md", "docs/MANIFESTS.md", "docs/PIPELINES.md"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (index, block) in fenced(&read(document), "yaml").iter().enumerate() {
             std::fs::write(folder.path().join(format!("{index}.yaml")), block).expect("a manifest");

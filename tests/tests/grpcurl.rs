@@ -26,6 +26,7 @@ spec:
 ";
 
 const ADMIN: &str = "leasehold.admin.v1.AdminService";
+const SCALER: &str = "externalscaler.ExternalScaler";
 
 /// Only what asking v1alpha for its services needs, so that no other way is left to find them.
 const V1ALPHA: &str = r#"syntax = "proto3";
@@ -131,6 +132,7 @@ fn services_are_found_and_described_by_reflection() {
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         ADMIN,
+        SCALER,
         "leasehold.coordinator.v1.SessionService",
     ];
     let listed = grpcurl.list();
@@ -139,7 +141,8 @@ fn services_are_found_and_described_by_reflection() {
     }
     describes_everything(&grpcurl);
     let all = "GetStatus ListClusters GetCluster ListWorkers GetWorker ListStreams GetStream \
-               ExplainWorker ExplainStream WatchChanges DrainWorker DeclareWorkerGone Plan";
+               ExplainWorker ExplainStream WatchChanges DrainWorker DeclareWorkerGone Plan \
+               ListClasses ListPipelines GetPipeline ExplainPipeline";
     let description = grpcurl.describe(ADMIN);
     for method in all.split(' ') {
         assert!(description.contains(&format!("rpc {method} (")), "{method}: {description}");
@@ -291,4 +294,131 @@ fn an_agent_is_found_by_reflection_too() {
     assert_eq!(lease["cluster"], json!("builds"), "{lease}");
     assert!(grpcurl.list().contains(&"leasehold.worker.v1.WorkerService".to_owned()));
     describes_everything(&grpcurl);
+}
+
+/// A class that one worker of 15 documents per second serves, and pipelines of 10 on it, the second
+/// of which waits.
+const PIPELINES: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {name: green}
+spec: {capacity: 15, maxReplicas: 10}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: one}
+spec: {documentsPerSecond: 10, workers: {first: {class: green}}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: two}
+spec: {documentsPerSecond: 10, workers: {first: {class: green}}}
+";
+
+#[test]
+fn classes_and_pipelines_are_shown_and_explained() {
+    let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
+    let coordinator = coordinator_that_leads(&path);
+    let wanted = coordinator.folder().join("manifests/pipelines.yaml");
+    std::fs::write(wanted, PIPELINES).expect("a manifest");
+    let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
+    let reached = ["--worker-address", "127.0.0.1:9000"];
+    let _agent = coordinator.agent("green", "worker-0", &reached);
+    let get = |name: &str| {
+        let found = grpcurl.try_call(&format!("{ADMIN}/GetPipeline"), &json!({"name": name}));
+        found.ok().map(|answer| answer["pipeline"].clone())
+    };
+    let pipeline = eventually("a pipeline that is served", || {
+        get("one").filter(|it| it["phase"] == json!("PIPELINE_PHASE_READY"))
+    });
+    assert_eq!(pipeline["documentsPerSecond"], json!(10), "{pipeline}");
+    let binding = &pipeline["bindings"][0];
+    assert_eq!(binding["phase"], json!("BINDING_PHASE_READY"), "{pipeline}");
+    let share = &binding["shares"][0];
+    assert_eq!(share["worker"], json!("worker-0"), "{pipeline}");
+    assert_eq!(share["documentsPerSecond"], json!(10), "{pipeline}");
+    assert_eq!(share["address"], json!("127.0.0.1:9000"), "{pipeline}");
+    assert_eq!(share["applied"], json!(true), "{pipeline}");
+
+    let waits = get("two").expect("the other pipeline");
+    assert_eq!(waits["phase"], json!("PIPELINE_PHASE_PENDING"), "{waits}");
+    assert!(waits["reason"].as_str().is_some_and(|why| why.contains("green")), "{waits}");
+    let why = grpcurl.admin("ExplainPipeline", &json!({"name": "two"}));
+    let summary = why["explanation"]["summary"].as_str().expect("a summary");
+    assert!(summary.contains("green"), "{why}");
+
+    let classes = grpcurl.admin("ListClasses", &json!({}));
+    let class = &classes["classes"][0];
+    assert_eq!(classes["classes"].as_array().map(Vec::len), Some(1), "{classes}");
+    for (field, value) in [
+        ("name", json!("green")),
+        ("capacity", json!(15)),
+        ("request", json!(20)),
+        ("placed", json!(10)),
+        ("workers", json!(1)),
+        ("workersNeeded", json!(2)),
+        ("workersWanted", json!(2)),
+        ("workersMin", json!(1)),
+        ("workersMax", json!(10)),
+        ("pipelinesWaiting", json!(1)),
+    ] {
+        assert_eq!(class[field], value, "{field}: {classes}");
+    }
+    let workers = grpcurl.admin("ListWorkers", &json!({"cluster": "green"}));
+    let worker = &workers["workers"][0];
+    assert_eq!(worker["address"], json!("127.0.0.1:9000"), "{workers}");
+    assert_eq!(worker["documentsPerSecond"], json!(10), "{workers}");
+
+    let page = grpcurl.admin("ListPipelines", &json!({"pageSize": 1}));
+    assert_eq!(page["pipelines"].as_array().map(Vec::len), Some(1), "{page}");
+    assert_eq!(page["pipelines"][0]["name"], json!("one"), "{page}");
+    let next = page["nextPageToken"].as_str().expect("a token");
+    let rest = grpcurl.admin("ListPipelines", &json!({"pageToken": next}));
+    assert_eq!(rest["pipelines"].as_array().map(Vec::len), Some(1), "{rest}");
+    assert_eq!(rest["pipelines"][0]["name"], json!("two"), "{rest}");
+    assert_eq!(rest["nextPageToken"], json!(""), "{rest}");
+
+    for method in ["GetPipeline", "ExplainPipeline"] {
+        let nothing = grpcurl.refused(method, &json!({"name": "none"}));
+        assert!(nothing.contains("NotFound") && nothing.contains("none"), "{nothing}");
+        let invalid = grpcurl.refused(method, &json!({"name": "Not A Name"}));
+        assert!(invalid.contains("InvalidArgument") && invalid.contains("Not A Name"), "{invalid}");
+    }
+    let invalid = grpcurl.refused("ListPipelines", &json!({"pageToken": "zz"}));
+    assert!(invalid.contains("InvalidArgument") && invalid.contains("page_token"), "{invalid}");
+    let standby = coordinator.standby();
+    let grpcurl = Grpcurl { path: &path, address: standby.grpc };
+    eventually("a standby that asks the leader", || {
+        let asked = grpcurl.try_call(&format!("{ADMIN}/ListClasses"), &json!({})).ok()?;
+        (asked["classes"] == classes["classes"]).then_some(())
+    });
+}
+
+#[test]
+fn autoscalers_calls_are_found_and_answered() {
+    let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
+    let coordinator = coordinator_that_leads(&path);
+    let wanted = coordinator.folder().join("manifests/pipelines.yaml");
+    std::fs::write(wanted, PIPELINES).expect("a manifest");
+    let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
+    let object = json!({"namespace": "default", "scalerMetadata": {"class": "green"}});
+    let specs = eventually("the class", || {
+        grpcurl.try_call(&format!("{SCALER}/GetMetricSpec"), &object).ok()
+    });
+    let spec = json!(
+        [
+            {"metricName": "workerclass_request", "targetSize": "11", "targetSizeFloat": 10.5},
+            {"metricName": "workerclass_workers_needed", "targetSize": "1", "targetSizeFloat": 1},
+        ]
+    );
+    assert_eq!(specs["metricSpecs"], spec);
+    let method = format!("{SCALER}/GetMetrics");
+    let request = json!({"scaledObjectRef": object, "metricName": "workerclass_request"});
+    let value = json!(
+        [{"metricName": "workerclass_request", "metricValue": "20", "metricValueFloat": 20}]
+    );
+    assert_eq!(grpcurl.call(&method, &request)["metricValues"], value);
+    let nothing = grpcurl.try_call(&method, &json!({"metricName": "workerclass_request"}));
+    let nothing = nothing.expect_err("a question without a class");
+    assert!(nothing.contains("InvalidArgument") && nothing.contains("class"), "{nothing}");
 }

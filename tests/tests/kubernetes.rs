@@ -7,6 +7,8 @@ mod access;
 mod authority;
 #[path = "kubernetes/check.rs"]
 mod check;
+#[path = "kubernetes/classes.rs"]
+mod classes;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]
@@ -29,15 +31,21 @@ mod lossy_proxy;
 mod operator;
 #[path = "kubernetes/outage.rs"]
 mod outage;
+#[path = "kubernetes/pipelines.rs"]
+mod pipelines;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
+#[path = "kubernetes/scaler.rs"]
+mod scaler;
 #[path = "kubernetes/status.rs"]
 mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
 #[path = "kubernetes/upgrade.rs"]
 mod upgrade;
+#[path = "kubernetes/validation.rs"]
+mod validation;
 #[path = "kubernetes/wanted.rs"]
 mod wanted;

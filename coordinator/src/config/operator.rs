@@ -45,7 +45,8 @@ pub struct OperatorArgs {
     /// Where injected agents dial [default: SERVICE.NAMESPACE.svc:7400].
     #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_AGENT_COORDINATOR")]
     pub agent_coordinator: Option<String>,
-    /// Address for HTTPS, where the API server asks what opted-in pods get: /inject.
+    /// Address for HTTPS, where the API server asks what opted-in pods get, /inject, and whether
+    /// classes and pipelines are right, /validate.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_WEBHOOK_LISTEN")]
     #[arg(default_value = "127.0.0.1:7403")]
     pub webhook_listen: SocketAddr,
@@ -53,6 +54,10 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WEBHOOK_CONFIGURATION")]
     #[arg(default_value = "leasehold-injector")]
     pub webhook_configuration: String,
+    /// The ValidatingWebhookConfiguration whose caBundle the leader keeps current.
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_VALIDATOR_CONFIGURATION")]
+    #[arg(default_value = "leasehold-validator")]
+    pub validator_configuration: String,
     /// What every replica has.
     #[command(flatten)]
     pub replica: ReplicaArgs,
@@ -69,6 +74,8 @@ pub struct InjectionSettings {
     pub listen: SocketAddr,
     /// The MutatingWebhookConfiguration.
     pub configuration: String,
+    /// The ValidatingWebhookConfiguration.
+    pub validator: String,
 }
 
 impl OperatorArgs {
@@ -98,7 +105,7 @@ impl OperatorArgs {
     }
 
     fn injection(&self) -> Result<InjectionSettings, Usage> {
-        let Self { namespace, service, webhook_configuration, webhook_listen: listen, .. } = self;
+        let Self { namespace, service, webhook_listen: listen, .. } = self;
         let own_image = || format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
         let image = self.agent_image.clone().unwrap_or_else(own_image);
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
@@ -113,10 +120,14 @@ impl OperatorArgs {
                  leasehold-coordinator.leasehold-system.svc:7400"
             ));
         }
-        if WorkerName::new(webhook_configuration).is_err() {
-            return refuse(format!(
-                "--webhook-configuration {webhook_configuration:?} is no name of an object"
-            ));
+        let (configuration, validator) =
+            (&self.webhook_configuration, &self.validator_configuration);
+        for (flag, name) in
+            [("--webhook-configuration", configuration), ("--validator-configuration", validator)]
+        {
+            if WorkerName::new(name).is_err() {
+                return refuse(format!("{flag} {name:?} is no name of an object"));
+            }
         }
         let others =
             [("--listen", self.replica.listen), ("--http-listen", self.replica.http_listen)];
@@ -127,8 +138,8 @@ impl OperatorArgs {
                 ));
             }
         }
-        let configuration = webhook_configuration.clone();
-        Ok(InjectionSettings { image, coordinator, listen: *listen, configuration })
+        let (configuration, validator) = (configuration.clone(), validator.clone());
+        Ok(InjectionSettings { image, coordinator, listen: *listen, configuration, validator })
     }
 }
 
@@ -169,6 +180,7 @@ mod tests {
             (&["--webhook-listen", "127.0.0.1:7400"], "--listen"),
             (&["--webhook-listen", "0.0.0.0:7401"], "--http-listen"),
             (&["--webhook-configuration", "A b"], "--webhook-configuration"),
+            (&["--validator-configuration", ""], "--validator-configuration"),
             (&["--namespace", "a.b"], "--namespace"),
             (&["--audience", ""], "--audience"),
         ] {

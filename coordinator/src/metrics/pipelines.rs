@@ -14,7 +14,7 @@ use opentelemetry::metrics::Meter;
 
 use super::figures::Figures;
 use crate::clock;
-use crate::scaler::View;
+use crate::scaler::{Demand, View};
 
 /// What became of a pipeline, where that is worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,18 +131,32 @@ pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
         .build();
 }
 
-/// Registers the gauge that autoscalers go by. A replica that may not know it does not tell it.
-pub(super) fn requests(meter: &Meter, view: Arc<View>) {
-    let _ = meter
-        .f64_observable_gauge("workerclass_request")
-        .with_description("Documents per second that the class must process, Pending ones too.")
-        .with_callback(move |observer| {
-            let Ok(demands) = view.demands(clock::now()) else { return };
-            for (class, demand) in demands.iter() {
-                observer.observe(demand.request.as_f64(), &labels(class));
-            }
-        })
-        .build();
+/// A figure of what a class is asked for.
+type DemandGauge = (&'static str, &'static str, fn(&Demand) -> f64);
+
+const DEMAND_GAUGES: &[DemandGauge] = &[
+    ("workerclass_request", "Documents per second that the class must process.", |it| {
+        it.request.as_f64()
+    }),
+    ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |it| {
+        f64::from(it.needed)
+    }),
+];
+
+/// Registers the gauges that autoscalers go by. A replica that may not know them tells none.
+pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
+    for (name, help, read) in DEMAND_GAUGES {
+        let view = Arc::clone(view);
+        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
+        let _ = gauge
+            .with_callback(move |observer| {
+                let Ok(demands) = view.demands(clock::now()) else { return };
+                for (class, demand) in demands.iter() {
+                    observer.observe(read(demand), &labels(class));
+                }
+            })
+            .build();
+    }
 }
 
 /// A class's labels; the namespace is empty where there is none.

@@ -23,6 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use kube::Client;
 use leasehold_coordinator_core::event::Exposure;
 use leasehold_injection::{Resources, Sidecar};
@@ -42,7 +45,7 @@ use crate::config::InjectionSettings;
 use crate::driver::Handle;
 use crate::tls::trust::Trust;
 use crate::tls::{Certificates, TlsFiles};
-use crate::webhook::{Clusters, Injector};
+use crate::webhook::{Clusters, Injector, Validator};
 
 /// How often what is published of the authority is looked at without a reason.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
@@ -85,6 +88,8 @@ pub struct Started {
     pub trust: Option<Trust>,
     /// What opted-in pods get.
     pub injector: Injector,
+    /// What keeps classes and pipelines from being stored.
+    pub validator: Validator,
 }
 
 /// Starts the platform on the present runtime.
@@ -111,7 +116,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         event_sender.clone(),
     );
     let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
-    let Following { problems, ready, freshness, objects } =
+    let Following { problems, ready, freshness, objects, in_force } =
         desired::start(client.clone(), &settings.watched, event_sender.clone());
     let authority = settings.tls.is_none().then(|| {
         let own =
@@ -143,6 +148,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         served: settings.watched.clone(),
         clusters: clusters(objects.clone()),
     };
+    let validator = Validator { served: settings.watched.clone(), in_force };
     let shown = injector.clone();
     let is_ready = when_ready(ready, authority.clone());
     tokio::spawn(campaign.run(is_ready));
@@ -153,7 +159,11 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         handle_sender.send_replace(Some(handle.clone()));
         if let Some(authority) = authority {
             let namespaces = namespaces(objects.clone());
-            tokio::spawn(ca_bundle(&client, &settings, &authority, &handle).run());
+            let InjectionSettings { configuration, validator, .. } = &settings.injection;
+            let injecting = ca_bundle(&client, configuration, &authority, &handle);
+            tokio::spawn(injecting.run::<MutatingWebhookConfiguration>());
+            let validating = ca_bundle(&client, validator, &authority, &handle);
+            tokio::spawn(validating.run::<ValidatingWebhookConfiguration>());
             tokio::spawn(publication(&client, &settings, authority, namespaces, &handle).run());
         }
         let events = recorder;
@@ -163,7 +173,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     });
     let access = Access::Asked(guard.start());
     let platform = Platform { events, commands, problems, freshness, access, attend: Some(attend) };
-    Ok(Started { platform, certificates, trust, injector })
+    Ok(Started { platform, certificates, trust, injector, validator })
 }
 
 impl Settings {
@@ -209,13 +219,13 @@ fn when_ready(
 
 fn ca_bundle(
     client: &Client,
-    settings: &Settings,
+    configuration: &str,
     authority: &Authority,
     handle: &Handle,
 ) -> CaBundle {
     CaBundle {
         client: client.clone(),
-        configuration: settings.injection.configuration.clone(),
+        configuration: configuration.to_owned(),
         bundle: authority.bundle.clone(),
         leads: leads(handle.clone()),
         every: PUBLISH_EVERY,

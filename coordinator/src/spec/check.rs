@@ -37,6 +37,25 @@ pub(crate) enum ObjectId {
 }
 
 impl ObjectId {
+    /// Its kind.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Cluster(_) => "WorkerCluster",
+            Self::Set(_) => "StreamSet",
+            Self::Class(_) => "WorkerClass",
+            Self::Pipeline(_) => "Pipeline",
+        }
+    }
+
+    /// The namespace, where there is one, and the name within it.
+    pub(crate) fn parts(&self) -> (Option<&str>, &str) {
+        match self {
+            Self::Cluster(name) | Self::Class(name) => name.parts(),
+            Self::Set(name) => name.parts(),
+            Self::Pipeline(name) => name.parts(),
+        }
+    }
+
     /// The name, where it is a set's.
     pub(crate) fn set(&self) -> Option<&SetName> {
         match self {
@@ -48,11 +67,11 @@ impl ObjectId {
 
 impl std::fmt::Display for ObjectId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = self.kind();
         match self {
-            Self::Cluster(name) => write!(f, "WorkerCluster {name}"),
-            Self::Set(name) => write!(f, "StreamSet {name}"),
-            Self::Class(name) => write!(f, "WorkerClass {name}"),
-            Self::Pipeline(name) => write!(f, "Pipeline {name}"),
+            Self::Cluster(name) | Self::Class(name) => write!(f, "{kind} {name}"),
+            Self::Set(name) => write!(f, "{kind} {name}"),
+            Self::Pipeline(name) => write!(f, "{kind} {name}"),
         }
     }
 }

@@ -51,28 +51,27 @@ pub(crate) fn called(id: &ObjectId) -> String {
     id.to_string()
 }
 
+/// Looks at an object of the API server by itself.
+pub(crate) fn document(id: &ObjectId, spec: Value, problems: &mut Vec<Problem>) -> Document {
+    let (namespace, name) = id.parts();
+    let object = json!({
+        "apiVersion": API_VERSION,
+        "kind": id.kind(),
+        "metadata": { "name": name },
+        "spec": spec,
+    });
+    let home = Home::Namespace(namespace.unwrap_or_default());
+    check::document(&called(id), home, tree::from_json(object), problems)
+}
+
 impl Collection {
     /// Takes an object in. Gives its specification as it is written, if that is valid by itself.
     pub(crate) fn put(&mut self, id: &ObjectId, spec: Value) -> Option<Spec> {
-        let (kind, (namespace, name)) = match id {
-            ObjectId::Cluster(name) => ("WorkerCluster", name.parts()),
-            ObjectId::Set(name) => ("StreamSet", name.parts()),
-            ObjectId::Class(name) => ("WorkerClass", name.parts()),
-            ObjectId::Pipeline(name) => ("Pipeline", name.parts()),
-        };
-        let namespace = namespace.unwrap_or_default();
-        let object = json!({
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": { "name": name },
-            "spec": spec,
-        });
         let mut problems = Vec::new();
-        let home = Home::Namespace(namespace);
-        let document = check::document(&called(id), home, tree::from_json(object), &mut problems);
-        let Document { spec, body, .. } = document;
+        let Document { spec, body, .. } = document(id, spec, &mut problems);
         let keys = match &spec {
             Some(Spec::Set(set)) => {
+                let namespace = id.parts().0.unwrap_or_default();
                 let named = set.streams_from.iter().filter_map(|s| s.config_map_key_ref.as_ref());
                 let key = |key: &ConfigMapKeyRef| {
                     ((namespace.to_owned(), key.name.clone()), key.key.clone())

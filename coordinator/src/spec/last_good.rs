@@ -103,8 +103,7 @@ pub(crate) fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
     }
     let nothing = Desired::default();
     let lists = StreamFiles::new();
-    // A pipeline in force may be without a class that a WorkerCluster took the name of.
-    let desired = resolve(candidates, &lists, Missing::Awaited, &nothing, &mut problems);
+    let desired = resolve(candidates, &lists, Missing::Kept, &nothing, &mut problems);
     Ok((LastGood { desired: Arc::new(desired), gave }, problems))
 }
 

@@ -35,6 +35,8 @@ pub(crate) enum Missing {
     Refused,
     /// It waits for the class.
     Awaited,
+    /// It was in force before, as it was: without its class, or with a WorkerCluster of that name.
+    Kept,
 }
 
 /// The next desired state.

@@ -11,6 +11,7 @@ use super::Catalog;
 
 mod collection;
 mod last_good;
+mod pipelines;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/manifests").join(name)

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::injector::{Clusters, Injector, Verdict};
 use super::patch::patch;
 use crate::metrics::Injection;
+use crate::platform::kube::names::GROUP;
+use crate::platform::kube::resources::{Pipeline, WorkerClass};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -37,8 +39,21 @@ struct Request {
     #[serde(default)]
     namespace: Option<String>,
     operation: String,
+    /// What a deleted object was called, where the object is not told.
+    #[serde(default)]
+    name: String,
     #[serde(default)]
     object: Value,
+    #[serde(default)]
+    old_object: Value,
+    #[serde(default)]
+    user_info: User,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct User {
+    #[serde(default)]
+    username: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +61,55 @@ struct Resource {
     #[serde(default)]
     group: String,
     resource: String,
+}
+
+/// What is to be done with a class or a pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change<'a> {
+    /// It is made, or changed.
+    Stored {
+        /// Its kind.
+        kind: &'static str,
+        /// Where it is.
+        namespace: &'a str,
+        /// It, as it is to be.
+        object: &'a Value,
+        /// It, as it was; null where it is new.
+        old: &'a Value,
+    },
+    /// A class is to go.
+    ClassDeleted {
+        /// Where it is.
+        namespace: &'a str,
+        /// What it is called.
+        name: &'a str,
+        /// Who wants it.
+        by: &'a str,
+    },
+    /// It is none of this.
+    Other,
+}
+
+/// What the API server is answered.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// Changes to the object.
+    pub(super) edits: Vec<Edit>,
+    /// What people should know.
+    pub(super) warnings: Vec<String>,
+    /// Why it is not let in.
+    pub(super) refusal: Option<Refusal>,
+}
+
+/// Why an object is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// As HTTP counts it.
+    pub(super) code: u16,
+    /// As Kubernetes names it.
+    pub(super) reason: &'static str,
+    /// For people.
+    pub(super) message: String,
 }
 
 /// A review that is read and not answered yet.
@@ -95,32 +159,71 @@ impl Review {
         verdict
     }
 
-    /// The answer, as JSON.
-    pub(super) fn answer(&self, verdict: Verdict) -> String {
+    /// What is to be done with a class or a pipeline.
+    pub(super) fn change(&self) -> Change<'_> {
         let Self(request) = self;
-        let mut response = json!({ "uid": request.uid, "allowed": true });
-        match verdict {
-            Verdict::Unchanged => {}
-            Verdict::Injected { edits, warnings } => {
-                if !edits.is_empty() {
-                    response["patchType"] = json!("JSONPatch");
-                    response["patch"] = json!(encoded(&edits));
-                }
-                let warnings: Vec<String> = warnings
-                    .into_iter()
-                    .take(WARNINGS_MAX)
-                    .map(|text| cut(one_line(&text)))
-                    .collect();
-                if !warnings.is_empty() {
-                    response["warnings"] = json!(warnings);
-                }
+        let Resource { group, resource } = &request.resource;
+        let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
+        let namespace = request.namespace.as_deref().unwrap_or_default();
+        let of_group = match group == GROUP && is_whole {
+            true => resource.as_str(),
+            false => "",
+        };
+        let (object, old) = (&request.object, &request.old_object);
+        match (of_group, request.operation.as_str()) {
+            ("pipelines", "CREATE" | "UPDATE") => {
+                Change::Stored { kind: Pipeline::KIND, namespace, object, old }
             }
+            ("workerclasses", "CREATE" | "UPDATE") => {
+                Change::Stored { kind: WorkerClass::KIND, namespace, object, old }
+            }
+            ("workerclasses", "DELETE") => {
+                let name = old["metadata"]["name"].as_str().unwrap_or(&request.name);
+                Change::ClassDeleted { namespace, name, by: &request.user_info.username }
+            }
+            _ => {
+                let operation = &request.operation;
+                tracing::warn!(
+                    group,
+                    resource,
+                    operation,
+                    "asked about something else: let through"
+                );
+                Change::Other
+            }
+        }
+    }
+
+    /// The answer on a pod, as JSON.
+    pub(super) fn answer(&self, verdict: Verdict) -> String {
+        let pod = || name(&self.0.object);
+        self.write(match verdict {
+            Verdict::Unchanged => Answer::default(),
+            Verdict::Injected { edits, warnings } => Answer { edits, warnings, refusal: None },
             Verdict::Refused(why) => {
-                response["allowed"] = json!(false);
-                let message = format!("pod {}: {}", name(&request.object), one_line(&why));
-                response["status"] =
-                    json!({ "code": 400, "reason": "BadRequest", "message": message });
+                let message = format!("pod {}: {why}", pod());
+                let refusal = Some(Refusal { code: 400, reason: "BadRequest", message });
+                Answer { refusal, ..Answer::default() }
             }
+        })
+    }
+
+    /// The answer, as JSON.
+    pub(super) fn write(&self, answer: Answer) -> String {
+        let Answer { edits, warnings, refusal } = answer;
+        let mut response = json!({ "uid": self.0.uid, "allowed": refusal.is_none() });
+        if !edits.is_empty() {
+            response["patchType"] = json!("JSONPatch");
+            response["patch"] = json!(encoded(&edits));
+        }
+        let warnings = warnings.iter().take(WARNINGS_MAX);
+        let warnings: Vec<String> = warnings.map(|text| cut(one_line(text))).collect();
+        if !warnings.is_empty() {
+            response["warnings"] = json!(warnings);
+        }
+        if let Some(Refusal { code, reason, message }) = refusal {
+            let message = one_line(&message);
+            response["status"] = json!({ "code": code, "reason": reason, "message": message });
         }
         json!({ "apiVersion": API_VERSION, "kind": KIND, "response": response }).to_string()
     }

@@ -3,7 +3,7 @@
 //! SIGTERM and its end, then the agent's.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,6 +54,9 @@ pub enum Work {
     },
     /// Nothing: the agent keeps a file of streams, which the test reads.
     File,
+    /// Nothing: the agents acknowledge what pipelines give them, and give nothing back by
+    /// themselves. Each pod has an address of its own, at which nobody is.
+    Bindings,
 }
 
 /// A fleet.
@@ -122,7 +125,9 @@ impl Fleet {
         std::fs::create_dir_all(&folder).expect("a pod's folder");
         let agent = match self.work {
             Work::JobsAlone { .. } => None,
-            Work::Jobs { .. } | Work::File => Some(self.launch_agent(pod, &folder).await),
+            Work::Jobs { .. } | Work::File | Work::Bindings => {
+                Some(self.launch_agent(pod, &folder).await)
+            }
         };
         let address = agent.as_ref().map(|(_, address)| *address);
         let worker = self.worker_command(pod, address).map(|mut command| {
@@ -168,6 +173,9 @@ impl Fleet {
             command.args(["--adapter", "file", "--file-settle", "100ms", "--file-path"]);
             command.arg(folder.join("config.yml"));
         }
+        if let Work::Bindings = self.work {
+            command.args(["--worker-address", &self.address(pod).to_string()]);
+        }
         let agent = Process::start(&mut command, &folder.join("agent.log"));
         // As a startup probe would; it does not wait for the coordinator.
         while !matches!(call(api, "GET", "/readyz", "").await, Ok((200, _))) {
@@ -180,7 +188,7 @@ impl Fleet {
         let (ms_min, ms_max, pool) = match self.work {
             Work::Jobs { ms_min, ms_max } => (ms_min, ms_max, None),
             Work::JobsAlone { ms_min, ms_max, pool } => (ms_min, ms_max, Some(pool)),
-            Work::File => return None,
+            Work::File | Work::Bindings => return None,
         };
         let mut command = Command::new(toolbox::binary("job_worker"));
         command.arg("--journal").arg(self.journals()).args(["--worker", &pod.name]);
@@ -228,6 +236,19 @@ async fn end(process: &Mutex<Process>) {
 }
 
 impl Runner for Fleet {
+    fn address(&self, pod: &PlayedPod) -> IpAddr {
+        match self.work {
+            // Of the pod's UID, so that it is the same whenever it is asked for.
+            Work::Bindings => {
+                let [a, b, c, ..] = uuid_bytes(&pod.uid);
+                IpAddr::V4(Ipv4Addr::new(10, a, b, c))
+            }
+            Work::Jobs { .. } | Work::JobsAlone { .. } | Work::File => {
+                IpAddr::V4(Ipv4Addr::LOCALHOST)
+            }
+        }
+    }
+
     async fn start(&self, pod: PlayedPod) {
         let member = Arc::new(self.launch(&pod).await);
         self.members.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.uid, member);
@@ -252,6 +273,11 @@ impl Runner for Fleet {
             kill(agent);
         }
     }
+}
+
+/// The first bytes of a UUID's text.
+fn uuid_bytes(text: &str) -> [u8; 4] {
+    u32::from_str_radix(text.get(..8).unwrap_or_default(), 16).unwrap_or_default().to_be_bytes()
 }
 
 fn kill(process: &Mutex<Process>) {

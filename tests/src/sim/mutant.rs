@@ -51,9 +51,7 @@ impl Mutant {
             Mutation::YoungJournalSpeaks => &["S1", "S2", "S3", "S8", "S10"],
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
-            Mutation::LoadOverCapacity => &["S13"],
             Mutation::AdmitWhileDraining => &["S12"],
-            Mutation::LoadOverCapacity => &["S13"],
         }
     }
 

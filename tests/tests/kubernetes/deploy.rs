@@ -67,7 +67,7 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
     access.kubectl(&["create", "namespace", &namespace]);
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     access.kubectl(&["label", "namespace", &namespace, restricted]);
-    for sample in ["samples/builds", "samples/swarm"] {
+    for sample in ["samples/builds", "samples/swarm", "samples/pipelines"] {
         let sample = folder(sample);
         strictly_apply(access, &["--namespace", &namespace, "-k", sample.to_str().expect("UTF-8")]);
     }
@@ -185,17 +185,25 @@ fn the_components_are_taken_and_one_field_names_the_image() {
 
 #[test]
 fn what_is_alerted_on_is_measured() {
-    let alerts = std::fs::read_to_string(folder("components/prometheus/alerts.yaml"));
-    let alerts = alerts.expect("the alerts");
+    let read = |file: &str| std::fs::read_to_string(folder(file)).expect("a component's file");
+    let texts = read("components/prometheus/alerts.yaml") + &read("components/hpa/autoscaler.yaml");
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
-    let names = alerts.split(|c: char| !is_part(c)).filter(|word| word.starts_with("leasehold_"));
-    let names: BTreeSet<&str> = names.collect();
+    let is_metric = |word: &&str| {
+        word.starts_with("leasehold_")
+            || word.starts_with("workerclass_") && *word != "workerclass_name"
+    };
+    let names: BTreeSet<&str> = texts.split(|c: char| !is_part(c)).filter(is_metric).collect();
     assert!(names.len() >= 6, "{names:?}");
     let cluster = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
 metadata: {name: builds}
 spec: {maxJobs: 8, maxJobsPerWorker: 3}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {name: green}
+spec: {capacity: 15, maxReplicas: 3}
 ";
     let coordinator = Coordinator::start(&[("builds.yaml", cluster)]);
     eventually("all that alerts ask for", || {

@@ -121,8 +121,9 @@ pub(crate) fn until_pods_are_admitted(access: &Access, replicas: usize) {
 }
 
 pub(crate) fn until_kinds_are_known(access: &Access) {
-    let kinds = ["crd/workerclusters.leasehold.dev", "crd/streamsets.leasehold.dev"];
-    access.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
+    let crds = folder("crds");
+    let crds = ["--kustomize", crds.to_str().expect("UTF-8")];
+    access.kubectl(&[&["wait", "--for=condition=Established"], &crds[..]].concat());
 }
 
 /// A coordinator that is no pod.

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! What holds however often the agent restarts: a job runs only after a yes, an end and a release
-//! are told until they are answered, a stream or binding is handed out once a token, and it is lost,
-//! by this process's own clock, before its lease ends.
+//! are told until they are answered, a stream or binding is handed out once a token, and it is
+//! lost, by this process's own clock, before its lease ends.
 
 mod address;
 mod binding;

@@ -32,8 +32,8 @@ pub struct Options {
     pub address: Option<String>,
     /// Whether this process says that the worker starts: one process of a worker does.
     pub start: bool,
-    /// How long before its lease's end a stream or binding is lost, but at most a tenth of what was left
-    /// at its last renewal.
+    /// How long before its lease's end a stream or binding is lost, but at most a tenth of what
+    /// was left at its last renewal.
     pub stop_before: Duration,
 }
 
@@ -147,7 +147,8 @@ impl Worker {
     }
 
     /// Runs `handler` in a task for each stream; ends when the worker has drained and all of them
-    /// have ended. A handler works until [`stopping`](crate::Lease::stopping), and drops its stream.
+    /// have ended. A handler works until [`stopping`](crate::Lease::stopping), and drops its
+    /// stream.
     pub async fn run_streams<H, F>(&self, handler: H)
     where
         H: Fn(Stream) -> F,

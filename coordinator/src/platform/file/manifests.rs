@@ -197,7 +197,7 @@ fn unread(root: &Path) -> Option<String> {
     })
 }
 
-/// Fails where the file cannot be read; what is no file is not opened, since that may wait for ever.
+/// Fails where the file cannot be read; what is no file is not opened, since that may never end.
 fn readable(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_file() {
         File::open(path)?;

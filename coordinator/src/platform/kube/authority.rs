@@ -27,7 +27,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-pub use self::ca_bundle::CaBundle;
+pub use self::ca_bundle::{CaBundle, Configuration};
 use self::certificate::{Names, Signer, after};
 use self::keyring::Keyring;
 pub use self::publication::Publication;

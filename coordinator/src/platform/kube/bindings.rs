@@ -261,7 +261,7 @@ impl Room {
                 self.agenda.put(pipeline.clone(), now);
                 let Some(to) = *to else { return self.agenda.end(pipeline) };
                 if *from != Some(to) {
-                    self.agenda.step(pipeline, to);
+                    self.agenda.step(pipeline, (*from, to));
                 }
                 if let Some(seen) = self.context.objects.borrow().pipelines.get(pipeline) {
                     self.tools.tell.state(&seen.object, *from, to, why);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::DynamicObject;
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -50,12 +51,15 @@ pub(super) struct Following {
     pub(super) freshness: watch::Receiver<Freshness>,
     /// The objects as last seen.
     pub(super) objects: watch::Receiver<Arc<Objects>>,
+    /// What is in force; none before all of them were listed once.
+    pub(super) in_force: watch::Receiver<Option<Arc<Desired>>>,
 }
 
 /// Follows the objects of these namespaces, all where none is given, until the driver is gone.
 pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) -> Following {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (object_sender, objects) = watch::channel(Arc::default());
+    let (in_force_sender, in_force) = watch::channel(None);
     let (ready_sender, ready) = oneshot::channel();
     let (change_sender, changes) = mpsc::channel(CHANGES_MAX);
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
@@ -69,6 +73,7 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
         changes,
         herald: Herald::new(events, problem_sender, ready_sender),
         objects: object_sender,
+        in_force: in_force_sender,
     };
     let scopes: Vec<Option<&str>> = match watched {
         [] => vec![None],
@@ -83,7 +88,7 @@ pub(super) fn start(client: Client, watched: &[String], events: mpsc::Sender<Eve
         }
     }
     tokio::spawn(follower.run());
-    Following { problems, ready, freshness, objects }
+    Following { problems, ready, freshness, objects, in_force }
 }
 
 /// What was seen so far.
@@ -117,6 +122,7 @@ struct Follower {
     changes: mpsc::Receiver<(Source, u64, Change)>,
     herald: Herald,
     objects: watch::Sender<Arc<Objects>>,
+    in_force: watch::Sender<Option<Arc<Desired>>>,
 }
 
 impl Follower {
@@ -192,6 +198,8 @@ impl Follower {
             }
             differs
         });
+        // Also where nothing is different: whoever waits for a change has seen this one.
+        self.in_force.send_replace(reading.desired.clone());
         self.herald.tell(reading).await
     }
 }

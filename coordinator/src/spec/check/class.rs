@@ -67,7 +67,9 @@ impl Checker<'_> {
 
     fn replicas(&mut self, root: &Node, spec: &WorkerClassSpec) {
         let (least, most) = (spec.min_replicas, spec.max_replicas);
-        self.within(root, "spec.maxReplicas", most, 1, limits::REPLICAS_MAX);
+        if !(1..=limits::REPLICAS_MAX).contains(&most) {
+            return self.within(root, "spec.maxReplicas", most, 1, limits::REPLICAS_MAX);
+        }
         if least > most {
             let message = format!("is {least}, above maxReplicas ({most}): lower it");
             return self.blame(root, "spec.minReplicas", message);

@@ -162,7 +162,8 @@ impl Choices<'_> {
             let named = |last: &&Arc<Pipeline>| last.nodes.values().any(|it| it.class == *class);
             let stays = last.is_some_and(|last| named(&last)) && self.class(class).is_some();
             let shown = class.parts().1;
-            let message = if self.classes.get(class).is_some_and(|it| it.current().is_some()) {
+            let is_there = self.classes.get(class).is_some_and(|it| it.current().is_some());
+            let message = if is_there || self.missing == Missing::Kept {
                 continue;
             } else if self.next.clusters.contains_key(class) {
                 all = false;
@@ -205,7 +206,7 @@ impl Choices<'_> {
         let pipelines =
             pipelines.into_iter().filter_map(|(name, it)| Some((name, it.current()?.clone())));
         next.pipelines = pipelines.collect();
-        if missing == Missing::Awaited {
+        if missing != Missing::Refused {
             return;
         }
         for node in next.pipelines.values().flat_map(|pipeline| pipeline.nodes.values()) {

@@ -228,7 +228,7 @@ fn kept(catalog: &Catalog) -> String {
 
 #[test]
 fn every_field_is_kept_as_it_was() {
-    for name in ["defaults", "everything"] {
+    for name in ["defaults", "everything", "pipelines"] {
         let mut catalog = Catalog::new(&super::testdata("good").join(name));
         catalog.read();
         let state = catalog.last_good().unwrap();

@@ -61,8 +61,8 @@ async fn before_an_installation_it_says_whether_one_can_be_made() {
     access.try_shell(mend, toolbox::root()).expect("it is done");
     let found = check(access, &["--pre"]);
     assert_eq!((found.that("fail"), found.code), (vec![], Some(0)), "{:#}", found.report);
-    let kinds = ["workerclusters.leasehold.dev", "streamsets.leasehold.dev"];
-    access.kubectl(&[&["delete", "crd"], &kinds[..]].concat());
+    let kinds = toolbox::root().join("deploy/crds");
+    access.kubectl(&["delete", "--kustomize", kinds.to_str().expect("UTF-8")]);
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
     assert_eq!(starred, None, "{listed}");
     let own = "leasehold-system";
     let configurations = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
+    let validating = "validatingwebhookconfigurations.admissionregistration.k8s.io";
     for (namespace, what) in [
         ("default", "patch workerclusters.leasehold.dev --subresource=status"),
         ("default", "delete pods"),
@@ -54,6 +55,9 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "create subjectaccessreviews.authorization.k8s.io"),
         (own, "watch nodes"),
         (own, &format!("patch {configurations}/leasehold-injector")),
+        (own, &format!("patch {validating}/leasehold-validator")),
+        ("default", "watch pipelines.leasehold.dev"),
+        ("default", "patch workerclasses.leasehold.dev --subresource=status"),
     ] {
         assert!(may(access, COORDINATOR, namespace, what), "not {what} in {namespace}");
     }
@@ -82,6 +86,8 @@ fn the_coordinators_rights_are_those_that_it_needs() {
         (own, "patch nodes"),
         (own, "impersonate users"),
         (own, &format!("patch {configurations}/theirs")),
+        (own, &format!("patch {validating}/theirs")),
+        ("default", "delete pipelines.leasehold.dev"),
         (own, &format!("create {configurations}")),
         (own, &format!("delete {configurations}/leasehold-injector")),
     ] {

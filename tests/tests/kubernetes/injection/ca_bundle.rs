@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Client;
 use leasehold_coordinator::platform::kube::authority::{Authority, CaBundle, Settings};
 use leasehold_coordinator::platform::{Access, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
-use leasehold_coordinator::webhook::{Cluster as Known, Clusters, Injector, Webhook};
+use leasehold_coordinator::webhook::{Cluster as Known, Clusters, Injector, Validator, Webhook};
 use leasehold_coordinator_core::event::Event;
 use leasehold_injection::{Resources, Sidecar};
 use leasehold_types::Moment;
@@ -96,6 +97,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         resources: Resources::standard(),
     };
     let injector = Injector { installation, served: Vec::new(), clusters: known };
+    let validator = Validator { served: Vec::new(), in_force: watch::channel(None).1 };
     let socket = TcpListener::bind(any).await.expect("a socket");
     let webhook = socket.local_addr().expect("an address");
     let certificates = authority.certificates.clone();
@@ -111,7 +113,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
     let options = Options {
         tls: Some(certificates.clone()),
         sessions_max: 10,
-        webhook: Some(Webhook { socket, certificates, injector }),
+        webhook: Some(Webhook { socket, certificates, injector, validator }),
         ..Options::default()
     };
     tokio::spawn(serve(options, sockets, platform, std::future::pending()));
@@ -123,7 +125,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         leads,
         every: Duration::from_secs(60),
     };
-    tokio::spawn(ca_bundle.run());
+    tokio::spawn(ca_bundle.run::<MutatingWebhookConfiguration>());
     Own { webhook, _events, _clusters, _leads }
 }
 

@@ -125,6 +125,19 @@ impl Core {
         spared
     }
 
+    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
+    /// would find room with the others.
+    #[must_use]
+    pub fn is_removable(&self, worker: &WorkerKey) -> bool {
+        let WorkerKey { cluster: class, worker: name } = worker;
+        let mut field = self.field([class].into_iter());
+        let at = field.class_at(class);
+        let takes_part = at.is_some_and(|at| field.worker_at(at, name).is_some());
+        let shares = self.pipelines.tenancies.get(worker).into_iter().flat_map(|it| &it.shares);
+        let shares = self.largest_first(shares);
+        takes_part && self.spare(name, class, &shares, &mut field).is_some()
+    }
+
     /// What a worker would have to give away.
     fn given(&self, class: &ClusterName, worker: &WorkerName) -> Load {
         let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };

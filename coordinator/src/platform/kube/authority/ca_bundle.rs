@@ -1,17 +1,23 @@
 //! Keeps the API server's trust in the webhook current: the leader writes the bundle of authorities
-//! into the MutatingWebhookConfiguration, whenever either changes. It writes nothing else of it,
-//! makes none where there is none, and leaves one alone that cert-manager keeps.
+//! into the configuration of webhooks, whenever either changes. It writes nothing else of it, makes
+//! none where there is none, and leaves one alone that cert-manager keeps.
 
+use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
 use kube::api::{Patch, PatchParams};
+use kube::core::ClusterResourceScope;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event, watcher};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -28,7 +34,7 @@ const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 pub struct CaBundle {
     /// The client that writes.
     pub client: Client,
-    /// The MutatingWebhookConfiguration's name.
+    /// The configuration's name.
     pub configuration: String,
     /// Who is to be trusted.
     pub bundle: Bundle,
@@ -38,13 +44,40 @@ pub struct CaBundle {
     pub every: Duration,
 }
 
+/// A kind of configuration of webhooks.
+pub trait Configuration:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + 'static
+{
+    /// Each webhook's name, and whom it asks.
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
+}
+
+impl Configuration for MutatingWebhookConfiguration {
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+impl Configuration for ValidatingWebhookConfiguration {
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
 impl CaBundle {
     /// Writes until one of its sources ends.
-    pub async fn run(mut self) {
-        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+    pub async fn run<K: Configuration>(mut self) {
+        let api: Api<K> = Api::all(self.client.clone());
         let config = Config::default().fields(&format!("metadata.name={}", self.configuration));
         let mut watched = pin!(watcher(api.clone(), config).default_backoff());
-        let mut seen: Option<MutatingWebhookConfiguration> = None;
+        let mut seen: Option<K> = None;
         let mut complaint = Complaint::default();
         loop {
             let pause = match self.write(&api, seen.as_ref()).await {
@@ -78,10 +111,10 @@ impl CaBundle {
     }
 
     /// Writes the bundle where it is this replica's business and not there yet.
-    async fn write(
+    async fn write<K: Configuration>(
         &mut self,
-        api: &Api<MutatingWebhookConfiguration>,
-        seen: Option<&MutatingWebhookConfiguration>,
+        api: &Api<K>,
+        seen: Option<&K>,
     ) -> Result<(), String> {
         let is_leader = *self.leads.borrow_and_update();
         let bundle = self.bundle.borrow_and_update().clone();
@@ -91,7 +124,7 @@ impl CaBundle {
             return Ok(());
         }
         // Merged by the names of webhooks: one that is gone by now is no whole one, and refused.
-        let encoded = k8s_openapi::ByteString(bundle.as_bytes().to_vec());
+        let encoded = ByteString(bundle.as_bytes().to_vec());
         let webhook = |name| json!({ "name": name, "clientConfig": { "caBundle": encoded } });
         let webhooks: Vec<_> = stale.into_iter().map(webhook).collect();
         let patch = Patch::Strategic(json!({ "webhooks": webhooks }));
@@ -105,22 +138,18 @@ impl CaBundle {
 }
 
 /// The webhooks that do not have the bundle.
-fn stale<'a>(seen: &'a MutatingWebhookConfiguration, bundle: &Arc<str>) -> Vec<&'a str> {
+fn stale<'a, K: Configuration>(seen: &'a K, bundle: &Arc<str>) -> Vec<&'a str> {
     if seen.annotations().contains_key(CERT_MANAGER) {
         return Vec::new();
     }
-    let webhooks = seen.webhooks.iter().flatten();
-    let has = |given: &k8s_openapi::ByteString| given.0 == bundle.as_bytes();
-    webhooks
-        .filter(|webhook| !webhook.client_config.ca_bundle.as_ref().is_some_and(has))
-        .map(|webhook| webhook.name.as_str())
+    let has = |given: &ByteString| given.0 == bundle.as_bytes();
+    seen.webhooks()
+        .filter(|(_, asks)| !asks.ca_bundle.as_ref().is_some_and(has))
+        .map(|(name, _)| name)
         .collect()
 }
 
-fn observe(
-    event: Event<MutatingWebhookConfiguration>,
-    seen: &mut Option<MutatingWebhookConfiguration>,
-) {
+fn observe<K>(event: Event<K>, seen: &mut Option<K>) {
     match event {
         Event::Init | Event::Delete(_) => *seen = None,
         Event::InitApply(found) | Event::Apply(found) => *seen = Some(found),
@@ -158,8 +187,8 @@ mod tests {
                 "clientConfig": { "caBundle": bundle },
             })
         };
-        let old = json!(k8s_openapi::ByteString(b"old".to_vec()));
-        let new = json!(k8s_openapi::ByteString(b"new".to_vec()));
+        let old = json!(ByteString(b"old".to_vec()));
+        let new = json!(ByteString(b"new".to_vec()));
         let none = serde_json::Value::Null;
         serde_json::from_value(json!({
             "metadata": { "name": "it", "annotations": { annotation: "a/b" } },

@@ -11,12 +11,15 @@ const STEPS_MAX: usize = 8;
 /// With more pipelines than this to be looked at, only the newest state of each is shown.
 const CROWD: usize = 64;
 
+/// From one state to the next.
+type Step = (Option<PipelinePhase>, PipelinePhase);
+
 /// The agenda.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     at: BTreeMap<PipelineName, Moment>,
     by_time: BTreeSet<(Moment, PipelineName)>,
-    steps: BTreeMap<PipelineName, Vec<PipelinePhase>>,
+    steps: BTreeMap<PipelineName, Vec<Step>>,
     busy: BTreeSet<PipelineName>,
     rests: BTreeMap<PipelineName, Moment>,
 }
@@ -49,13 +52,13 @@ impl Agenda {
         self.steps.remove(name);
     }
 
-    /// A pipeline has come into this state.
-    pub(super) fn step(&mut self, name: &PipelineName, phase: PipelinePhase) {
+    /// A pipeline has gone from one state to another.
+    pub(super) fn step(&mut self, name: &PipelineName, step: Step) {
         let steps = self.steps.entry(name.clone()).or_default();
         if steps.len() == STEPS_MAX {
             steps.remove(0);
         }
-        steps.push(phase);
+        steps.push(step);
     }
 
     /// Takes up to `most` pipelines that are due; each is busy until [`Agenda::done`].
@@ -87,16 +90,15 @@ impl Agenda {
         let is_crowded = self.at.len() > CROWD;
         let Some(steps) = self.steps.get_mut(name) else { return Vec::new() };
         // What comes after the state that was seen is said by the next look.
-        let Some(end) = steps.iter().rposition(|it| *it == is) else { return Vec::new() };
-        let mut passed: Vec<_> = steps.drain(..=end).collect();
-        passed.pop();
+        let Some(end) = steps.iter().rposition(|(_, to)| *to == is) else { return Vec::new() };
+        let passed: Vec<Step> = steps.drain(..=end).collect();
         if steps.is_empty() {
             self.steps.remove(name);
         }
-        if let Some(start) = passed.iter().rposition(|it| Some(*it) == shown) {
-            passed.drain(..=start);
-        }
-        if is_crowded { Vec::new() } else { passed }
+        // What was told late, after it was seen, begins elsewhere.
+        let start = passed.iter().position(|(from, _)| *from == shown).filter(|_| !is_crowded);
+        let way = &passed[start.unwrap_or(end)..end];
+        way.iter().map(|(_, to)| *to).collect()
     }
 
     /// When the next pipeline is due that nobody looks at.
@@ -150,18 +152,27 @@ mod tests {
         assert_eq!(agenda.next(), Some(Moment(20)), "it rests");
     }
 
+    fn go(agenda: &mut Agenda, path: &[PipelinePhase]) {
+        for step in path.windows(2) {
+            agenda.step(&name("a"), (Some(step[0]), step[1]));
+        }
+    }
+
     #[test]
     fn what_was_gone_through_is_shown_once_and_in_order() {
         let mut agenda = Agenda::default();
         let it = name("a");
-        [Broken, Plotted, Ready, Broken].into_iter().for_each(|step| agenda.step(&it, step));
-        assert_eq!(agenda.steps(&it, Some(Ready), Ready), [Broken, Plotted]);
-        assert_eq!(agenda.steps(&it, Some(Ready), Broken), []);
-        [Plotted, Broken, Pending].into_iter().for_each(|step| agenda.step(&it, step));
-        assert_eq!(agenda.steps(&it, Some(Plotted), Pending), [Broken], "Plotted is shown");
-        agenda.step(&it, Plotted);
+        agenda.step(&it, (None, Pending));
+        go(&mut agenda, &[Pending, Plotted]);
+        assert_eq!(agenda.steps(&it, None, Plotted), [Pending]);
+        assert_eq!(agenda.steps(&it, Some(Plotted), Plotted), []);
+        go(&mut agenda, &[Plotted, Ready, Broken, Plotted, Ready, Broken]);
+        assert_eq!(agenda.steps(&it, Some(Plotted), Ready), [Ready, Broken, Plotted]);
+        assert_eq!(agenda.steps(&it, Some(Ready), Broken), [], "the rest is for now");
+        go(&mut agenda, &[Broken, Plotted]);
+        assert_eq!(agenda.steps(&it, Some(Plotted), Plotted), [], "it was seen before it was told");
+        go(&mut agenda, &[Plotted, Broken, Pending]);
         (0..=CROWD).for_each(|number| agenda.put(name(&format!("p{number}")), Moment(0)));
-        agenda.step(&it, Ready);
-        assert_eq!(agenda.steps(&it, Some(Pending), Ready), []);
+        assert_eq!(agenda.steps(&it, Some(Plotted), Pending), [], "there are too many");
     }
 }

@@ -1,6 +1,8 @@
 //! The operator's rounds: look at every fleet, decide, do it, tell of it. Between two rounds is a
 //! quarter of a second, and a round does so much at most; what is left is found again in the next.
 
+mod classes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +14,13 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
+use leasehold_coordinator_core::view::{Leadership, WorkerView};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::classes::ClassLook;
 use super::super::desired::Objects;
 use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use super::super::pods::PodFacts;
@@ -38,7 +41,8 @@ use crate::spec::manifest::{RefreshSpec, WorkloadKind};
 
 /// Between the starts of two rounds.
 const EVERY: Duration = Duration::from_millis(250);
-/// Between two looks at all streams of sets that want restarts, or at all pipelines.
+/// Between two looks at all streams of sets that want restarts, or at all classes and
+/// their pipelines.
 const LONG_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Calls that one round makes.
 const ACTIONS_MAX: usize = 256;
@@ -57,20 +61,15 @@ pub(super) struct Rounds {
     /// Who owns what of the sets that want restarts, and when that was looked at.
     shares: BTreeMap<ClusterName, Shares>,
     shares_at: Moment,
-    /// The most workers more that a pipeline needs that waits for a class, and when it was looked.
-    shorts: BTreeMap<ClusterName, u32>,
-    shorts_at: Moment,
+    /// What the core says of each class, and when that was looked at.
+    classes: BTreeMap<ClusterName, ClassLook>,
+    classes_at: Moment,
     memory: Memory,
     tell: Tell,
     states: watch::Sender<Workloads>,
 }
 
-/// What the core knows of a fleet.
-struct Known {
-    workers: BTreeMap<WorkerName, WorkerView>,
-    /// Of a class alone.
-    class: Option<ClassView>,
-}
+type Workers = BTreeMap<ClusterName, BTreeMap<WorkerName, WorkerView>>;
 
 /// A fleet that is looked at, and its workload.
 struct Case {
@@ -105,8 +104,8 @@ impl Rounds {
             nodes: Seen::start(nodes, &all, nodes::cordoned),
             shares: BTreeMap::new(),
             shares_at: Moment(0),
-            shorts: BTreeMap::new(),
-            shorts_at: Moment(0),
+            classes: BTreeMap::new(),
+            classes_at: Moment(0),
             memory: Memory::default(),
             tell: Tell::new(context.events.clone()),
             states,
@@ -122,8 +121,10 @@ impl Rounds {
             ticks.tick().await;
             let objects = Arc::clone(&self.context.objects.borrow());
             let names = Fleet::all(&objects).map(|(name, _)| name.clone()).collect();
-            let Some(known) = self.known(names).await? else {
+            let Some(workers) = self.workers(names).await? else {
                 self.memory = Memory::default();
+                self.classes.clear();
+                self.classes_at = Moment(0);
                 continue;
             };
             if !self.is_synced() {
@@ -131,9 +132,9 @@ impl Rounds {
             }
             self.look_at_shares(&objects).await?;
             let cordoned = self.nodes.names();
-            self.look_at_waiting(&known).await?;
+            self.look_at_classes(&objects).await?;
             let mut turns = Vec::new();
-            for case in self.cases(&objects, known).await? {
+            for case in self.cases(&objects, workers).await? {
                 turns.push(self.turn(case, &cordoned));
             }
             self.publish(&turns);
@@ -141,30 +142,22 @@ impl Rounds {
         }
     }
 
-    /// What the core knows of these fleets; none where this replica does not lead.
-    async fn known(
-        &self,
-        names: Vec<ClusterName>,
-    ) -> Result<Option<BTreeMap<ClusterName, Known>>, Stopped> {
+    /// What the core knows of the workers of these fleets; none where this replica does not lead.
+    async fn workers(&self, names: Vec<ClusterName>) -> Result<Option<Workers>, Stopped> {
         let asked = self.context.handle.ask(move |core, now| match core.leadership() {
             Leadership::StandsBy(_) => None,
-            Leadership::Leads(_) => {
-                let found = names.into_iter();
-                let found = found.filter_map(|name| Some((core.workers(&name, now)?, name)));
-                Some((found.collect::<Vec<_>>(), core.classes(now)))
-            }
+            Leadership::Leads(_) => Some(
+                names
+                    .into_iter()
+                    .filter_map(|name| Some((core.workers(&name, now)?, name)))
+                    .collect::<Vec<_>>(),
+            ),
         });
-        Ok(asked.await?.map(|(found, classes)| {
-            let classes = classes.into_iter().map(|view| (view.name.clone(), view));
-            let mut classes: BTreeMap<_, _> = classes.collect();
+        Ok(asked.await?.map(|found| {
             let by_name = |views: Vec<WorkerView>| {
                 views.into_iter().map(|view| (view.key.worker.clone(), view)).collect()
             };
-            let known = found.into_iter().map(|(views, name)| {
-                let class = classes.remove(&name);
-                (name, Known { workers: by_name(views), class })
-            });
-            known.collect()
+            found.into_iter().map(|(views, name)| (name, by_name(views))).collect()
         }))
     }
 
@@ -172,13 +165,13 @@ impl Rounds {
     async fn cases(
         &mut self,
         objects: &Objects,
-        mut known: BTreeMap<ClusterName, Known>,
+        mut workers: Workers,
     ) -> Result<Vec<Case>, Stopped> {
-        self.memory.windows.retain(|name, _| known.contains_key(name));
+        self.memory.windows.retain(|name, _| workers.contains_key(name));
         let mut pods = self.pods();
         let mut cases = Vec::new();
         for (name, fleet) in Fleet::all(objects) {
-            let Some(Known { mut workers, class }) = known.remove(name) else { continue };
+            let Some(mut workers) = workers.remove(name) else { continue };
             let mut team = pods.remove(name).unwrap_or_default();
             for it in &mut team {
                 let worker = WorkerName::new(&it.pod.pod.name).ok();
@@ -186,11 +179,10 @@ impl Rounds {
             }
             let workload = self.workload(&fleet);
             let current = workload.as_ref().map(|facts| facts.replicas);
-            let scale = match (&fleet, class) {
+            let scale = match (&fleet, self.classes.get(name)) {
                 (Fleet::Cluster(cluster), _) => Scale::of(workload::replicas(&cluster.spec)),
-                (Fleet::Class(class), Some(view)) => {
-                    let short = self.shorts.get(name).copied().unwrap_or(0);
-                    let demand = Demand::of(view, short, &team);
+                (Fleet::Class(class), Some(look)) => {
+                    let demand = Demand::of(look.view.clone(), look.short, &team);
                     let window = self.memory.windows.entry(name.clone()).or_default();
                     scaling::decide(&class.spec, &demand, current, window, clock::now())
                 }
@@ -200,54 +192,6 @@ impl Rounds {
         }
         self.spare(&mut cases).await?;
         Ok(cases)
-    }
-
-    /// Looks how many workers more the pipelines need that wait, at most every
-    /// [`LONG_LOOK_EVERY`], and only where some wait.
-    async fn look_at_waiting(
-        &mut self,
-        known: &BTreeMap<ClusterName, Known>,
-    ) -> Result<(), Stopped> {
-        let waits = |it: &Known| it.class.as_ref().is_some_and(|class| class.waiting > 0);
-        if !known.values().any(waits) {
-            self.shorts.clear();
-            return Ok(());
-        }
-        let now = clock::now();
-        if now.since(self.shorts_at) < LONG_LOOK_EVERY {
-            return Ok(());
-        }
-        self.shorts_at = now;
-        let look = self.context.handle.ask(|core, _| {
-            let mut shorts: BTreeMap<ClusterName, u32> = BTreeMap::new();
-            for (class, workers) in core.pipelines(None).flat_map(|pipeline| pipeline.waits) {
-                let short = shorts.entry(class).or_default();
-                *short = workers.max(*short);
-            }
-            shorts
-        });
-        self.shorts = look.await?;
-        Ok(())
-    }
-
-    /// Asks who can be spared of the classes that have too many workers.
-    async fn spare(&self, cases: &mut [Case]) -> Result<(), Stopped> {
-        let is_too_large = |case: &Case| {
-            let most = case.workload.as_ref().map_or(0, |facts| facts.replicas);
-            case.scale.spare.is_some() && most > case.scale.replicas
-        };
-        let cases: Vec<&mut Case> = cases.iter_mut().filter(|case| is_too_large(case)).collect();
-        if cases.is_empty() {
-            return Ok(());
-        }
-        let names: Vec<ClusterName> = cases.iter().map(|case| case.name.clone()).collect();
-        let asked = self.context.handle.ask(move |core, now| {
-            names.iter().map(|name| core.removable(name, now)).collect::<Vec<_>>()
-        });
-        for (case, spare) in cases.into_iter().zip(asked.await?) {
-            case.scale.spare = Some(spare);
-        }
-        Ok(())
     }
 
     /// The workload of a fleet, as it was last seen.

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use leasehold_coordinator_core::view::Presence;
+use leasehold_coordinator_core::view::{Presence, WorkerView};
 use leasehold_types::{Load, WorkerName};
 
 use super::super::pods::Phase;
@@ -147,8 +147,7 @@ fn from_the_top(
     decision.mark = match spare {
         None => others,
         Some(spare) => {
-            // Who may go beside whom is known for those of a list in its order, which is not that
-            // of the ordinals: one after the other.
+            // Who may go beside whom is not known: one after the other.
             others.sort_by_key(|it| Reverse(crew[*it].pod.ordinal));
             let top = others.first().copied();
             let spared = spared(others.clone(), spare, crew, &marked);
@@ -166,6 +165,13 @@ fn from_the_top(
     let top = stays.last().map_or(desired, |ordinal| ordinal - first + 1);
     decision.replicas = Some(current.min(top).max(desired));
     decision
+}
+
+/// The worker that a StatefulSet gives next: the highest of those that are not marked. None where
+/// the core does not know it.
+pub(super) fn top(crew: &[Standing]) -> Option<&WorkerView> {
+    let stays = crew.iter().filter(|it| it.pod.is_active() && !is_marked(it));
+    stays.max_by_key(|it| it.pod.ordinal)?.view.as_ref()
 }
 
 /// Who goes first: whoever is marked already, drained before draining; then whoever is not Ready

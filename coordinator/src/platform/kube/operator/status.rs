@@ -1,24 +1,28 @@
-//! Statuses: while this replica leads, every WorkerCluster and StreamSet says how it stands. A
-//! status is a function of what is known now, so that none is ever caught up on.
+//! Statuses: while this replica leads, every WorkerCluster, WorkerClass and StreamSet says how it
+//! stands. A status is a function of what is known now, so that none is ever caught up on.
 
 mod board;
+mod class;
 mod cluster;
 pub(crate) mod conditions;
+mod fleet;
 mod look;
 mod news;
 mod set;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
-use leasehold_coordinator_core::view::SetView;
+use leasehold_coordinator_core::view::{ClassView, SetView, WorkerView};
 use leasehold_types::{ClusterName, Epoch, Moment, SetName};
 use tokio::sync::watch;
 
 use self::board::{Board, Shown, Target};
-use self::cluster::ClusterFacts;
+use self::class::ClassWord;
+use self::fleet::FleetFacts;
 use self::look::Looks;
 use self::news::{LOOK_EVERY, News};
 use self::set::SetFacts;
@@ -26,9 +30,10 @@ pub(crate) use self::set::{refused, still_in_force};
 use super::{Agents, Context, Workloads};
 use crate::clock;
 use crate::driver::Stopped;
+use crate::platform::kube::desired::Seen;
 use crate::platform::kube::pods::PodFacts;
-use crate::platform::kube::resources::{StreamSet, WorkerCluster};
-use crate::platform::kube::status::{StreamSetStatus, WorkerClusterStatus};
+use crate::platform::kube::resources::{StreamSet, WorkerClass, WorkerCluster};
+use crate::platform::kube::status::{StreamSetStatus, WorkerClassStatus, WorkerClusterStatus};
 
 impl Shown for WorkerCluster {
     type Status = WorkerClusterStatus;
@@ -39,6 +44,18 @@ impl Shown for WorkerCluster {
 
     fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
         cluster::outlined(status)
+    }
+}
+
+impl Shown for WorkerClass {
+    type Status = WorkerClassStatus;
+
+    fn into_status(self) -> Option<WorkerClassStatus> {
+        self.status
+    }
+
+    fn outlined(status: &WorkerClassStatus) -> WorkerClassStatus {
+        class::outlined(status)
     }
 }
 
@@ -60,10 +77,11 @@ pub(super) async fn run(
     workloads: watch::Receiver<Workloads>,
     agents: watch::Receiver<Agents>,
 ) {
-    let clusters = clusters(context.clone(), workloads, agents);
+    let clusters = clusters(context.clone(), workloads.clone(), agents.clone());
+    let classes = classes(context.clone(), workloads, agents);
     let sets = sets(context);
-    // Both end with the driver, and with nothing else.
-    let _ = tokio::join!(clusters, sets);
+    // All of them end with the driver, and with nothing else.
+    let _ = tokio::join!(clusters, classes, sets);
 }
 
 /// Shows how clusters stand.
@@ -89,33 +107,16 @@ async fn clusters(
         }
         let mut views: BTreeMap<_, _> =
             views.into_iter().map(|view| (view.name.clone(), view)).collect();
-        let mut pods = pods_by_cluster(&context);
+        let mut scene = Scene::of(&context, &workloads, &agents);
         let objects = Arc::clone(&context.objects.borrow());
-        let states = Arc::clone(&workloads.borrow());
-        let agents = Arc::clone(&agents.borrow());
         let mut wanted = Vec::new();
         for (name, seen) in &objects.clusters {
             let object = &seen.object;
-            let problem = seen.problem();
-            let mut facts = ClusterFacts {
-                name: object.metadata.name.clone().unwrap_or_default(),
-                generation: object.metadata.generation,
-                in_force: in_force(object.as_ref(), seen.generation, problem.as_ref()),
-                problem,
-                view: views.remove(name),
-                workers: Vec::new(),
-                pods: pods.remove(name).unwrap_or_default(),
-                workload: states.get(name).cloned(),
-                agents: agents.get(name).cloned().unwrap_or_default(),
-            };
+            let mut facts = scene.facts(name, seen, views.remove(name));
             if facts.view.is_some() {
-                let name = name.clone();
-                match looks.look(move |core, now| core.workers(&name, now)).await? {
-                    Some((same, workers)) if same == epoch => {
-                        facts.workers = workers.unwrap_or_default();
-                    }
-                    // The term has ended meanwhile.
-                    Some(_) | None => break,
+                match workers(&mut looks, epoch, name).await? {
+                    Some(workers) => facts.workers = workers,
+                    None => break,
                 }
             }
             let make = move |before: &WorkerClusterStatus| {
@@ -125,6 +126,73 @@ async fn clusters(
         }
         board.write(wanted, &context.handle.metrics).await;
     }
+}
+
+/// Shows how classes stand.
+async fn classes(
+    context: Context,
+    workloads: watch::Receiver<Workloads>,
+    agents: watch::Receiver<Agents>,
+) -> Result<(), Stopped> {
+    let mut board: Board<WorkerClass> = Board::new(context.client.clone());
+    let mut looks = Looks::new(context.handle.clone());
+    let mut news = News::new(&context, Some(workloads.clone()))?;
+    let mut term = None;
+    loop {
+        news.wait().await?;
+        let objects = Arc::clone(&context.objects.borrow());
+        if objects.classes.is_empty() {
+            continue;
+        }
+        let found = looks.look(|core, now| (core.classes(now), core.clusters(now))).await?;
+        let Some((epoch, (views, clusters))) = found else {
+            board.clear();
+            term = None;
+            continue;
+        };
+        if term.replace(epoch) != Some(epoch) {
+            board.clear();
+        }
+        let held = clusters.into_iter().filter(|view| view.held.is_some());
+        let held: BTreeMap<_, _> = held.map(|view| (view.name, view.workers)).collect();
+        let word = |class: ClassView| {
+            let held = held.get(&class.name).copied();
+            (class.name.clone(), ClassWord { class, held })
+        };
+        let mut views: BTreeMap<_, _> = views.into_iter().map(word).collect();
+        let mut scene = Scene::of(&context, &workloads, &agents);
+        let mut wanted = Vec::new();
+        for (name, seen) in &objects.classes {
+            let object = &seen.object;
+            if objects.clusters.contains_key(name) {
+                // What goes by the name is the WorkerCluster's.
+                scene.forget(name);
+            }
+            let mut facts = scene.facts(name, seen, views.remove(name));
+            if facts.view.is_some() {
+                match workers(&mut looks, epoch, name).await? {
+                    Some(workers) => facts.workers = workers,
+                    None => break,
+                }
+            }
+            let make =
+                move |before: &WorkerClassStatus| class::status(&facts, before, Timestamp::now());
+            wanted.extend(target(object.as_ref()).map(|target| (target, make)));
+        }
+        board.write(wanted, &context.handle.metrics).await;
+    }
+}
+
+/// The workers of a fleet that the core has; none where the term has ended meanwhile.
+async fn workers(
+    looks: &mut Looks,
+    epoch: Epoch,
+    name: &ClusterName,
+) -> Result<Option<Vec<WorkerView>>, Stopped> {
+    let name = name.clone();
+    let found = looks.look(move |core, now| core.workers(&name, now)).await?;
+    let same = found.filter(|(same, _)| *same == epoch);
+    Ok(same.map(|(_, workers)| workers.unwrap_or_default()))
 }
 
 /// Shows how stream sets stand.
@@ -191,12 +259,54 @@ fn target(object: &impl Resource) -> Option<Target> {
     Some(Target { namespace, name, uid: meta.uid.clone()? })
 }
 
-fn pods_by_cluster(context: &Context) -> BTreeMap<ClusterName, Vec<Arc<PodFacts>>> {
-    let mut pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>> = BTreeMap::new();
-    for pod in context.pods.all() {
-        if let Some(cluster) = &pod.cluster {
-            pods.entry(cluster.clone()).or_default().push(pod);
+/// What there is beside the core: pods, workloads and agents.
+struct Scene {
+    pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>>,
+    workloads: Workloads,
+    agents: Agents,
+}
+
+impl Scene {
+    fn of(
+        context: &Context,
+        workloads: &watch::Receiver<Workloads>,
+        agents: &watch::Receiver<Agents>,
+    ) -> Self {
+        let mut pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>> = BTreeMap::new();
+        for pod in context.pods.all() {
+            if let Some(cluster) = &pod.cluster {
+                pods.entry(cluster.clone()).or_default().push(pod);
+            }
+        }
+        let (workloads, agents) = (workloads.borrow().clone(), agents.borrow().clone());
+        Self { pods, workloads, agents }
+    }
+
+    /// Leaves out whatever goes by a name.
+    fn forget(&mut self, name: &ClusterName) {
+        self.pods.remove(name);
+        Arc::make_mut(&mut self.workloads).remove(name);
+        Arc::make_mut(&mut self.agents).remove(name);
+    }
+
+    /// What is known of a fleet, but for its workers.
+    fn facts<K: Resource, V>(
+        &mut self,
+        name: &ClusterName,
+        seen: &Seen<K>,
+        view: Option<V>,
+    ) -> FleetFacts<V> {
+        let (meta, problem) = (seen.object.meta(), seen.problem());
+        FleetFacts {
+            name: meta.name.clone().unwrap_or_default(),
+            generation: meta.generation,
+            in_force: in_force(seen.object.as_ref(), seen.generation, problem.as_ref()),
+            problem,
+            view,
+            workers: Vec::new(),
+            pods: self.pods.remove(name).unwrap_or_default(),
+            workload: self.workloads.get(name).cloned(),
+            agents: self.agents.get(name).cloned().unwrap_or_default(),
         }
     }
-    pods
 }

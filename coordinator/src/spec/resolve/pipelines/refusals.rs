@@ -89,8 +89,8 @@ impl Choices<'_> {
             _ => (choice.marks.capacity, "capacity"),
         };
         let message = format!(
-            "would leave pipeline {:?}, which is in force, without enough workers for ever: {why}; \
-             keep it, or change the pipeline first",
+            "can never serve pipeline {:?}, which is in force: {why}; keep it, or lower the load of \
+             the pipeline first",
             pipeline.parts().1
         );
         problems.push(choice.entry.problem(at, &format!("spec.{field}"), message));
@@ -105,8 +105,11 @@ impl Choices<'_> {
     ) {
         let Some(choice) = self.pipelines.get_mut(name) else { return };
         for why in why {
+            let message = format!(
+                "can never be served: {why}; lower it, or raise the capacity or maxReplicas"
+            );
             let at = choice.marks.load;
-            problems.push(choice.entry.problem(at, "spec.documentsPerSecond", why));
+            problems.push(choice.entry.problem(at, "spec.documentsPerSecond", message));
         }
         choice.refuse();
     }

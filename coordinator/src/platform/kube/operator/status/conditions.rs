@@ -17,6 +17,8 @@ pub(crate) const DEGRADED: &str = "Degraded";
 pub(crate) const STALLED: &str = "Stalled";
 /// Some pods have another agent than they would get now; there only while it is so.
 pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
+/// A class is to have more workers than it may, or fewer; there only while it is so.
+pub(super) const SCALING_LIMITED: &str = "ScalingLimited";
 /// Every stream is where the plan wants it, and the agents have said so.
 pub(super) const CONVERGED: &str = "Converged";
 

@@ -1,12 +1,17 @@
 //! Every condition of a cluster, and its workers in figures.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
-use leasehold_coordinator_core::view::Presence;
+use leasehold_coordinator_core::view::{Presence, WorkerView};
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use serde_json::json;
 
+use super::super::super::Census;
+use super::super::super::workload::{Rollout, WorkloadState};
 use super::*;
+use crate::platform::kube::pods::PodFacts;
 use crate::platform::kube::status::{WORKERS_LISTED_MAX, WorkerPhase};
 use crate::spec::manifest::WorkloadKind;
 

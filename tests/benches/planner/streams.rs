@@ -1,49 +1,23 @@
-//! Times the planner, and counts its moves against the minimum.
+//! Streams over a fleet: times, and moves against the minimum.
 //!
 //! The minimum is exact for equal weights. With weights it is a lower bound: finding the true
 //! minimum is as hard as packing bins.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::desired::Policy;
 use leasehold_coordinator_core::planner::streams::{
     Placement, SetInput, StreamInput, StreamSpec, WorkerIndex, plan,
 };
 
-const HELP: &str = "\
-Times the planner for fleets of several sizes.
-
-Usage: cargo bench -p tests --bench planner [-- OPTIONS]
-
-Options:
-  --runs N   take the median of N runs (default 9)
-  --quick    leave the largest fleet out
-  -h, --help print this
-
-Columns:
-  time     median of the runs, one call of the planner
-  moved    streams whose owner changes, those of a worker that left included
-  minimum  the fewest that any balanced plan moves: '=' exact, '>=' a lower bound
-  spread   highest less lowest load of a worker; the promise is at most the heaviest weight";
+use crate::{Options, format_time, median, print_row, timed};
 
 const FLEETS: [(usize, usize); 3] = [(10_000, 1_000), (100_000, 1_000), (1_000_000, 10_000)];
 
 const WEIGHT_MAX: u32 = 100;
 
-fn main() {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("planner: {message} (try --help)");
-            std::process::exit(2);
-        }
-    };
-    if options.help {
-        println!("{HELP}");
-        return;
-    }
+/// Prints a row for each size, weights and event.
+pub(crate) fn bench(options: &Options) {
     println!("planner, policy Sticky, median of {} runs", options.runs);
     println!(
         "{:>9} {:>7}  {:<8} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
@@ -54,33 +28,6 @@ fn main() {
         for weighted in [false, true] {
             bench_fleet(streams, workers, weighted, options.runs);
         }
-    }
-}
-
-struct Options {
-    runs: usize,
-    quick: bool,
-    help: bool,
-}
-
-impl Options {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self { runs: 9, quick: false, help: false };
-        while let Some(arg) = args.next() {
-            match arg.as_str() {
-                // Cargo passes it to every benchmark.
-                "--bench" => {}
-                "--quick" => options.quick = true,
-                "-h" | "--help" => options.help = true,
-                "--runs" => {
-                    let runs = args.next().and_then(|text| text.parse().ok());
-                    let runs = runs.filter(|runs| *runs > 0);
-                    options.runs = runs.ok_or("--runs wants a number above 0")?;
-                }
-                other => return Err(format!("unknown option {other:?}")),
-            }
-        }
-        Ok(options)
     }
 }
 
@@ -112,24 +59,13 @@ fn bench_fleet(streams: usize, workers: usize, weighted: bool, runs: usize) {
 impl Fleet {
     /// Times a plan and prints what it does.
     fn row(&self, event: &str, weighted: bool, runs: usize) -> Vec<Placement> {
-        let progress = std::io::stderr().is_terminal();
-        if progress {
-            eprint!("... {} x {}, {event}", self.streams.len(), self.workers.len());
-        }
         let names: Vec<&str> = self.workers.iter().map(String::as_str).collect();
         let set =
             SetInput { policy: Policy::Sticky, streams: &self.streams, moves_max: usize::MAX };
         let sets = [set];
         let input = StreamInput { workers: &names, sets: &sets, per_worker_max: usize::MAX };
-        let mut times = Vec::new();
-        let mut placements = Vec::new();
-        for _ in 0..runs {
-            let start = Instant::now();
-            let planned = plan(&input);
-            times.push(start.elapsed());
-            placements = planned;
-        }
-        times.sort_unstable();
+        let what = format!("{} x {}, {event}", self.streams.len(), self.workers.len());
+        let (time, mut placements) = median(runs, &what, || timed(|| plan(&input)));
         let placed = placements.remove(0);
         let changed = |(stream, place): (&StreamSpec, &Placement)| match (stream.present, place) {
             (Some(worker), place) => *place != Placement::On(worker),
@@ -141,22 +77,18 @@ impl Fleet {
         let minimum = orphans + self.moves_min(weighted);
         let (low, high) = ends(&self.loads(&placed));
         let heaviest = self.streams.iter().map(|stream| stream.weight).max().unwrap_or(0);
-        if progress {
-            eprint!("\r{:40}\r", "");
-        }
-        println!(
+        print_row(&format!(
             "{:>9} {:>7}  {:<8} {:<10} {:>11} {:>9} {:>12} {:>7} {:>9}",
             self.streams.len(),
             self.workers.len(),
             if weighted { format!("1-{WEIGHT_MAX}") } else { "equal".into() },
             event,
-            format_time(times[times.len() / 2]),
+            format_time(time),
             moved,
             format!("{}{minimum}", if weighted { ">= " } else { "= " }),
             high - low,
             heaviest,
-        );
-        std::io::stdout().flush().expect("standard output takes a line");
+        ));
         placed
     }
 
@@ -253,8 +185,4 @@ impl Fleet {
 
 fn ends(loads: &[u64]) -> (u64, u64) {
     loads.iter().fold((u64::MAX, 0), |(low, high), load| (low.min(*load), high.max(*load)))
-}
-
-fn format_time(time: Duration) -> String {
-    format!("{:.3} ms", time.as_secs_f64() * 1e3)
 }

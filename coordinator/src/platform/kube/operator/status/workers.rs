@@ -1,4 +1,4 @@
-//! A cluster's workers in figures, and the first of them by name: whatever pods and the core know
+//! A fleet's workers in figures, and the first of them by name: whatever pods and the core know
 //! of them, put together.
 
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use leasehold_coordinator_core::view::{Presence, WorkerView};
 use leasehold_types::message::DrainPhase;
 
-use super::ClusterFacts;
+use super::fleet::FleetFacts;
 use crate::platform::kube::status::{WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, WorkerStatus};
 
-/// The workers of a cluster.
+/// The workers of a fleet.
 #[derive(Debug)]
 pub(super) struct Workers {
     pub(super) counts: WorkerCounts,
@@ -22,11 +22,9 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn of(facts: &ClusterFacts) -> Self {
-        let mut counts = WorkerCounts::default();
-        if let Some(view) = &facts.view {
-            counts.desired = view.jobs_max.div_ceil(view.jobs_per_worker_max.max(1));
-        }
+    /// Those of a fleet that should have so many.
+    pub(super) fn of<V>(facts: &FleetFacts<V>, desired: u32) -> Self {
+        let mut counts = WorkerCounts { desired, ..WorkerCounts::default() };
         let mut workers: BTreeMap<&str, WorkerStatus> = BTreeMap::new();
         for pod in facts.pods.iter().filter(|pod| !pod.over) {
             counts.total += 1;

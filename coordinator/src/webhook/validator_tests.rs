@@ -1,0 +1,224 @@
+//! What people are told of classes and pipelines, without a socket.
+
+use serde_json::json;
+
+use super::super::review::Review;
+use super::*;
+
+fn class(capacity: u32, most: u32) -> Value {
+    json!({ "capacity": capacity, "maxReplicas": most })
+}
+
+fn pipeline(load: u32, workers: Value) -> Value {
+    json!({ "documentsPerSecond": load, "workers": workers })
+}
+
+/// In `ci`: a WorkerCluster, classes blue and green, and pipelines on them. In `dev`: class grey.
+fn in_force() -> Arc<Desired> {
+    let mut collection = Collection::default();
+    let mut put = |kind: &str, namespace: &str, name: &str, spec: Value| {
+        let id = Collection::id(kind, namespace, name).expect("a kind");
+        collection.put(&id, spec).expect("a valid object");
+    };
+    put("WorkerCluster", "ci", "builds", json!({ "maxJobs": 8, "maxJobsPerWorker": 3 }));
+    put("WorkerClass", "ci", "blue", class(30, 3));
+    put("WorkerClass", "ci", "green", class(15, 2));
+    put("WorkerClass", "dev", "grey", class(5, 5));
+    let nodes = json!({ "a": { "class": "blue", "next": ["b"] }, "b": { "class": "green" } });
+    put("Pipeline", "ci", "first", pipeline(10, nodes));
+    for name in ["p1", "p2", "p3", "p4", "p5", "p6"] {
+        put("Pipeline", "ci", name, pipeline(1, json!({ "only": { "class": "blue" } })));
+    }
+    put("Pipeline", "ci", "a", pipeline(1, json!({ "b-c": { "class": "green" } })));
+    put("Pipeline", "ci", "waits", pipeline(100, json!({ "only": { "class": "later" } })));
+    let reading = collection.read();
+    assert_eq!(reading.problems, []);
+    reading.desired.expect("all was read")
+}
+
+fn validator(served: &[&str]) -> Validator {
+    let served = served.iter().map(|name| (*name).to_owned()).collect();
+    Validator { served, in_force: watch::channel(Some(in_force())).1 }
+}
+
+fn plural(kind: &str) -> &'static str {
+    match kind {
+        "Pipeline" => "pipelines",
+        "WorkerClass" => "workerclasses",
+        other => panic!("{other}"),
+    }
+}
+
+/// What the API server asks.
+fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value) -> Value {
+    let object = json!({ "metadata": { "name": name, "namespace": namespace }, "spec": spec });
+    let (object, old) = match operation {
+        "CREATE" => (object, Value::Null),
+        "DELETE" => (Value::Null, object),
+        _ => {
+            let mut old = object.clone();
+            old["spec"] = json!({});
+            (object, old)
+        }
+    };
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1", "operation": operation, "namespace": namespace, "name": name,
+            "resource": {
+                "group": "leasehold.dev", "version": "v1alpha1", "resource": plural(kind),
+            },
+            "object": object, "oldObject": old, "userInfo": { "username": "someone" },
+        },
+    })
+}
+
+/// What it is answered.
+async fn answer(validator: &Validator, asked: &Value) -> Value {
+    let review = Review::read(asked.to_string().as_bytes()).expect("a review");
+    let judgement = validator.judge(review.change()).await.expect("it was read");
+    let answer: Value = serde_json::from_str(&review.write(Answer::from(judgement))).expect("JSON");
+    assert_eq!(answer["response"]["uid"], "u-1");
+    answer["response"].clone()
+}
+
+/// Asserts that this is refused, with a message that begins so.
+async fn refused(asked: Value, code: u16, message: &str) {
+    let answer = answer(&validator(&[]), &asked).await;
+    assert_eq!(answer["allowed"], false, "{asked:#}");
+    assert_eq!(answer["status"]["code"], code, "{answer:#}");
+    let told = answer["status"]["message"].as_str().expect("a message");
+    assert!(told.starts_with(message), "{told:?} does not begin with {message:?}");
+}
+
+/// Asserts that this is let in, with these warnings.
+async fn allowed(validator: &Validator, asked: Value, warnings: &[&str]) {
+    let answer = answer(validator, &asked).await;
+    assert_eq!(answer["allowed"], true, "{answer:#}");
+    let told: Vec<&str> =
+        answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    assert_eq!(told.len(), warnings.len(), "{told:?}");
+    for (told, words) in told.iter().zip(warnings) {
+        assert!(told.contains(words), "{told:?} has not {words:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_graph_is_refused_with_its_place() {
+    let node = |next: Value| json!({ "class": "blue", "next": next });
+    for (workers, message) in [
+        (
+            json!({ "a": node(json!(["b"])), "b": node(json!(["c"])), "c": node(json!(["a"])) }),
+            "Pipeline new: spec.workers.c.next[0]: closes a cycle, a -> b -> c -> a,",
+        ),
+        (
+            json!({ "a": node(json!(["x"])), "b": node(json!([])) }),
+            "Pipeline new: spec.workers.a.next[0]: is \"x\", which is no node of this pipeline: \
+             there is \"a\", \"b\"",
+        ),
+        (
+            json!({ "a": node(json!(["a"])) }),
+            "Pipeline new: spec.workers.a.next[0]: is the node itself",
+        ),
+        (json!({}), "Pipeline new: spec.workers: names no node: add one"),
+        (
+            json!({ "a": { "class": "builds" } }),
+            "Pipeline new: spec.workers.a.class: \"builds\" is a WorkerCluster, whose workers run \
+             jobs: name a WorkerClass",
+        ),
+    ] {
+        let spec = pipeline(10, workers);
+        refused(asked("CREATE", "Pipeline", "ci", "new", &spec), 422, message).await;
+        refused(asked("UPDATE", "Pipeline", "ci", "new", &spec), 422, message).await;
+    }
+    let only = |name: &str| pipeline(1, json!({ name: { "class": "blue" } }));
+    let message = "Pipeline p1-only: spec.workers.";
+    allowed(&validator(&[]), asked("CREATE", "Pipeline", "ci", "p1-only", &only("x")), &[]).await;
+    let spec =
+        pipeline(1, json!({ "x": { "class": "blue" }, "n".repeat(60): { "class": "blue" } }));
+    refused(asked("CREATE", "Pipeline", "ci", "p1-only", &spec), 422, message).await;
+    let message = "Pipeline \"a.b\": metadata.name is no DNS label";
+    refused(asked("CREATE", "Pipeline", "ci", "a.b", &only("x")), 422, message).await;
+}
+
+#[tokio::test]
+async fn what_no_permitted_number_of_workers_can_serve_is_refused_with_the_arithmetic() {
+    let spec = pipeline(31, json!({ "a": { "class": "green" } }));
+    let message = "Pipeline new: spec.documentsPerSecond: can never be served: class ci/green: 1 \
+                   node of 31 documents per second needs 3 workers of capacity 15, and maxReplicas \
+                   is 2";
+    refused(asked("CREATE", "Pipeline", "ci", "new", &spec), 422, message).await;
+    let spec = pipeline(30, json!({ "a": { "class": "green" } }));
+    allowed(&validator(&[]), asked("CREATE", "Pipeline", "ci", "new", &spec), &[]).await;
+
+    let message = "WorkerClass green: spec.capacity: can never serve pipeline \"first\", which is \
+                   in force: class ci/green: 1 node of 10 documents per second needs 3 workers";
+    refused(asked("UPDATE", "WorkerClass", "ci", "green", &class(4, 2)), 422, message).await;
+    let message = "WorkerClass green: spec.maxReplicas: can never serve pipeline \"first\"";
+    refused(asked("UPDATE", "WorkerClass", "ci", "green", &class(9, 1)), 422, message).await;
+    let fits = asked("UPDATE", "WorkerClass", "ci", "green", &class(5, 2));
+    allowed(&validator(&[]), fits, &[]).await;
+    // What is wrong already may lose a finalizer.
+    let mut same = asked("UPDATE", "WorkerClass", "ci", "green", &class(4, 2));
+    same["request"]["oldObject"]["spec"] = class(4, 2);
+    allowed(&validator(&[]), same, &[]).await;
+}
+
+#[tokio::test]
+async fn names_are_not_had_twice() {
+    let spec = pipeline(1, json!({ "y": { "class": "blue" } }));
+    let dev = pipeline(1, json!({ "c": { "class": "grey" } }));
+    let message = "WorkerClass builds: metadata.name: is the name of a WorkerCluster too";
+    refused(asked("CREATE", "WorkerClass", "ci", "builds", &class(1, 1)), 422, message).await;
+    allowed(&validator(&[]), asked("CREATE", "WorkerClass", "dev", "builds", &class(1, 1)), &[])
+        .await;
+    allowed(&validator(&[]), asked("CREATE", "Pipeline", "ci", "first-a", &spec), &[]).await;
+    let spec = pipeline(1, json!({ "c": { "class": "blue" } }));
+    let message = "Pipeline a-b: spec.workers.c: makes a binding called \"a-b-c\", and so does node \
+                   \"b-c\" of pipeline \"a\": rename one of them";
+    refused(asked("CREATE", "Pipeline", "ci", "a-b", &spec), 422, message).await;
+    allowed(&validator(&[]), asked("CREATE", "Pipeline", "dev", "a-b", &dev), &[]).await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
+    let spec = pipeline(1, json!({ "a": { "class": "grey" }, "b": { "class": "blue" } }));
+    let warning = "spec.workers.a.class: there is no WorkerClass \"grey\" yet: the pipeline waits";
+    let new = || asked("CREATE", "Pipeline", "ci", "new", &spec);
+    allowed(&validator(&[]), new(), &[warning]).await;
+    // The class that somebody waits for is too small for it.
+    let warning = "Pipeline ci/waits: spec.documentsPerSecond: can never be served: class ci/later";
+    let later = asked("CREATE", "WorkerClass", "ci", "later", &class(1, 1));
+    allowed(&validator(&[]), later, &[warning]).await;
+    allowed(&validator(&["dev", "qa"]), new(), &["serves dev, qa and not namespace ci"]).await;
+}
+
+#[tokio::test]
+async fn a_class_in_use_is_not_deleted() {
+    let delete = |name: &str| asked("DELETE", "WorkerClass", "ci", name, &class(1, 1));
+    let message = "WorkerClass blue: 7 pipelines name it (first, p1, p2, p3, p4, …): delete them \
+                   first, or let them name another class";
+    refused(delete("blue"), 403, message).await;
+    refused(delete("green"), 403, "WorkerClass green: 2 pipelines name it (a, first): ").await;
+    allowed(&validator(&[]), delete("later"), &[]).await;
+    let mut whole = delete("blue");
+    let by = "system:serviceaccount:kube-system:namespace-controller";
+    whole["request"]["userInfo"]["username"] = json!(by);
+    allowed(&validator(&[]), whole, &[]).await;
+}
+
+#[tokio::test]
+async fn a_change_of_a_moment_ago_counts_and_nothing_is_said_before_all_was_read() {
+    let (sender, in_force_seen) = watch::channel(None);
+    let validator = Validator { served: Vec::new(), in_force: in_force_seen };
+    let spec = pipeline(1, json!({ "a": { "class": "blue" } }));
+    let new = asked("CREATE", "Pipeline", "ci", "new", &spec);
+    let review = Review::read(new.to_string().as_bytes()).expect("a review");
+    assert_eq!(validator.judge(review.change()).await, None);
+    sender.send_replace(Some(Arc::default()));
+    let judged = validator.judge(review.change());
+    let seen = async { sender.send_replace(Some(in_force())) };
+    let (judgement, _) = tokio::join!(judged, seen);
+    assert_eq!(judgement, Some(Judgement::plain()));
+}

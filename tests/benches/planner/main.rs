@@ -1,0 +1,115 @@
+//! Times the planner, and holds its plans against the best there are.
+
+mod pipelines;
+mod streams;
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+Times the planner for fleets and pipelines of several sizes, and holds its plans against the best.
+
+Usage: cargo bench -p tests --bench planner [-- OPTIONS]
+
+Options:
+  --runs N   take the median of N runs (default 9)
+  --quick    leave the largest out
+  -h, --help print this
+
+Streams:
+  time     median of the runs, one call of the planner
+  moved    streams whose owner changes, those of a worker that left included
+  minimum  the fewest that any balanced plan moves: '=' exact, '>=' a lower bound
+  spread   highest less lowest load of a worker; the promise is at most the heaviest weight
+
+Packing, as workers in use over all batches:
+  ours     a batch by descending load, each to the least room that is enough
+  arrival  the same, but each as it comes (plain best fit)
+  optimum  the fewest workers: '=' by trying everything, '>=' the sum over the capacity
+  over     batches in which ours uses more than that, and the most that it is over in one
+
+Pipelines:
+  time     median of the runs; 'first' places all of them by descending load, 'lost' those that a
+           lost worker served, with what they had on others
+  moved    bindings that changed their worker, beside those of the worker that was lost; for
+           'make room' (for a load of a quarter, in one class, all workers nine tenths full) the
+           shares that would move";
+
+fn main() {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("planner: {message} (try --help)");
+            std::process::exit(2);
+        }
+    };
+    if options.help {
+        println!("{HELP}");
+        return;
+    }
+    streams::bench(&options);
+    pipelines::bench(&options);
+}
+
+struct Options {
+    runs: usize,
+    quick: bool,
+    help: bool,
+}
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self { runs: 9, quick: false, help: false };
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                // Cargo passes it to every benchmark.
+                "--bench" => {}
+                "--quick" => options.quick = true,
+                "-h" | "--help" => options.help = true,
+                "--runs" => {
+                    let runs = args.next().and_then(|text| text.parse().ok());
+                    let runs = runs.filter(|runs| *runs > 0);
+                    options.runs = runs.ok_or("--runs wants a number above 0")?;
+                }
+                other => return Err(format!("unknown option {other:?}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs it so many times; the median, and what the last run gave.
+fn median<T>(runs: usize, what: &str, mut run: impl FnMut() -> (Duration, T)) -> (Duration, T) {
+    let progress = std::io::stderr().is_terminal();
+    if progress {
+        eprint!("... {what}");
+    }
+    let (time, mut result) = run();
+    let mut times = vec![time];
+    for _ in 1..runs {
+        let (time, again) = run();
+        times.push(time);
+        result = again;
+    }
+    times.sort_unstable();
+    if progress {
+        eprint!("\r{:60}\r", "");
+    }
+    (times[times.len() / 2], result)
+}
+
+/// Times one call.
+fn timed<T>(call: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = call();
+    (start.elapsed(), result)
+}
+
+fn print_row(row: &str) {
+    println!("{row}");
+    std::io::stdout().flush().expect("standard output takes a line");
+}
+
+fn format_time(time: Duration) -> String {
+    format!("{:.3} ms", time.as_secs_f64() * 1e3)
+}

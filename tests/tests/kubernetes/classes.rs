@@ -1,0 +1,124 @@
+//! Classes on a real control plane, with real agents: workers by the load, by somebody's word, and
+//! fewer of them without a pipeline that waits.
+
+use serde_json::Value;
+use tests::kube::{Cluster, Stage, Work};
+use tests::process::{eventually, get};
+
+/// A class of capacity 15 that is scaled so that its workers are full.
+fn class(stage: &Stage) -> String {
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {{name: green}}
+spec:
+  capacity: 15
+  minReplicas: 1
+  maxReplicas: 4
+  scaling: {{targetUtilization: 100, stabilization: 1s}}
+  lease: {{ttl: 3s}}
+  drain: {{deadline: 10m}}
+  template:
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+",
+        stage.affinity()
+    )
+}
+
+fn pipeline(name: &str, load: u32) -> String {
+    format!(
+        r"
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {{name: {name}}}
+spec:
+  documentsPerSecond: {load}
+  workers: {{parse: {{class: green}}}}
+"
+    )
+}
+
+/// The class has so many workers, all connected, and workers are chosen for so much load.
+fn wait_for_workers(stage: &Stage, workers: u64, placed: &str) {
+    stage.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |it| {
+        let status = &it["status"];
+        let count = |field: &str| status["workers"][field].as_u64();
+        status["observedGeneration"] == it["metadata"]["generation"]
+            && (count("connected"), count("draining")) == (Some(workers), Some(0))
+            && status["replicas"].as_u64() == Some(workers)
+            && status["load"]["placed"] == placed
+            && status["pipelinesWaiting"] == 0
+    });
+}
+
+fn condition(class: &Value, wanted: &str) -> Option<Value> {
+    let conditions = class["status"]["conditions"].as_array()?;
+    conditions.iter().find(|it| it["type"] == wanted).cloned()
+}
+
+/// The pods whose agents say that they serve a pipeline, by their names.
+fn serving(stage: &Stage, pipeline: &str) -> Vec<String> {
+    let serves = |pod: &Value| {
+        let member = stage.fleet.member(pod["metadata"]["uid"].as_str()?)?;
+        let (_, body) = get(member.agent.as_ref()?.1, "/v1/lease")?;
+        let name = format!("{}/{pipeline}", stage.namespace);
+        body.contains(&name).then(|| pod["metadata"]["name"].as_str().map(str::to_owned))?
+    };
+    stage.pods().iter().filter_map(serves).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_class_has_as_many_workers_as_its_load_or_somebody_says() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("classes");
+    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    stage.apply(&class(&stage));
+    wait_for_workers(&stage, 1, "0");
+    let deployment = stage.get("deployment", "green").expect("the Deployment");
+    let owner = &deployment["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["name"]), (&"WorkerClass".into(), &"green".into()));
+
+    // The second finds no room, and gets a worker; the third fits beside the first.
+    stage.apply(&(pipeline("first", 10) + &pipeline("second", 10) + &pipeline("third", 4)));
+    wait_for_workers(&stage, 2, "24");
+    let told = stage.kubectl(&[
+        "get",
+        "events",
+        "--field-selector=reason=ScaledOut",
+        "--output=jsonpath={.items[*].message}{.items[*].note}",
+    ]);
+    assert!(told.contains("capacity 15, target 100%: "), "{told}");
+
+    stage.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
+    wait_for_workers(&stage, 3, "24");
+    stage.kubectl(&["scale", "wcl", "green", "--replicas=9"]);
+    wait_for_workers(&stage, 4, "24");
+    let class = stage.get("wcl", "green").expect("the class");
+    let limited = condition(&class, "ScalingLimited").expect("a condition").to_string();
+    assert!(limited.contains("spec.replicas is 9; maxReplicas is 4"), "{limited}");
+
+    // Back to the load: the idle ones go, and what is served stays where it is.
+    let before = (serving(&stage, "first"), serving(&stage, "second"), serving(&stage, "third"));
+    assert_eq!((before.0.len(), before.1.len(), &before.0), (1, 1, &before.2));
+    let remove = r#"[{"op": "remove", "path": "/spec/replicas"}]"#;
+    stage.kubectl(&["patch", "wcl", "green", "--type=json", "--patch", remove]);
+    wait_for_workers(&stage, 2, "24");
+    let after = (serving(&stage, "first"), serving(&stage, "second"), serving(&stage, "third"));
+    assert_eq!(after, before);
+
+    // One worker is enough now: who has less to give away drains first, and hands it over.
+    stage.kubectl(&["delete", "pl", "first"]);
+    wait_for_workers(&stage, 1, "14");
+    assert_eq!(serving(&stage, "second"), before.1);
+    assert_eq!(serving(&stage, "third"), before.1);
+    let reasons = stage.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
+        assert!(reasons.split_whitespace().any(|it| it == reason), "no {reason} in: {reasons}");
+    }
+    stage.kubectl(&["delete", "wcl", "green", "--wait=false"]);
+    eventually("the end of all pods", || stage.pods().is_empty().then_some(()));
+}

@@ -1,0 +1,142 @@
+//! Pipelines on a real control plane, with real agents: what people and routers see of them.
+
+#[path = "pipelines/kept.rs"]
+mod kept;
+#[path = "pipelines/spread.rs"]
+mod spread;
+#[path = "pipelines/walkthrough.rs"]
+mod walkthrough;
+
+use serde_json::Value;
+use tests::kube::{Record, Stage, Version};
+use tests::process::{eventually, soon};
+
+/// The kinds that are recorded.
+const KINDS: [(&str, &str, &str); 4] = [
+    ("", "v1", "Service"),
+    ("discovery.k8s.io", "v1", "EndpointSlice"),
+    ("leasehold.dev", "v1alpha1", "PipelineBinding"),
+    ("leasehold.dev", "v1alpha1", "Pipeline"),
+];
+
+/// A class whose workers are pods of a StatefulSet of its name, so that they are called `blue-0`
+/// and so on.
+fn class(stage: &Stage, name: &str, capacity: u32, (min, max): (u32, u32), more: &str) -> String {
+    format!(
+        r"
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {{name: {name}}}
+spec:
+  capacity: {capacity}
+  minReplicas: {min}
+  maxReplicas: {max}
+  port: 9000
+  lease: {{ttl: 3s}}
+  workload: {{kind: StatefulSet}}
+  {more}
+  template:
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+",
+        stage.affinity()
+    )
+}
+
+/// A pipeline of nodes, each with its class and the nodes after it.
+fn pipeline(name: &str, load: u32, nodes: &[(&str, &str, &str)]) -> String {
+    let node = |(node, class, next): &(&str, &str, &str)| {
+        format!("    {node}: {{class: {class}, next: [{next}]}}\n")
+    };
+    let nodes: String = nodes.iter().map(node).collect();
+    format!(
+        "---\napiVersion: leasehold.dev/v1alpha1\nkind: Pipeline\nmetadata: {{name: {name}}}\n\
+         spec:\n  documentsPerSecond: {load}\n  workers:\n{nodes}"
+    )
+}
+
+/// Begins a record of the stage's namespace.
+async fn record(stage: &Stage) -> Record {
+    let record = Record::begin(&stage.access.client().await, &stage.namespace, &KINDS);
+    soon("watches of all kinds", || record.is_whole().then_some(())).await;
+    record
+}
+
+/// Waits until pipelines are in this phase.
+fn wait_for_phase(stage: &Stage, names: &[&str], phase: &str) {
+    for name in names {
+        stage.wait_for(&format!("{name} {phase}"), "pl", name, |it| it["status"]["phase"] == phase);
+    }
+}
+
+/// The endpoints of a binding by the pods' names, each with its conditions that hold.
+fn endpoints(stage: &Stage, binding: &str) -> Vec<String> {
+    let label = format!("--selector=kubernetes.io/service-name={binding}");
+    let list = stage.kubectl(&["get", "endpointslices", &label, "--output=json"]);
+    let list: Value = serde_json::from_str(&list).expect("a list");
+    let slices = list["items"].as_array().into_iter().flatten();
+    let mut all: Vec<_> = slices.flat_map(|slice| endpoints_of(slice)).collect();
+    all.sort();
+    all
+}
+
+/// The same of one slice.
+fn endpoints_of(slice: &Value) -> Vec<String> {
+    let endpoint = |it: &Value| {
+        let mut words = vec![it["targetRef"]["name"].as_str().unwrap_or("nobody").to_owned()];
+        for condition in ["ready", "serving", "terminating"] {
+            if it["conditions"][condition] == true {
+                words.push(condition.to_owned());
+            }
+        }
+        words.join(" ")
+    };
+    slice["endpoints"].as_array().into_iter().flatten().map(endpoint).collect()
+}
+
+/// The phases that an object's status had, in order, each once in a row.
+fn phases(versions: &[Version], kind: &str, name: &str) -> Vec<String> {
+    let of_object = versions.iter().filter(|it| it.kind == kind && it.name == name);
+    let phase = |it: &Version| it.object.as_ref()?["status"]["phase"].as_str().map(str::to_owned);
+    let mut phases: Vec<_> = of_object.filter_map(phase).collect();
+    phases.dedup();
+    phases
+}
+
+/// The resource versions of all that was made for a pipeline, and its own.
+fn resource_versions(stage: &Stage, pipeline: &str) -> Vec<String> {
+    let label = format!("--selector=leasehold.dev/pipeline={pipeline}");
+    let kinds = "services,endpointslices,pipelinebindings";
+    let what = "--output=jsonpath={range .items[*]}{.kind} {.metadata.name} \
+                {.metadata.resourceVersion}{'\\n'}{end}";
+    let made = stage.kubectl(&["get", kinds, &label, what]);
+    made.lines().map(str::to_owned).collect()
+}
+
+/// The load of each worker of a class, as the bindings tell it, in thousandths.
+fn loads(stage: &Stage, class: &str) -> std::collections::BTreeMap<String, u64> {
+    let list = stage.kubectl(&["get", "pipelinebindings", "--output=json"]);
+    let list: Value = serde_json::from_str(&list).expect("a list");
+    let mut loads = std::collections::BTreeMap::new();
+    let bindings = list["items"].as_array().into_iter().flatten();
+    for binding in bindings.filter(|it| it["spec"]["class"] == class) {
+        for share in binding["status"]["workerList"].as_array().into_iter().flatten() {
+            let name = share["name"].as_str().expect("a name").to_owned();
+            let load: leasehold_types::Load = share["documentsPerSecond"]
+                .as_str()
+                .and_then(|text| text.parse().ok())
+                .expect("a load");
+            *loads.entry(name).or_default() += load.milli();
+        }
+    }
+    loads
+}
+
+/// Waits until no object is there that was made for a pipeline.
+fn wait_for_end(stage: &Stage, pipeline: &str) {
+    eventually("the end of all that was made", || {
+        resource_versions(stage, pipeline).is_empty().then_some(())
+    });
+}

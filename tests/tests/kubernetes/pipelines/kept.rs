@@ -1,0 +1,133 @@
+//! What is made for pipelines is kept: what others change of it is undone, what is theirs is left
+//! alone, and a new leader writes nothing where nothing has changed.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tests::kube::{Cluster, Stage, Work};
+use tests::process::eventually;
+
+use super::{class, endpoints, pipeline, resource_versions, wait_for_end, wait_for_phase};
+
+/// A condition's status, reason and message.
+fn condition(object: &Value, type_: &str) -> Option<(String, String, String)> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|it| it["type"] == type_)?;
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason"), text("message")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_others_change_is_undone_and_what_is_theirs_is_left_alone() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("kept");
+    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
+    stage.apply(&class(&stage, "blue", 30, (1, 1), ""));
+    stage.kubectl(&["create", "service", "clusterip", "taken-in", "--tcp=80"]);
+    let theirs = || stage.get("service", "taken-in").expect("their Service")["metadata"].clone();
+    let before = theirs();
+    let node = [("in", "blue", "")];
+    stage.apply(&[pipeline("mine", 10, &node), pipeline("taken", 10, &node)].concat());
+    wait_for_phase(&stage, &["mine", "taken"], "Ready");
+
+    undone(&stage);
+    stage.wait_for("a binding that says so", "plb", "taken-in", |it| {
+        condition(it, "Ready").is_some_and(|(_, reason, message)| {
+            reason == "NameTaken" && message.contains("Service taken-in")
+        })
+    });
+    stage.wait_for("a pipeline that says so", "pl", "taken", |it| {
+        condition(it, "Stalled").is_some_and(|(_, reason, _)| reason == "NameTaken")
+    });
+    assert_eq!(theirs(), before);
+    assert_eq!(endpoints(&stage, "taken-in"), [""; 0], "they would be their Service's");
+    let reasons = "--output=jsonpath={.items[?(@.regarding.name=='taken-in')].reason}";
+    eventually("an event of the binding", || {
+        let reasons = stage.kubectl(&["get", "events.v1.events.k8s.io", reasons]);
+        reasons.contains("NameTaken").then_some(())
+    });
+    stage.kubectl(&["delete", "service", "taken-in"]);
+    stage.wait_for("a Service of its own", "pl", "taken", |it| {
+        condition(it, "Ready").is_some_and(|(status, ..)| status == "True")
+    });
+    assert_eq!(endpoints(&stage, "taken-in"), ["blue-0 ready serving"]);
+
+    // Without a port the Service is headless, which no Service can become.
+    let headless = class(&stage, "blue", 30, (1, 1), "").replace("  port: 9000\n", "");
+    stage.kubectl(&[
+        "patch",
+        "wcl",
+        "blue",
+        "--type=json",
+        "--patch",
+        r#"[{"op": "remove", "path": "/spec/port"}]"#,
+    ]);
+    assert!(!headless.contains("port: 9000"));
+    stage.wait_for("a headless Service", "service", "mine-in", |it| {
+        it["spec"]["clusterIP"] == "None" && it["spec"].get("ports").is_none()
+    });
+    stage.kubectl(&["delete", "pl", "mine", "--wait=false"]);
+    wait_for_end(&stage, "mine");
+}
+
+/// Everything that people can do to what was made is undone.
+fn undone(stage: &Stage) {
+    let uid =
+        |kind: &str, name: &str| stage.get(kind, name).map(|it| it["metadata"]["uid"].to_string());
+    for (kind, name) in
+        [("service", "mine-in"), ("endpointslice", "mine-in-ipv4-0"), ("plb", "mine-in")]
+    {
+        let before = uid(kind, name).expect("the object");
+        stage.kubectl(&["delete", kind, name, "--wait=false"]);
+        eventually(&format!("another {kind}"), || {
+            uid(kind, name).filter(|now| *now != before).map(|_| ())
+        });
+        let home = "leasehold.dev/pipeline";
+        stage.kubectl(&["label", kind, name, "app.kubernetes.io/managed-by-", &format!("{home}-")]);
+        stage.wait_for("its labels", kind, name, |it| it["metadata"]["labels"][home] == "mine");
+    }
+    let patch = |kind: &str, name: &str, patch: Value| {
+        stage.kubectl(&["patch", kind, name, "--type=merge", "--patch", &patch.to_string()]);
+    };
+    patch("service", "mine-in", json!({ "spec": { "selector": { "app": "theirs" } } }));
+    stage.wait_for("no selector", "service", "mine-in", |it| it["spec"]["selector"].is_null());
+    patch("service", "mine-in", json!({ "metadata": { "ownerReferences": null } }));
+    stage.wait_for("its owner", "service", "mine-in", |it| {
+        it["metadata"]["ownerReferences"][0]["name"] == "mine"
+    });
+    patch("endpointslice", "mine-in-ipv4-0", json!({ "endpoints": [] }));
+    eventually("its endpoints", || {
+        (endpoints(stage, "mine-in") == ["blue-0 ready serving"]).then_some(())
+    });
+    patch("plb", "mine-in", json!({ "spec": { "class": "red" } }));
+    stage.wait_for("its class", "plb", "mine-in", |it| it["spec"]["class"] == "blue");
+    wait_for_phase(stage, &["mine"], "Ready");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_new_leader_leaves_everything_as_it_is() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("pipelines-leader");
+    let mut stage = Stage::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
+    stage.apply(&class(&stage, "blue", 30, (2, 2), ""));
+    let nodes = [("in", "blue", "out"), ("out", "blue", "")];
+    stage.apply(&[pipeline("first", 10, &nodes), pipeline("second", 15, &nodes)].concat());
+    wait_for_phase(&stage, &["first", "second"], "Ready");
+    let before = resource_versions(&stage, "first");
+    assert_eq!(before.len(), 6, "{before:?}");
+
+    let leader = stage.replicas.leader();
+    let mut old = stage.replicas.running.remove(leader);
+    old.process.signal(Signal::KILL);
+    old.process.wait();
+    let _ = stage.replicas.leader();
+    // What is undone for the second shows that the new leader keeps pipelines again.
+    stage.kubectl(&["delete", "service", "second-in"]);
+    stage.wait_for("another Service", "service", "second-in", |it| it.is_object());
+    stage.kubectl(&["delete", "plb", "first-in"]);
+    stage.wait_for("another binding", "plb", "first-in", |it| it["status"]["phase"] == "Ready");
+    let kept = |lines: &[String]| -> Vec<String> {
+        let is_other = |line: &&String| !line.starts_with("PipelineBinding first-in ");
+        lines.iter().filter(is_other).cloned().collect()
+    };
+    assert_eq!(kept(&resource_versions(&stage, "first")), kept(&before));
+}

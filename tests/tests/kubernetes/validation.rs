@@ -1,0 +1,175 @@
+//! Classes and pipelines through a real API server, which asks a coordinator about them before it
+//! stores them: what is wrong is refused with words that people can act on, and a class that is in
+//! use stays.
+
+use serde_json::{Value, json};
+use tests::kube::{Access, Cluster, Replicas};
+use tests::process::eventually;
+
+/// A namespace with a leader and a standby, of which the API server asks the standby about classes
+/// and pipelines.
+struct Office {
+    access: Access,
+    namespace: String,
+    configuration: String,
+    replicas: Replicas,
+}
+
+impl Office {
+    /// None where there are no binaries, which is noted.
+    fn open() -> Option<Self> {
+        let cluster = Cluster::shared()?;
+        let access = cluster.access().clone();
+        let namespace = cluster.namespace("validate");
+        Replicas::define(&access);
+        let configuration = format!("validator-{namespace}");
+        let flags = ["--validator-configuration", &configuration];
+        let mut replicas = Replicas::new(&access, &namespace, &flags);
+        replicas.start();
+        replicas.wait_ready();
+        replicas.start();
+        replicas.wait_ready();
+        let office = Self { access, namespace, configuration, replicas };
+        office.configure();
+        Some(office)
+    }
+
+    /// As `deploy/base` has it, but for this namespace and at the standby's address.
+    fn configure(&self) {
+        let text = std::fs::read_to_string(tests::toolbox::root().join("deploy/base/webhook.yaml"));
+        let text = text.expect("the manifests");
+        let documents = text.split("---\n").map(|text| serde_yaml::from_str::<Value>(text));
+        let mut documents = documents.map(|document| document.expect("YAML"));
+        let found = documents.find(|it| it["kind"] == "ValidatingWebhookConfiguration");
+        let mut wanted = found.expect("the configuration");
+        wanted["metadata"] = json!({ "name": self.configuration });
+        let url = format!("https://{}/validate", self.replicas.running[1].webhook);
+        let label = json!({ "kubernetes.io/metadata.name": self.namespace });
+        for webhook in wanted["webhooks"].as_array_mut().expect("webhooks") {
+            webhook["clientConfig"] = json!({ "url": url });
+            webhook["namespaceSelector"] = json!({ "matchLabels": label });
+        }
+        self.access.apply(&wanted.to_string());
+        // The leader writes whom to trust; the API server takes a moment to know its configuration.
+        let circle = pipeline("circle", 1, json!({ "a": { "class": "none", "next": ["a"] } }));
+        eventually("a webhook that is asked", || {
+            let told = self.apply(&["--dry-run=server"], &circle).err()?;
+            told.contains("is the node itself").then_some(())
+        });
+    }
+
+    fn apply(&self, more: &[&str], object: &Value) -> Result<String, String> {
+        let arguments = ["--namespace", &self.namespace, "apply", "--filename", "-"];
+        let mut command = self.access.kubectl_command(&[&arguments[..], more].concat());
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = command.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+        let pipe = child.stdin.take().expect("a pipe");
+        serde_json::to_writer(pipe, object).expect("kubectl reads");
+        let output = child.wait_with_output().expect("it ends");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(told) } else { Err(told) }
+    }
+
+    /// Asserts that this is taken, and that nothing is to be said of it.
+    fn take(&self, object: &Value) {
+        assert_eq!(self.apply(&[], object), Ok(String::new()), "{object:#}");
+    }
+
+    /// Asserts that this is refused with these words.
+    fn refuse(&self, object: &Value, words: &[&str]) {
+        let told = self.apply(&[], object).expect_err("it is wrong");
+        assert!(told.contains("validator.leasehold.dev"), "{told}");
+        for words in words {
+            assert!(told.contains(words), "no {words:?} in {told}");
+        }
+    }
+
+    fn delete(&self, what: &str) -> Result<String, String> {
+        self.access.try_kubectl(&["--namespace", &self.namespace, "delete", what])
+    }
+}
+
+impl Drop for Office {
+    fn drop(&mut self) {
+        let delete = ["delete", "validatingwebhookconfiguration", &self.configuration];
+        let _ = self.access.try_kubectl(&[&delete[..], &["--ignore-not-found"]].concat());
+    }
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "leasehold.dev/v1alpha1",
+        "kind": kind,
+        "metadata": { "name": name },
+        "spec": spec,
+    })
+}
+
+fn class(name: &str, capacity: u32, most: u32) -> Value {
+    object("WorkerClass", name, json!({ "capacity": capacity, "maxReplicas": most }))
+}
+
+fn pipeline(name: &str, load: u32, workers: Value) -> Value {
+    object("Pipeline", name, json!({ "documentsPerSecond": load, "workers": workers }))
+}
+
+/// A node on class blue.
+fn blue(next: &[&str]) -> Value {
+    json!({ "class": "blue", "next": next })
+}
+
+#[test]
+fn what_is_wrong_is_refused_before_it_is_stored() {
+    let Some(office) = Office::open() else { return };
+    office.take(&class("blue", 30, 3));
+    let nodes = json!({ "in": blue(&["out"]), "out": blue(&[]) });
+    office.take(&pipeline("first", 10, nodes));
+
+    let cycle = json!({ "a": blue(&["b"]), "b": blue(&["c"]), "c": blue(&["a"]) });
+    let cycle = pipeline("cycle", 1, cycle);
+    office.refuse(&cycle, &["Pipeline cycle: spec.workers.c.next[0]", "a -> b -> c -> a"]);
+    let dangling = pipeline("dangling", 1, json!({ "a": blue(&["b"]) }));
+    office.refuse(&dangling, &["spec.workers.a.next[0]: is \"b\", which is no node of this"]);
+    let impossible = pipeline("impossible", 91, json!({ "a": blue(&[]) }));
+    let words =
+        ["1 node of 91 documents per second needs 4 workers of capacity 30, and maxReplicas \
+                  is 3"];
+    office.refuse(&impossible, &words);
+    // What was raised a moment ago counts.
+    office.take(&class("blue", 30, 4));
+    office.take(&impossible);
+    office.refuse(&class("blue", 30, 3), &["WorkerClass blue: spec.maxReplicas: can never serve"]);
+
+    office.take(&pipeline("a-b", 1, json!({ "c": blue(&[]) })));
+    let namesake = pipeline("a", 1, json!({ "b-c": blue(&[]) }));
+    office.refuse(&namesake, &["makes a binding called \"a-b-c\"", "pipeline \"a-b\""]);
+    let cluster = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
+    office.take(&object("WorkerCluster", "builds", cluster));
+    office.refuse(&class("builds", 1, 1), &["is the name of a WorkerCluster too"]);
+    let jobs = pipeline("jobs", 1, json!({ "a": { "class": "builds" } }));
+    office.refuse(&jobs, &["\"builds\" is a WorkerCluster"]);
+
+    let early = pipeline("early", 1, json!({ "a": { "class": "later" } }));
+    let told = office.apply(&[], &early).expect("it may wait");
+    assert!(told.contains("Warning") && told.contains("no WorkerClass \"later\" yet"), "{told}");
+}
+
+#[test]
+fn a_class_in_use_stays_until_its_pipelines_or_its_namespace_go() {
+    let Some(office) = Office::open() else { return };
+    office.take(&class("blue", 30, 3));
+    for name in ["first", "second"] {
+        office.take(&pipeline(name, 10, json!({ "a": blue(&[]) })));
+    }
+    let told = office.delete("workerclass/blue").expect_err("it is in use");
+    assert!(told.contains("2 pipelines name it (first, second)"), "{told}");
+    office.delete("pipeline/first").expect("nobody is asked");
+    let told = office.delete("workerclass/blue").expect_err("it is in use");
+    assert!(told.contains("1 pipeline names it (second)"), "{told}");
+    office.delete("pipeline/second").expect("nobody is asked");
+    office.delete("workerclass/blue").expect("what went a moment ago counts");
+
+    office.take(&class("green", 30, 3));
+    office.take(&pipeline("third", 10, json!({ "a": { "class": "green" } })));
+    office.access.kubectl(&["delete", "namespace", &office.namespace, "--timeout=60s"]);
+}
