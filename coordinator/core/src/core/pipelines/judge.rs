@@ -61,7 +61,8 @@ impl Core {
             self.pipelines.note(name, node);
         }
         self.pipelines.file(name);
-        // What was given back meanwhile has waited for this.
+        // What was given back meanwhile has waited for this; what was reported and is not what is
+        // desired is asked back.
         self.touch_pipeline(name, now);
     }
 
