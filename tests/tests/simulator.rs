@@ -11,7 +11,7 @@ const THREADS: usize = 2;
 const MUTANT_SEEDS: u64 = 1_500;
 
 /// What a seed set that proves anything must have seen, and how often at least.
-const EXERCISED: [(&str, u64); 54] = [
+const EXERCISED: [(&str, u64); 69] = [
     ("agent began: journal", 500),
     ("agent began: no journal", 200),
     ("agent resumed", 20),
@@ -20,6 +20,7 @@ const EXERCISED: [(&str, u64); 54] = [
     ("agent's stream expired", 500),
     ("checked: a failover moves nothing", 200),
     ("checked: a join moves the fewest", 100),
+    ("checked: healthy pipelines stay as they are", 50),
     ("checked: a leave moves only its own", 100),
     ("confirm wanted", 500),
     ("converged and still", 1_000),
@@ -29,6 +30,10 @@ const EXERCISED: [(&str, u64); 54] = [
     ("drain overdue", 20),
     ("drain: jobs left", 20),
     ("drained agent resumed", 20),
+    ("edit: a class less", 5),
+    ("edit: another class", 50),
+    ("edit: another graph", 50),
+    ("edit: another load", 80),
     ("elected", 2_000),
     ("fault: agent died right after a write", 500),
     ("fault: agent stopped", 500),
@@ -55,6 +60,16 @@ const EXERCISED: [(&str, u64); 54] = [
     ("hold ended", 1_000),
     ("incarnation raised", 20),
     ("job ran", 50_000),
+    ("pipeline: Broken to Pending", 300),
+    ("pipeline: Broken to Plotted", 400),
+    ("pipeline: Pending to Plotted", 700),
+    ("pipeline: Plotted to Broken", 400),
+    ("pipeline: Plotted to Ready", 700),
+    ("pipeline: Ready to Broken", 200),
+    ("pipeline: Ready to Plotted", 200),
+    ("pipeline: adopted, Broken", 50),
+    ("pipeline: adopted, Ready", 200),
+    ("pipeline: deleted", 40),
     ("pool granted", 5_000),
     ("refused: newer link", 200),
     ("registered", 1_000),

@@ -121,8 +121,8 @@ impl World {
             let waits = self.change_waits(&node.0);
             let bound = self.observer.bounds.nodes.entry(node.clone()).or_default();
             if waits {
-                // What was in force stays so.
-                bound.seen = self.t;
+                // What was in force stays so, and may be granted still.
+                *bound = NodeBound { load: bound.load.max(sum), seen: self.t };
             }
             if in_force >= bound.load {
                 *bound = NodeBound { load: in_force, seen: self.t };

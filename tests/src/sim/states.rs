@@ -105,6 +105,8 @@ impl World {
             .iter()
             .flat_map(|binding| binding.shares.iter().map(move |share| (binding, share)));
         shares.find_map(|(binding, share)| {
+            // What is given back is listed, too.
+            (!share.draining).then_some(())?;
             let (pipeline, node) = (pipeline.clone(), binding.node.clone());
             let key = ShareKey { pipeline, node, index: share.index };
             let taken = self.observer.token_taken(&key.stream(&binding.class));

@@ -55,11 +55,6 @@ fn wait_for_workers(stage: &Stage, workers: u64, placed: &str) {
     });
 }
 
-fn condition(class: &Value, wanted: &str) -> Option<Value> {
-    let conditions = class["status"]["conditions"].as_array()?;
-    conditions.iter().find(|it| it["type"] == wanted).cloned()
-}
-
 /// The pods whose agents say that they serve a pipeline, by their names.
 fn serving(stage: &Stage, pipeline: &str) -> Vec<String> {
     let serves = |pod: &Value| {
@@ -95,11 +90,9 @@ async fn a_class_has_as_many_workers_as_its_load_or_somebody_says() {
 
     stage.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
     wait_for_workers(&stage, 3, "24");
-    stage.kubectl(&["scale", "wcl", "green", "--replicas=9"]);
-    wait_for_workers(&stage, 4, "24");
-    let class = stage.get("wcl", "green").expect("the class");
-    let limited = condition(&class, "ScalingLimited").expect("a condition").to_string();
-    assert!(limited.contains("spec.replicas is 9; maxReplicas is 4"), "{limited}");
+    let beyond = ["--namespace", &namespace, "scale", "wcl", "green", "--replicas=5"];
+    let refused = stage.access.try_kubectl(&beyond).expect_err("more than maxReplicas");
+    assert!(refused.contains("must be from minReplicas to maxReplicas"), "{refused}");
 
     // Back to the load: the idle ones go, and what is served stays where it is.
     let before = (serving(&stage, "first"), serving(&stage, "second"), serving(&stage, "third"));

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 const HEAD: &str = "---\napiVersion: leasehold.dev/v1alpha1\n";
 
 /// A `WorkerClass` of at most five workers, with `more` in its spec.
-pub fn class(name: &str, capacity: u32, more: &str) -> String {
+pub(crate) fn class(name: &str, capacity: u32, more: &str) -> String {
     let comma = if more.is_empty() { "" } else { ", " };
     format!(
         "{HEAD}kind: WorkerClass\nmetadata: {{name: {name}}}\nspec: {{capacity: {capacity}, \
@@ -23,7 +23,7 @@ pub fn class(name: &str, capacity: u32, more: &str) -> String {
 }
 
 /// A `Pipeline` with these nodes.
-pub fn pipeline(name: &str, load: u32, nodes: &str) -> String {
+pub(crate) fn pipeline(name: &str, load: u32, nodes: &str) -> String {
     format!(
         "{HEAD}kind: Pipeline\nmetadata: {{name: {name}}}\nspec: {{documentsPerSecond: {load}, \
          workers: {nodes}}}\n"
@@ -34,7 +34,7 @@ pub fn pipeline(name: &str, load: u32, nodes: &str) -> String {
 type Told = Arc<Mutex<Vec<(String, String)>>>;
 
 /// All processes of a test; they end with it.
-pub struct Scene {
+pub(crate) struct Scene {
     runtime: Runtime,
     first: Coordinator,
     second: Option<Replica>,
@@ -47,7 +47,7 @@ pub struct Scene {
 
 impl Scene {
     /// Starts a coordinator and follows what it tells.
-    pub fn start(manifests: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -71,12 +71,12 @@ impl Scene {
     }
 
     /// Starts a second replica.
-    pub fn standby(&mut self) {
+    pub(crate) fn standby(&mut self) {
         self.second = Some(self.first.standby());
     }
 
     /// Kills the leader, and waits for the other replica to lead.
-    pub fn fail_over(&mut self) {
+    pub(crate) fn fail_over(&mut self) {
         let second = self.second.as_ref().expect("there is a standby").grpc.to_string();
         self.first.process.kill();
         self.leader = client(&self.runtime, &second);
@@ -121,7 +121,7 @@ impl Scene {
     }
 
     /// Starts an agent of a class; its worker is reached at an address that only it says.
-    pub fn agent(&mut self, class: &str, worker: &str) {
+    pub(crate) fn agent(&mut self, class: &str, worker: &str) {
         let address = format!("127.0.0.1:{}", 20_000 + self.addresses.len());
         let mut more = vec!["--worker-address", &address];
         let second = self.second.as_ref().map(|replica| replica.grpc.to_string());
@@ -132,12 +132,12 @@ impl Scene {
     }
 
     /// Kills an agent, as a node's end does.
-    pub fn kill(&mut self, worker: &str) {
+    pub(crate) fn kill(&mut self, worker: &str) {
         self.agents.remove(worker).expect("it was started").process.kill();
     }
 
     /// Waits until the leader knows a worker.
-    pub fn knows(&self, class: &str, worker: &str) {
+    pub(crate) fn knows(&self, class: &str, worker: &str) {
         eventually("the worker to be known", || {
             let mut leader = self.leader.clone();
             let request = api::GetWorkerRequest { cluster: class.into(), worker: worker.into() };
@@ -148,29 +148,29 @@ impl Scene {
     }
 
     /// The folder of the manifests.
-    pub fn manifests(&self) -> PathBuf {
+    pub(crate) fn manifests(&self) -> PathBuf {
         self.first.folder().join("manifests")
     }
 
     /// Writes a manifest, whole at once.
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let new = self.first.folder().join(format!("{name}.new"));
         std::fs::write(&new, text).expect("a file");
         std::fs::rename(new, self.manifests().join(name)).expect("the manifest");
     }
 
     /// Removes a manifest.
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         std::fs::remove_file(self.manifests().join(name)).expect("it is there");
     }
 
     /// What the coordinator has logged.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.first.process.log()
     }
 
     /// What is wrong with the manifests.
-    pub fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         let mut leader = self.leader.clone();
         let status = async move { leader.get_status(api::GetStatusRequest {}).await };
         let status = self.runtime.block_on(status).expect("the leader answers").into_inner();
@@ -178,7 +178,7 @@ impl Scene {
     }
 
     /// A pipeline as the leader shows it.
-    pub fn pipeline(&self, name: &str) -> Option<api::Pipeline> {
+    pub(crate) fn pipeline(&self, name: &str) -> Option<api::Pipeline> {
         let mut leader = self.leader.clone();
         let request = api::GetPipelineRequest { name: name.into() };
         let answer = async move { leader.get_pipeline(request).await };
@@ -186,13 +186,13 @@ impl Scene {
     }
 
     /// Whether a pipeline is Ready.
-    pub fn is_ready_now(&self, name: &str) -> bool {
+    pub(crate) fn is_ready_now(&self, name: &str) -> bool {
         let pipeline = self.pipeline(name);
         pipeline.is_some_and(|it| it.phase() == api::PipelinePhase::Ready)
     }
 
     /// Waits until a pipeline is Ready, and that was told.
-    pub fn is_ready(&self, name: &str) {
+    pub(crate) fn is_ready(&self, name: &str) {
         eventually("a pipeline that is Ready", || {
             let told = self.told();
             let last = told.iter().rfind(|(of, _)| of == name);
@@ -202,17 +202,17 @@ impl Scene {
     }
 
     /// All that was told so far.
-    pub fn told(&self) -> Vec<(String, String)> {
+    pub(crate) fn told(&self) -> Vec<(String, String)> {
         self.told.lock().expect("nobody panics with it").clone()
     }
 
     /// The states of a pipeline or `PIPELINE/NODE` in order, each that follows itself once.
-    pub fn phases_of(&self, concerned: &str) -> Vec<String> {
+    pub(crate) fn phases_of(&self, concerned: &str) -> Vec<String> {
         self.phases_since(0, concerned)
     }
 
     /// The same from a mark on.
-    pub fn phases_since(&self, mark: usize, concerned: &str) -> Vec<String> {
+    pub(crate) fn phases_since(&self, mark: usize, concerned: &str) -> Vec<String> {
         let told = self.told().split_off(mark);
         let mut phases: Vec<_> =
             told.into_iter().filter(|(of, _)| of == concerned).map(|(_, phase)| phase).collect();
@@ -227,24 +227,24 @@ impl Scene {
     }
 
     /// The worker of a node that one worker serves.
-    pub fn worker_of(&self, pipeline: &str, node: &str) -> String {
+    pub(crate) fn worker_of(&self, pipeline: &str, node: &str) -> String {
         self.share(pipeline, node).worker
     }
 
     /// The token of a node that one worker serves.
-    pub fn token(&self, pipeline: &str, node: &str) -> String {
+    pub(crate) fn token(&self, pipeline: &str, node: &str) -> String {
         self.share(pipeline, node).token
     }
 
     /// The workers of a node in all of the walkthrough's pipelines.
-    pub fn workers_of(&self, node: &str) -> Vec<String> {
+    pub(crate) fn workers_of(&self, node: &str) -> Vec<String> {
         let mut workers = ["first", "second", "third"].map(|name| self.worker_of(name, node));
         workers.sort();
         workers.into()
     }
 
     /// Every share as the leader shows it: worker, token and load by `PIPELINE/NODE/INDEX`.
-    pub fn shares(&self) -> BTreeMap<String, (String, String, String)> {
+    pub(crate) fn shares(&self) -> BTreeMap<String, (String, String, String)> {
         let mut leader = self.leader.clone();
         let answer =
             async move { leader.list_pipelines(api::ListPipelinesRequest::default()).await };
@@ -263,14 +263,14 @@ impl Scene {
     }
 
     /// What a worker's agent shows it.
-    pub fn lease(&self, worker: &str) -> Value {
+    pub(crate) fn lease(&self, worker: &str) -> Value {
         let (_, text) = get(self.agents[worker].api, "/v1/lease").expect("the agent answers");
         serde_json::from_str(&text).expect("JSON")
     }
 
     /// Every share that agents show as held, without what is left of its time, by
     /// `PIPELINE/NODE/INDEX`.
-    pub fn held(&self) -> BTreeMap<String, Value> {
+    pub(crate) fn held(&self) -> BTreeMap<String, Value> {
         let mut held = BTreeMap::new();
         for worker in self.agents.keys() {
             let lease = self.lease(worker);
@@ -290,7 +290,7 @@ impl Scene {
     }
 
     /// What each worker of a class holds in all, least first.
-    pub fn loads(&self, class: &str) -> Vec<f64> {
+    pub(crate) fn loads(&self, class: &str) -> Vec<f64> {
         let workers = self.agents.keys().filter(|worker| worker.starts_with(class));
         let sum = |worker: &String| {
             let lease = self.lease(worker);
@@ -303,7 +303,7 @@ impl Scene {
     }
 
     /// Waits until every worker of a pipeline knows just those that serve the nodes after its own.
-    pub fn knows_the_way(&self, name: &str) {
+    pub(crate) fn knows_the_way(&self, name: &str) {
         let pipeline = self.pipeline(name).expect("it is known");
         let endpoints = |node: &String| {
             let binding = pipeline.bindings.iter().find(|binding| binding.node == *node);

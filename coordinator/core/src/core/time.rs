@@ -129,11 +129,10 @@ impl Core {
                     false => reminders.push(deadline),
                 }
             }
-            let held = ledger.held_by(&claim.worker.cluster, now).is_some();
             match ledger.claim_free_at(claim) {
-                Some(at) if at <= now && (held || !ledger.confirmed_since(at)) => {
-                    unconfirmed |= !held;
-                }
+                // At the end of the hold it is looked at again.
+                Some(at) if at <= now && ledger.held_by(&claim.worker.cluster, now).is_some() => {}
+                Some(at) if at <= now && !ledger.confirmed_since(at) => unconfirmed = true,
                 Some(at) if at <= now => over = true,
                 Some(at) if claim.phase != Phase::Held => reminders.push(at),
                 Some(_) | None => {}

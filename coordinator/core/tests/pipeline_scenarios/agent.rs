@@ -7,7 +7,7 @@ use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{
     Beat, DrainPhase, Grant, HeldStream, Hello, Jobs, Release, Report, ReportedMemory, StreamState,
 };
-use leasehold_types::share::WorkerAddress;
+use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, WorkerKey,
 };
@@ -30,6 +30,8 @@ pub(crate) struct Agent {
     /// Its worker takes no stop.
     pub(crate) file: bool,
     pub(crate) held: BTreeMap<StreamKey, (Token, Option<Load>)>,
+    /// Where documents go from each share, as it was last told.
+    pub(crate) routes: BTreeMap<StreamKey, Vec<Route>>,
     pub(crate) address: Option<WorkerAddress>,
     pub(crate) drain: DrainPhase,
     inbox: Vec<Grant>,
@@ -55,6 +57,7 @@ impl Agent {
             silent: None,
             file: false,
             held: BTreeMap::new(),
+            routes: BTreeMap::new(),
             address: Some(address),
             drain: DrainPhase::Working,
             inbox: Vec::new(),
@@ -154,6 +157,9 @@ impl Agent {
         for it in grant.streams {
             match it.state {
                 StreamState::Held { .. } => {
+                    if let Some(share) = &it.share {
+                        self.routes.insert(it.stream.clone(), share.next.clone());
+                    }
                     let load = self.held.get(&it.stream).and_then(|(_, load)| *load);
                     let load = load.or(it.share.map(|share| share.load));
                     self.held.insert(it.stream, (it.token, load));

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use leasehold_coordinator_core::view::PipelinePhase;
-use leasehold_types::Load;
+use leasehold_coordinator_core::view::{PipelinePhase, PipelineView};
+use leasehold_types::{Load, NodeName, ShareKey};
 
 use crate::story::Story;
 
@@ -69,10 +69,13 @@ impl Teller {
         for worker in self.story.workers() {
             self.tell(&format!("wake {worker}"));
             self.tell(&format!("let-go {worker}"));
+        }
+        for worker in self.story.silent() {
             self.tell(&format!("join {worker}"));
         }
         self.tell("after 60000");
         let held: Vec<_> = self.story.held().iter().map(|(share, _)| (*share).clone()).collect();
+        let mut placed = Load::ZERO;
         for view in self.story.views() {
             let context = || format!("seed {seed}: {view:?} after\n{}", self.text);
             let shares: Vec<_> = view.bindings.iter().flat_map(|it| &it.shares).collect();
@@ -83,6 +86,8 @@ impl Teller {
                         binding.shares.iter().map(|it| it.load).sum::<Load>() == view.load
                     });
                     assert!(whole || !view.waits.is_empty(), "{}", context());
+                    placed += shares.iter().map(|share| share.load).sum();
+                    self.check_routes(&view);
                 }
                 PipelinePhase::Pending => {
                     assert!(!view.waits.is_empty(), "{}", context());
@@ -92,6 +97,32 @@ impl Teller {
                 }
                 PipelinePhase::Plotted | PipelinePhase::Broken => panic!("{}", context()),
             }
+        }
+        assert_eq!(placed, self.story.placed(), "seed {seed}: what counts in the plan");
+    }
+
+    /// Whoever serves a node knows who serves the next ones.
+    fn check_routes(&self, view: &PipelineView) {
+        let node = |name: &NodeName| view.bindings.iter().find(|binding| binding.node == *name);
+        for (stream, agent) in self.story.held() {
+            let Some(share) = ShareKey::of(stream).filter(|it| it.pipeline == view.name) else {
+                continue;
+            };
+            let next = node(&share.node).map_or(&[][..], |binding| &binding.next);
+            let expected = next.iter().map(|name| {
+                let mut loads = BTreeMap::<_, Load>::new();
+                for share in node(name).iter().flat_map(|binding| &binding.shares) {
+                    *loads.entry(share.worker.clone()).or_default() += share.load;
+                }
+                (name.clone(), loads)
+            });
+            let told = agent.routes.get(stream).map_or(&[][..], Vec::as_slice);
+            let told = told.iter().map(|route| {
+                let ends = route.endpoints.iter().map(|end| (end.worker.clone(), end.load));
+                (route.node.clone(), ends.collect())
+            });
+            let (expected, told): (Vec<_>, Vec<_>) = (expected.collect(), told.collect());
+            assert_eq!(told, expected, "{stream:?} on {} after\n{}", agent.key, self.text);
         }
     }
 }

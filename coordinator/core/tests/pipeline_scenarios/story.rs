@@ -78,7 +78,7 @@ impl Story {
             "drain" => self.drain(plain[0], DrainPhase::Draining),
             "order-drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
             "leave" => self.leave(plain[0]),
-            "after" => return self.after(plain[0].parse().expect("ms"), out),
+            "after" => self.after(plain[0].parse().expect("ms"), out),
             _ => self.look(verb, &plain, out),
         }
     }
@@ -100,6 +100,11 @@ impl Story {
                 let names = self.core.removable(&class(plain[0]), self.now);
                 let names: Vec<_> = names.iter().map(WorkerName::as_str).collect();
                 writeln!(out, "removable: {}", names.join(" "))
+            }
+            "held" => {
+                let held = self.core.workers_held(self.now).into_iter();
+                let held: Vec<_> = held.map(|(class, held)| format!("{class}={held}")).collect();
+                writeln!(out, "held: {}", held.join(" "))
             }
             "explain" => {
                 let why = self.core.explain_pipeline(&pipeline(plain[0]), self.now);
@@ -334,9 +339,20 @@ impl Story {
         self.agents.keys().map(ToString::to_string).collect()
     }
 
+    /// Of these, those that are cut off.
+    pub(crate) fn silent(&self) -> Vec<String> {
+        let agents = self.agents.iter().filter(|(_, agent)| agent.silent.is_some());
+        agents.map(|(worker, _)| worker.to_string()).collect()
+    }
+
     /// All pipelines as people see them.
     pub(crate) fn views(&self) -> Vec<PipelineView> {
         self.core.pipelines(None).collect()
+    }
+
+    /// The load that is placed in all classes.
+    pub(crate) fn placed(&self) -> Load {
+        self.core.classes(self.now).iter().map(|class| class.placed).sum()
     }
 
     /// All that agents hold.
