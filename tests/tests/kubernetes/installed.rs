@@ -121,9 +121,11 @@ pub(crate) fn until_pods_are_admitted(access: &Access, replicas: usize) {
 }
 
 pub(crate) fn until_kinds_are_known(access: &Access) {
-    let crds = folder("crds");
-    let crds = ["--kustomize", crds.to_str().expect("UTF-8")];
-    access.kubectl(&[&["wait", "--for=condition=Established"], &crds[..]].concat());
+    let plurals =
+        ["workerclusters", "streamsets", "workerclasses", "pipelines", "pipelinebindings"];
+    let kinds = plurals.map(|plural| format!("crd/{plural}.leasehold.dev"));
+    let kinds = kinds.each_ref().map(String::as_str);
+    access.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
 }
 
 /// A coordinator that is no pod.
