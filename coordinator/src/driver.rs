@@ -6,7 +6,7 @@ mod notices;
 mod outbox;
 mod port;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Refusal, RefusalReason};
-use leasehold_types::{Moment, TimeBounds};
+use leasehold_types::{ClusterName, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
@@ -50,6 +50,8 @@ const CHANGES_MAX: usize = 8_192;
 const EVENTS_BESIDE_MESSAGES: usize = 3;
 /// How often the figures of clusters are refreshed for exporters that nobody asks.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks at which workers cannot be spared, for autoscalers.
+const HELD_EVERY: Duration = Duration::from_secs(1);
 /// How long a platform may take to give leadership up at the end.
 const RESIGN_WITHIN: Duration = Duration::from_millis(1_000);
 
@@ -76,6 +78,7 @@ pub(crate) struct Driver {
     metrics: Arc<Metrics>,
     outlook: watch::Sender<Outlook>,
     figures_at: Moment,
+    held_at: Moment,
 }
 
 /// Why a driver took a turn.
@@ -139,6 +142,7 @@ impl Driver {
             metrics,
             outlook,
             figures_at: Moment(0),
+            held_at: Moment(0),
         };
         (driver, port, handle)
     }
@@ -293,14 +297,36 @@ impl Driver {
             Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
             Leadership::StandsBy(_) => self.metrics.set_leadership(None),
         }
+        let held = self.workers_held(&leadership, now);
         self.outlook.send_if_modified(|outlook| {
-            let is_new = outlook.leadership != leadership;
+            let held = held.filter(|held| *held != *outlook.held);
+            let is_new = outlook.leadership != leadership || held.is_some();
             outlook.leadership = leadership;
+            if let Some(held) = held {
+                outlook.held = Arc::new(held);
+            }
             is_new
         });
         if self.metrics.is_pushed() && now.since(self.figures_at) >= FIGURES_EVERY {
             self.figures_at = now;
             self.metrics.set_fleet(Fleet::of(&self.core, now));
+        }
+    }
+
+    /// The workers that classes hold, where it is time to look; none where this replica does not
+    /// lead.
+    fn workers_held(
+        &mut self,
+        leadership: &Leadership,
+        now: Moment,
+    ) -> Option<BTreeMap<ClusterName, u32>> {
+        match leadership {
+            Leadership::StandsBy(_) => Some(BTreeMap::new()),
+            Leadership::Leads(_) if now.since(self.held_at) < HELD_EVERY => None,
+            Leadership::Leads(_) => {
+                self.held_at = now;
+                Some(self.core.workers_held(now))
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the platform wants: clusters, stream sets and pipelines, each valid by construction. A platform
-//! replaces the whole of it at once, so a half-read folder can never be half in force.
+//! What the platform wants: clusters, stream sets and pipelines, each valid by construction. A
+//! platform replaces the whole of it at once, so a half-read folder can never be half in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

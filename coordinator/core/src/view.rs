@@ -177,6 +177,8 @@ pub struct ClassView {
     pub workers_wanted: u32,
     /// Pipelines that wait for workers of this class.
     pub waiting: usize,
+    /// The most workers more that one of these needs.
+    pub short: u32,
 }
 
 /// A pipeline as the coordinator knows it.

@@ -1,12 +1,13 @@
 //! One replica's view of the desired state, and whether anybody should go by it. Where the least
 //! doubt is left it says so instead of answering.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_types::Moment;
+use leasehold_types::{ClusterName, Moment};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -25,11 +26,14 @@ pub(crate) struct Outlook {
     pub(crate) desired: Option<Arc<Desired>>,
     /// Who leads.
     pub(crate) leadership: Leadership,
+    /// The workers that classes have to have as their shares lie now; a leader's only.
+    pub(crate) held: Arc<BTreeMap<ClusterName, u32>>,
 }
 
 impl Default for Outlook {
     fn default() -> Self {
-        Self { desired: None, leadership: Leadership::StandsBy(None) }
+        let leadership = Leadership::StandsBy(None);
+        Self { desired: None, leadership, held: Arc::default() }
     }
 }
 
@@ -47,6 +51,14 @@ pub(crate) enum Stale {
     NoLeader,
 }
 
+/// What was reckoned last, and from what.
+#[derive(Debug)]
+struct Known {
+    desired: Arc<Desired>,
+    held: Arc<BTreeMap<ClusterName, u32>>,
+    demands: Arc<Demands>,
+}
+
 /// The view of one replica.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -55,7 +67,7 @@ pub(crate) struct View {
     gate: Arc<Gate>,
     health: Arc<Health>,
     /// What the classes of the newest desired state are asked for.
-    known: Mutex<Option<(Arc<Desired>, Arc<Demands>)>>,
+    known: Mutex<Option<Known>>,
 }
 
 impl View {
@@ -77,7 +89,7 @@ impl View {
         if let Some(why) = self.freshness.borrow().stale(now) {
             return Err(Stale::Unconfirmed(why));
         }
-        let Outlook { desired, leadership } = self.outlook.borrow().clone();
+        let Outlook { desired, leadership, held } = self.outlook.borrow().clone();
         let is_led = match leadership {
             Leadership::Leads(_) => self.gate.term().is_some_and(|term| now < term.until),
             Leadership::StandsBy(leader) => leader.is_some(),
@@ -86,20 +98,21 @@ impl View {
             return Err(Stale::NoLeader);
         }
         let unread = || Stale::Unready("the manifests have not been read yet".into());
-        Ok(self.reckon(desired.ok_or_else(unread)?))
+        Ok(self.reckon(desired.ok_or_else(unread)?, held))
     }
 
-    /// Reckons once for each desired state.
-    fn reckon(&self, desired: Arc<Desired>) -> Arc<Demands> {
+    /// Reckons once for each desired state, and for each word on the workers that are held.
+    fn reckon(&self, desired: Arc<Desired>, held: Arc<BTreeMap<ClusterName, u32>>) -> Arc<Demands> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
-            Some((of, demands)) if Arc::ptr_eq(of, &desired) => Arc::clone(demands),
-            Some(_) | None => {
-                let demands = Arc::new(demands(&desired));
-                *known = Some((desired, Arc::clone(&demands)));
-                demands
-            }
+        let same = |known: &&Known| {
+            Arc::ptr_eq(&known.desired, &desired) && Arc::ptr_eq(&known.held, &held)
+        };
+        if let Some(known) = known.as_ref().filter(same) {
+            return Arc::clone(&known.demands);
         }
+        let demands = Arc::new(demands(&desired, &held));
+        *known = Some(Known { desired, held, demands: Arc::clone(&demands) });
+        demands
     }
 
     /// What tells that the view may have changed.

@@ -72,7 +72,7 @@ fn prefix(namespace: Option<&str>) -> String {
     format!("{}/", namespace.unwrap_or_default())
 }
 
-fn below<'a, N, T>(all: &'a BTreeMap<N, T>, prefix: String) -> impl Iterator<Item = (&'a N, &'a T)>
+fn below<N, T>(all: &BTreeMap<N, T>, prefix: String) -> impl Iterator<Item = (&N, &T)>
 where
     N: Ord + Borrow<str>,
 {

@@ -40,7 +40,7 @@ impl Mutant {
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
             Mutation::NewIncarnationFrees => &["S3", "S9", "S10"],
-            Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10"],
+            Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10", "S13"],
             Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
             Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],

@@ -175,7 +175,7 @@ impl World {
     pub(super) fn waiting_pipelines(&self) -> Vec<PipelineName> {
         let core = self.true_leader().and_then(|(leader, _)| self.replicas[leader].core.as_ref());
         let views = core.into_iter().flat_map(|core| core.pipelines(None));
-        views.filter(|view| waits(view)).map(|view| view.name).collect()
+        views.filter(waits).map(|view| view.name).collect()
     }
 
     fn pod_of(&self, class: &ClusterName, worker: &WorkerName) -> Option<usize> {

@@ -77,7 +77,7 @@ fn endpoints(stage: &Stage, binding: &str) -> Vec<String> {
     let list = stage.kubectl(&["get", "endpointslices", &label, "--output=json"]);
     let list: Value = serde_json::from_str(&list).expect("a list");
     let slices = list["items"].as_array().into_iter().flatten();
-    let mut all: Vec<_> = slices.flat_map(|slice| endpoints_of(slice)).collect();
+    let mut all: Vec<_> = slices.flat_map(endpoints_of).collect();
     all.sort();
     all
 }

@@ -38,7 +38,7 @@ impl Office {
     fn configure(&self) {
         let text = std::fs::read_to_string(tests::toolbox::root().join("deploy/base/webhook.yaml"));
         let text = text.expect("the manifests");
-        let documents = text.split("---\n").map(|text| serde_yaml::from_str::<Value>(text));
+        let documents = text.split("---\n").map(serde_yaml::from_str::<Value>);
         let mut documents = documents.map(|document| document.expect("YAML"));
         let found = documents.find(|it| it["kind"] == "ValidatingWebhookConfiguration");
         let mut wanted = found.expect("the configuration");

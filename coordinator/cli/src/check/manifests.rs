@@ -212,7 +212,7 @@ mod tests {
         known.insert("kustomization.yaml".into());
         assert_eq!(known, names);
         assert!(objects().len() >= FILES.len());
-        assert_eq!(definitions().unwrap().len(), 2);
+        assert_eq!(definitions().unwrap().len(), 5);
     }
 
     #[test]

@@ -101,6 +101,11 @@ impl Story {
                 let names: Vec<_> = names.iter().map(WorkerName::as_str).collect();
                 writeln!(out, "removable: {}", names.join(" "))
             }
+            "held" => {
+                let held = self.core.workers_held(self.now).into_iter();
+                let held: Vec<_> = held.map(|(class, held)| format!("{class}={held}")).collect();
+                writeln!(out, "held: {}", held.join(" "))
+            }
             "explain" => {
                 let why = self.core.explain_pipeline(&pipeline(plain[0]), self.now);
                 let why = why.expect("a pipeline");

@@ -140,7 +140,7 @@ impl Core {
 }
 
 /// Whether what is desired of a pipeline is what is in force.
-fn is_in_force(state: &PipelineState) -> bool {
+pub(super) fn is_in_force(state: &PipelineState) -> bool {
     let same = |(name, node): (_, &crate::desired::Node)| {
         state.nodes.get(name).is_some_and(|before: &NodeState| {
             before.class == node.class && before.next == node.next && before.load == state.spec.load

@@ -91,9 +91,6 @@ impl Core {
         field: &mut Field,
         now: Moment,
     ) -> Option<Vec<Parts>> {
-        if !field.rebalances.iter().any(|it| *it) {
-            return None;
-        }
         let mut trial = field.clone();
         let mut moves = Vec::new();
         let mut placed = Vec::new();
@@ -103,7 +100,7 @@ impl Core {
                 placed.extend(parts);
                 continue;
             }
-            let class = trial.class_at(&wish.class).filter(|at| trial.rebalances[*at])?;
+            let class = trial.class_at(&wish.class).filter(|_| trial.rebalances(&wish.class))?;
             let (shares, tenants) = self.tenants(&wish.class, class, &trial, &moves);
             for (tenant, to) in make_room(&trial.rooms[class], &tenants, wish.load)? {
                 let Tenant { worker, load, .. } = tenants[tenant];

@@ -70,6 +70,11 @@ impl Field {
         self.classes.binary_search(class).ok()
     }
 
+    /// Whether shares of a class may move to make room for others.
+    pub(super) fn rebalances(&self, class: &ClusterName) -> bool {
+        self.class_at(class).is_some_and(|at| self.rebalances[at])
+    }
+
     /// A worker's place in its class; none where it can take nothing.
     pub(super) fn worker_at(&self, class: usize, worker: &WorkerName) -> Option<u32> {
         self.workers[class].binary_search(worker).ok().map(|at| at as u32)

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use leasehold_types::{Moment, NodeName, PipelineName, WorkerKey};
+use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerKey};
 
 use super::super::Core;
+use super::desire::is_in_force;
+use super::state::NodeState;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Core {
@@ -33,8 +35,9 @@ impl Core {
     }
 
     fn judge_one(&mut self, name: &PipelineName, now: Moment) {
+        self.adopt_load(name);
         let Some(state) = self.pipelines.all.get(name) else { return };
-        let unserved = |(_, state): &(&NodeName, &super::state::NodeState)| {
+        let unserved = |(_, state): &(&NodeName, &NodeState)| {
             let stays = |worker: &_| {
                 let key = WorkerKey { cluster: state.class.clone(), worker: Clone::clone(worker) };
                 self.observed(&key).is_some_and(|worker| worker.reported && !worker.lost)
@@ -52,6 +55,7 @@ impl Core {
         if dead.is_empty() {
             if let Some(state) = self.pipelines.all.get_mut(name) {
                 state.in_force = true;
+                state.changes = !is_in_force(state);
             }
         } else if !new {
             let why = "not all of its shares were reported to this leader";
@@ -64,6 +68,27 @@ impl Core {
         // What was given back meanwhile has waited for this; what was reported and is not what is
         // desired is asked back.
         self.touch_pipeline(name, now);
+    }
+
+    /// Agents may have another load of a pipeline than is desired: that of before a change that
+    /// waits for workers. Where all its nodes have the same, and one of them shows that it is no
+    /// rest of what is desired, it is what is in force.
+    fn adopt_load(&mut self, name: &PipelineName) {
+        let Some(state) = self.pipelines.all.get(name) else { return };
+        let desired = state.spec.load;
+        let loads = state.nodes.values().map(NodeState::served);
+        let loads: BTreeSet<Load> = loads.collect();
+        let (Some(&load), 1) = (loads.first(), loads.len()) else { return };
+        // A load within one worker's capacity is never cut, so that no part of it is ever lost.
+        let is_whole = |node: &NodeState| {
+            !node.shares.is_empty()
+                && (load > desired
+                    || self.class(&node.class).is_some_and(|class| desired <= class.capacity))
+        };
+        let is_other = load != desired && state.nodes.values().any(is_whole);
+        if let Some(state) = self.pipelines.all.get_mut(name).filter(|_| is_other) {
+            state.nodes.values_mut().for_each(|node| node.load = load);
+        }
     }
 
     /// Something of a class has changed that those who wait may have waited for.

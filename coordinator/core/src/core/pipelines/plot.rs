@@ -11,6 +11,10 @@ use super::phases::waits_for;
 use super::state::{NodeState, PipelineState};
 use crate::view::{BindingPhase, PipelinePhase};
 
+/// Waiting pipelines that one look tries to make room for: each try takes some milliseconds where a
+/// class has thousands of workers, and nothing else is planned meanwhile.
+const REBALANCES_MAX: usize = 16;
+
 /// The parts of a node's load.
 pub(super) type Parts = Vec<(WorkerName, Load)>;
 
@@ -25,6 +29,7 @@ impl Core {
             Reverse(load)
         });
         let mut field = self.field_of(names.iter());
+        let mut blocked = Vec::new();
         for name in names {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
             if state.classes().any(|class| self.pipelines.reserved.contains_key(class)) {
@@ -32,16 +37,35 @@ impl Core {
                 self.keep_waiting(&name, Vec::new(), why.into());
                 continue;
             }
-            let placed = match state.in_force {
+            let runs = state.in_force;
+            let placed = match runs {
                 true => self.change(&name, &mut field),
-                false => self.place_new(&name, &mut field, now),
+                false => self.place_new(&name, &mut field),
             };
             match placed {
                 Ok(chosen) => self.plot(&name, chosen, now),
                 Err(waits) => {
                     let why = waits_for(&waits);
                     self.keep_waiting(&name, waits, why);
+                    blocked.extend((!runs).then_some(name));
                 }
+            }
+        }
+        self.make_room_for(blocked, &mut field, now);
+    }
+
+    /// Has others move for pipelines that fit nowhere, where their classes allow it: for the
+    /// smallest first, and for so many only as one look has time for.
+    fn make_room_for(&mut self, blocked: Vec<PipelineName>, field: &mut Field, now: Moment) {
+        let can_be = blocked.into_iter().rev().filter(|name| {
+            let state = self.pipelines.all.get(name);
+            state.is_some_and(|state| state.classes().any(|class| field.rebalances(class)))
+        });
+        for name in can_be.take(REBALANCES_MAX).collect::<Vec<_>>() {
+            let Some(state) = self.pipelines.all.get(&name) else { continue };
+            let (nodes, wishes) = wishes(state, |_| true);
+            if let Some(placed) = self.place_among_others(&wishes, field, now) {
+                self.plot(&name, nodes.into_iter().zip(placed).collect(), now);
             }
         }
     }
@@ -77,18 +101,13 @@ impl Core {
     }
 
     fn place_new(
-        &mut self,
+        &self,
         name: &PipelineName,
         field: &mut Field,
-        now: Moment,
     ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
         let (nodes, wishes) = wishes(state, |_| true);
-        let placed = match field.place(&wishes) {
-            Ok(placed) => placed,
-            Err(waits) => self.place_among_others(&wishes, field, now).ok_or(waits)?,
-        };
-        Ok(nodes.into_iter().zip(placed).collect())
+        Ok(nodes.into_iter().zip(field.place(&wishes)?).collect())
     }
 
     /// A running pipeline's nodes that are other than they were: all of them find room, or what is

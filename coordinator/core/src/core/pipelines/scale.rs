@@ -38,18 +38,43 @@ impl Core {
     /// All classes, by name.
     #[must_use]
     pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
-        let mut waiting = BTreeMap::<&ClusterName, usize>::new();
-        for state in self.pipelines.all.values() {
-            for (class, _) in &state.waits {
-                *waiting.entry(class).or_default() += 1;
-            }
-        }
+        let waiting = self.waiting();
         let classes = self.loads().into_iter().filter_map(|(name, loads)| {
             let class = self.class(&name)?;
-            let waiting = waiting.get(&name).copied().unwrap_or(0);
+            let waiting = waiting.get(&name).copied().unwrap_or_default();
             Some(self.class_view(name, class, loads, waiting))
         });
         classes.collect()
+    }
+
+    /// The fewest workers that each class has to have as its shares lie now: those that are there
+    /// and those that somebody waits for, or those that are there and cannot be spared. Nobody but
+    /// the leader knows; an ideal packing may need fewer.
+    #[must_use]
+    pub fn workers_held(&self, now: Moment) -> BTreeMap<ClusterName, u32> {
+        let waiting = self.waiting();
+        let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
+        let held = |name: &ClusterName| {
+            let workers = self.stream_owners(name).len() as u32;
+            match waiting.get(name) {
+                Some((_, short)) => workers.saturating_add(*short),
+                None => workers - self.removable(name, now).len() as u32,
+            }
+        };
+        classes.map(|(name, _)| (name.clone(), held(name))).collect()
+    }
+
+    /// How many pipelines wait for each class, and the most workers more that one of them needs.
+    fn waiting(&self) -> BTreeMap<ClusterName, (usize, u32)> {
+        let mut waiting = BTreeMap::<ClusterName, (usize, u32)>::new();
+        let names = self.pipelines.waiting.iter();
+        let waits = names.filter_map(|name| self.pipelines.all.get(name)).flat_map(|it| &it.waits);
+        for (class, workers) in waits {
+            let (count, short) = waiting.entry(class.clone()).or_default();
+            *count += 1;
+            *short = (*short).max(*workers);
+        }
+        waiting
     }
 
     fn class_view(
@@ -57,7 +82,7 @@ impl Core {
         name: ClusterName,
         class: &Class,
         loads: Vec<Load>,
-        waiting: usize,
+        (waiting, short): (usize, u32),
     ) -> ClassView {
         let request = loads.iter().copied().sum();
         let workers_needed = needed(class.capacity, loads);
@@ -69,6 +94,7 @@ impl Core {
             workers_needed,
             workers_wanted: wanted(class, request, workers_needed),
             waiting,
+            short,
             name,
         }
     }

@@ -308,10 +308,14 @@ impl NodeState {
         key.stream(&self.class)
     }
 
+    /// The load that its shares take.
+    pub(super) fn served(&self) -> Load {
+        self.shares.values().map(|share| share.load).sum()
+    }
+
     /// Whether its shares take its whole load.
     pub(super) fn is_whole(&self) -> bool {
-        let sum: Load = self.shares.values().map(|share| share.load).sum();
-        !self.shares.is_empty() && sum == self.load
+        !self.shares.is_empty() && self.served() == self.load
     }
 
     /// Its shares for these parts of its load: what a worker has stays its own under the same

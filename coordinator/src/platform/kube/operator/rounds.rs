@@ -14,13 +14,12 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::view::{Leadership, WorkerView};
+use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::classes::ClassLook;
 use super::super::desired::Objects;
 use super::super::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use super::super::pods::PodFacts;
@@ -62,7 +61,7 @@ pub(super) struct Rounds {
     shares: BTreeMap<ClusterName, Shares>,
     shares_at: Moment,
     /// What the core says of each class, and when that was looked at.
-    classes: BTreeMap<ClusterName, ClassLook>,
+    classes: BTreeMap<ClusterName, ClassView>,
     classes_at: Moment,
     memory: Memory,
     tell: Tell,
@@ -181,8 +180,8 @@ impl Rounds {
             let current = workload.as_ref().map(|facts| facts.replicas);
             let scale = match (&fleet, self.classes.get(name)) {
                 (Fleet::Cluster(cluster), _) => Scale::of(workload::replicas(&cluster.spec)),
-                (Fleet::Class(class), Some(look)) => {
-                    let demand = Demand::of(look.view.clone(), look.short, &team);
+                (Fleet::Class(class), Some(view)) => {
+                    let demand = Demand::of(view.clone(), &team);
                     let window = self.memory.windows.entry(name.clone()).or_default();
                     scaling::decide(&class.spec, &demand, current, window, clock::now())
                 }

@@ -61,8 +61,6 @@ impl Window {
 pub(super) struct Demand {
     /// What the core says of it.
     pub(super) view: ClassView,
-    /// The most workers more that one of the pipelines needs that wait for it.
-    pub(super) short: u32,
     /// Pods that no pipeline can be given to, and whose shares may be waiting for room elsewhere:
     /// they drain for another reason than a scale-in, or are lost.
     pub(super) away: u32,
@@ -74,7 +72,7 @@ pub(super) struct Demand {
 
 impl Demand {
     /// What the core says of a class, and its pods, as one look at both shows them.
-    pub(super) fn of(view: ClassView, short: u32, team: &[Standing]) -> Self {
+    pub(super) fn of(view: ClassView, team: &[Standing]) -> Self {
         let holds = |it: &&Standing| it.pod.is_active() && !it.is_empty();
         let is_lost = |it: &Standing| {
             it.view.as_ref().is_some_and(|view| view.presence == Presence::Lost) && !it.pod.ready
@@ -88,7 +86,6 @@ impl Demand {
         let goes = |it: &&Standing| it.mark == Some(Mark::ScaleIn) && it.pod.is_active();
         Self {
             view,
-            short,
             away: count(team.iter().filter(holds).filter(is_away).count()),
             marked: count(team.iter().filter(goes).count()),
             leaving: count(team.iter().filter(holds).filter(goes).count()),
@@ -147,7 +144,8 @@ pub(super) fn decide(
 
 /// What the load of a class asks for, whatever the limits are, and how that comes.
 fn by_load(spec: &WorkerClassSpec, demand: &Demand) -> (u32, String) {
-    let ClassView { capacity, request, workers_needed, workers_wanted, workers, .. } = &demand.view;
+    let ClassView { capacity, request, workers_needed, workers_wanted, workers, short, .. } =
+        &demand.view;
     let target = spec.scaling.target_utilization;
     let room = u128::from(capacity.milli()) * u128::from(target);
     let by_target = (u128::from(request.milli()) * 100).div_ceil(room.max(1));
@@ -164,11 +162,10 @@ fn by_load(spec: &WorkerClassSpec, demand: &Demand) -> (u32, String) {
         asked = asked.max(*workers_wanted);
     }
     // What runs is not moved to make room: a pipeline may fit nowhere though all would fit.
-    let for_waiting = workers.saturating_add(demand.short);
-    if demand.short > 0 && for_waiting > asked {
+    let for_waiting = workers.saturating_add(*short);
+    if *short > 0 && for_waiting > asked {
         asked = for_waiting;
-        let _ =
-            write!(why, "; a pipeline waits for {} beside the {workers} there are", demand.short);
+        let _ = write!(why, "; a pipeline waits for {short} beside the {workers} there are");
     }
     (asked, why)
 }

@@ -26,6 +26,7 @@ fn view(request: u64, needed: u32, wanted: u32) -> ClassView {
         workers_needed: needed,
         workers_wanted: wanted,
         waiting: 0,
+        short: 0,
     }
 }
 
@@ -34,7 +35,7 @@ fn at(seconds: u64) -> Moment {
 }
 
 fn demand(view: ClassView) -> Demand {
-    Demand { view, short: 0, away: 0, marked: 0, leaving: 0 }
+    Demand { view, away: 0, marked: 0, leaving: 0 }
 }
 
 fn decided(more: &Value, view: ClassView, current: Option<u32>) -> Scale {
@@ -143,8 +144,7 @@ fn a_window_keeps_no_more_than_it_needs() {
 #[test]
 fn a_pipeline_that_fits_nowhere_gets_a_worker_though_all_would_fit_into_fewer() {
     let waits = Demand {
-        view: ClassView { workers: 2, waiting: 1, ..view(15, 2, 2) },
-        short: 1,
+        view: ClassView { workers: 2, waiting: 1, short: 1, ..view(15, 2, 2) },
         away: 0,
         marked: 0,
         leaving: 0,
@@ -191,6 +191,6 @@ fn who_is_away_is_seen_by_marks_and_by_what_they_still_hold() {
         "i load=5 node going",
     ];
     let team: Vec<_> = words.iter().map(|words| fixtures::pod(words)).collect();
-    let demand = Demand::of(view(0, 0, 0), 0, &team);
+    let demand = Demand::of(view(0, 0, 0), &team);
     assert_eq!((demand.away, demand.marked, demand.leaving), (3, 2, 1));
 }

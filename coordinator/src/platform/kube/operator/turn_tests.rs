@@ -304,7 +304,7 @@ fn class_turn(scale: Scale, replicas: Option<u32>, pods: &[&str]) -> Turn {
 }
 
 fn class_scale(replicas: u32, spare: &[&str]) -> Scale {
-    let name = |name: &&str| leasehold_types::WorkerName::new(*name).unwrap();
+    let name = |name: &&str| leasehold_types::WorkerName::new(name).unwrap();
     Scale {
         replicas,
         why: Some("request 30, capacity 15, target 70%: 3 workers".into()),

@@ -1,9 +1,6 @@
 //! What a round asks of classes beside their workers: how many they want, and whom they can spare.
 //! Both take the core a while, so that nobody asks more often than there is need.
 
-use std::collections::BTreeMap;
-
-use leasehold_coordinator_core::view::ClassView;
 use leasehold_types::{ClusterName, WorkerKey};
 
 use super::super::super::desired::Objects;
@@ -12,13 +9,6 @@ use super::{Case, LONG_LOOK_EVERY, Rounds};
 use crate::clock;
 use crate::driver::Stopped;
 use crate::spec::manifest::WorkloadKind;
-
-/// What the core says of a class.
-pub(super) struct ClassLook {
-    pub(super) view: ClassView,
-    /// The most workers more that one of the pipelines needs that wait for it.
-    pub(super) short: u32,
-}
 
 /// Who is to be spared.
 enum Spare {
@@ -37,19 +27,7 @@ impl Rounds {
         }
         self.classes_at = now;
         let look = self.context.handle.ask(|core, now| {
-            let views = core.classes(now);
-            let mut shorts: BTreeMap<ClusterName, u32> = BTreeMap::new();
-            if views.iter().any(|view| view.waiting > 0) {
-                for (class, workers) in core.pipelines(None).flat_map(|pipeline| pipeline.waits) {
-                    let short = shorts.entry(class).or_default();
-                    *short = workers.max(*short);
-                }
-            }
-            let look = |view: ClassView| {
-                let short = shorts.get(&view.name).copied().unwrap_or(0);
-                (view.name.clone(), ClassLook { view, short })
-            };
-            views.into_iter().map(look).collect()
+            core.classes(now).into_iter().map(|view| (view.name.clone(), view)).collect()
         });
         self.classes = look.await?;
         Ok(())

@@ -60,6 +60,7 @@ fn facts() -> ClassFacts {
         workers_needed: 2,
         workers_wanted: 3,
         waiting: 0,
+        short: 0,
     };
     FleetFacts {
         name: "green".into(),
