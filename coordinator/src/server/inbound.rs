@@ -10,7 +10,7 @@ use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
 };
-use leasehold_types::{ClusterName, WorkerKey};
+use leasehold_types::{ClusterName, SetName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -247,14 +247,19 @@ fn broken(status: &Status) -> Result<Option<AgentMessage>, Refusal> {
 }
 
 /// A report is believed, for the agents are the database; but no further than its sender could
-/// ever have been granted anything: a set runs on a cluster of its own namespace.
+/// ever have been granted anything: a set runs on a cluster of its own namespace, and shares are
+/// those of the worker's own class.
 fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> {
     let (home, _) = cluster.parts();
+    let strays = |set: &&SetName| match set.class() {
+        Some(class) => class != *cluster,
+        None => set.parts().0 != home,
+    };
     let mut sets = report.streams.iter().map(|held| &held.stream.set);
-    match sets.find(|set| set.parts().0 != home) {
+    match sets.find(strays) {
         None => Ok(()),
         Some(set) => Err(invalid(format!(
-            "the report claims a stream of {:?}, which is not in the namespace of {:?}",
+            "the report claims a stream of {:?}, which is no set that a worker of {:?} can have",
             set.as_str(),
             cluster.as_str()
         ))),
@@ -272,7 +277,7 @@ fn invalid(message: String) -> Refusal {
 #[cfg(test)]
 mod tests {
     use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
-    use leasehold_types::{Epoch, Incarnation, Nonce, SetName, StreamKey, StreamName, Token};
+    use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, StreamName, Token};
 
     use super::*;
 
@@ -309,7 +314,15 @@ mod tests {
         };
         assert_eq!(claims("feeds", "crawl"), Ok(()));
         assert_eq!(claims("ci/feeds", "ci/crawl"), Ok(()));
-        for (set, cluster) in [("cd/feeds", "ci/crawl"), ("feeds", "ci/crawl")] {
+        assert_eq!(claims("class:blue", "blue"), Ok(()));
+        assert_eq!(claims("class:ci/blue", "ci/blue"), Ok(()));
+        for (set, cluster) in [
+            ("cd/feeds", "ci/crawl"),
+            ("feeds", "ci/crawl"),
+            ("class:cd/blue", "ci/blue"),
+            ("class:ci/green", "ci/blue"),
+            ("class:blue", "ci/blue"),
+        ] {
             let refusal = claims(set, cluster).expect_err(set);
             assert_eq!(refusal.reason, RefusalReason::Invalid);
             assert!(refusal.message.contains(set), "{refusal:?}");
