@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::share::WorkerAddress;
+use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, JobId, Load, Moment, Share, ShareKey, StartId, StreamKey,
-    Token, WorkerName,
+    ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share, ShareKey, StartId,
+    StreamKey, Token, WorkerName,
 };
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
@@ -111,7 +111,7 @@ struct Held {
 struct Binding {
     key: ShareKey,
     /// What came with it: its load, which lasts as long as its token, and the way on, which does
-    /// not and is in no journal.
+    /// not and of which a journal has the nodes alone.
     share: Option<Arc<Share>>,
 }
 
@@ -136,7 +136,10 @@ impl<J: Journal> Holder<J> {
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
         let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
-            let share = remembered.load.map(|load| Arc::new(Share { load, next: Vec::new() }));
+            // Who serves the nodes that come next is not known before somebody tells it.
+            let route = |node: &NodeName| Route { node: node.clone(), endpoints: Vec::new() };
+            let next = || remembered.next.iter().map(route).collect();
+            let share = remembered.load.map(|load| Arc::new(Share { load, next: next() }));
             let mut held = Held::new(stream, remembered.token, remembered.pinned, share);
             held.lapses = remembered.lapses;
             held.shown = held.is_for_worker(&config);
@@ -385,9 +388,25 @@ impl Held {
         self.binding.is_none() || config.shows_bindings
     }
 
+    fn share(&self) -> Option<&Share> {
+        self.binding.as_ref()?.share.as_deref()
+    }
+
     /// The load that came with it, where it is a share.
     fn load(&self) -> Option<Load> {
-        self.binding.as_ref()?.share.as_ref().map(|share| share.load)
+        self.share().map(|share| share.load)
+    }
+
+    /// What a journal has of it, but for its end.
+    fn record(&self, stream: &StreamKey) -> Record {
+        let next = self.share().into_iter().flat_map(|share| &share.next);
+        Record::Stream {
+            stream: stream.clone(),
+            token: self.token,
+            pinned: self.pinned,
+            load: self.load(),
+            next: next.map(|route| route.node.clone()).collect(),
+        }
     }
 
     /// Takes the way on from `told`; whether it is another.

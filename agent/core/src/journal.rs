@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{Epoch, Incarnation, JobId, Load, Moment, StartId, StreamKey, Token};
+use leasehold_types::{
+    Epoch, Incarnation, JobId, Load, Moment, NodeName, StartId, StreamKey, Token,
+};
 use serde::{Deserialize, Serialize};
 
 /// Where records go. One that was written outlives the process.
@@ -48,7 +50,8 @@ pub enum Record {
         /// What is left of it after its end.
         floor: u32,
     },
-    /// A stream lease that is held from now on.
+    /// A stream lease that is held from now on; of a token that was written before, what is other
+    /// than it was.
     Stream {
         /// The stream.
         stream: StreamKey,
@@ -59,6 +62,9 @@ pub enum Record {
         /// The load that came with it, where it is a share of a pipeline.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "milli")]
         load: Option<Load>,
+        /// The nodes that its documents go to, where it is one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        next: Vec<NodeName>,
     },
     /// A stream lease that is held no more.
     StreamEnded {
@@ -151,7 +157,7 @@ pub struct Memory {
 }
 
 /// A stream lease in a [`Memory`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RememberedStream {
     /// Its token.
     pub token: Token,
@@ -161,6 +167,8 @@ pub struct RememberedStream {
     pub lapses: Option<Moment>,
     /// The load that came with it, where it is a share of a pipeline.
     pub load: Option<Load>,
+    /// The nodes that its documents go to, where it is one.
+    pub next: Vec<NodeName>,
 }
 
 impl Memory {
@@ -179,9 +187,11 @@ impl Memory {
             }
             Record::Epoch { epoch } => self.epoch = Some(*epoch),
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
-            Record::Stream { stream, token, pinned, load } => {
-                let (token, pinned, load) = (*token, *pinned, *load);
-                let lease = RememberedStream { token, pinned, lapses: None, load };
+            Record::Stream { stream, token, pinned, load, next } => {
+                let (token, pinned, load, next) = (*token, *pinned, *load, next.clone());
+                let before = self.streams.get(stream).filter(|held| held.token == token);
+                let lapses = before.and_then(|held| held.lapses);
+                let lease = RememberedStream { token, pinned, lapses, load, next };
                 self.streams.insert(stream.clone(), lease);
             }
             Record::StreamEnded { stream, token } => {
@@ -239,8 +249,8 @@ impl Memory {
         );
         all.extend(self.pool.map(|(token, size, floor)| Record::Pool { token, size, floor }));
         for (stream, held) in &self.streams {
-            let RememberedStream { token, pinned, lapses, load } = *held;
-            all.push(Record::Stream { stream: stream.clone(), token, pinned, load });
+            let RememberedStream { token, pinned, lapses, load, next } = held.clone();
+            all.push(Record::Stream { stream: stream.clone(), token, pinned, load, next });
             all.extend(lapses.map(|until| Record::Lapsing { stream: stream.clone(), until }));
         }
         all.push(Record::Renewed { until: self.renewed_until });

@@ -159,12 +159,11 @@ impl<J: Journal> Holder<J> {
         until: Moment,
         now: Moment,
     ) -> Result<Change, JournalError> {
-        let StreamGrant { stream, token, state, share } = grant;
-        let held = self.streams.get_mut(stream).filter(|held| held.token == *token);
-        let is_held = held.is_some();
+        let StreamGrant { stream, token, state, .. } = grant;
+        let is_held = self.streams.get(stream).is_some_and(|held| held.token == *token);
         match *state {
             StreamState::Held { .. } if is_held => {
-                let rerouted = held.is_some_and(|held| held.reroute(share.as_ref()));
+                let rerouted = self.reroute(grant);
                 Ok(if rerouted { Change::Routes } else { Change::Nothing })
             }
             StreamState::Held { pinned } => {
@@ -181,7 +180,7 @@ impl<J: Journal> Holder<J> {
                 Ok(Change::Leases)
             }
             StreamState::Revoked { deadline, renewed } if is_held => {
-                held.map(|held| held.reroute(share.as_ref()));
+                self.reroute(grant);
                 self.revoke(stream, now + deadline, (!renewed).then_some(until))?;
                 Ok(Change::Leases)
             }
@@ -190,6 +189,19 @@ impl<J: Journal> Holder<J> {
                 Ok(Change::Leases)
             }
         }
+    }
+
+    /// Takes the way on of a share that is held; whether it is another.
+    fn reroute(&mut self, grant: &StreamGrant) -> bool {
+        let Some(held) = self.streams.get_mut(&grant.stream) else { return false };
+        let before = held.record(&grant.stream);
+        let rerouted = held.reroute(grant.share.as_ref());
+        let after = held.record(&grant.stream);
+        if before != after {
+            // Unwritten, a successor knows older nodes, until somebody tells it.
+            self.write_if_possible(&after);
+        }
+        rerouted
     }
 
     /// Tells that a lease is not held, unless the journal still has to say so.
@@ -202,7 +214,7 @@ impl<J: Journal> Holder<J> {
     fn take_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
         let (stream, token) = (&grant.stream, grant.token);
         let mut held = Held::new(stream, token, pinned, grant.share.clone());
-        let record = Record::Stream { stream: stream.clone(), token, pinned, load: held.load() };
+        let record = held.record(stream);
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
