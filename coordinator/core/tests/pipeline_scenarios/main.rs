@@ -87,6 +87,21 @@ fn the_way_on_comes_in_parts_where_a_message_is_too_small() {
     assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&story.told_most), "{}", story.told_most);
 }
 
+#[test]
+fn who_can_be_spared_is_looked_for_in_bounds() {
+    let mut story = Story::new();
+    story.block("class blue capacity=6000\nelect 1\njoin blue-0 blue-1 blue-2");
+    let nodes: Vec<_> = (0..100).map(|node| format!("n{node}:blue")).collect();
+    for of in 0..180 {
+        story.block(&format!("pipeline p{of} load=1 {}", nodes.join(" ")));
+    }
+    // One could take all; the shares of two are more than one look finds others for.
+    story.block("class blue capacity=18000");
+    assert_eq!(story.block("removable blue\nheld"), "removable: blue-2\nheld: blue=2\n");
+    story.block("gone blue-2");
+    assert_eq!(story.block("removable blue"), "removable: blue-1\n");
+}
+
 /// Runs one file, and compares what comes of each block with what it says.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");

@@ -11,6 +11,11 @@ use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
 
+/// Shares that one look finds other workers for, to tell which workers can be spared: some
+/// milliseconds, in which nothing else is planned. Of a class with more to give away, fewer workers
+/// are named at a time.
+const SPARED_MAX: usize = 10_000;
+
 impl Core {
     /// The load that each class must process: what every pipeline asks of it, served or not. It
     /// rests on the desired state alone, so that every replica knows it.
@@ -47,8 +52,8 @@ impl Core {
         classes.collect()
     }
 
-    /// The fewest workers that each class has to have as its shares lie now: those that are there
-    /// and those that somebody waits for, or those that are there and cannot be spared. Nobody but
+    /// The workers that each class has to have as its shares lie now: those that are there and those
+    /// that somebody waits for, or those that are there and are not known to be spared. Nobody but
     /// the leader knows; an ideal packing may need fewer.
     #[must_use]
     pub fn workers_held(&self, now: Moment) -> BTreeMap<ClusterName, u32> {
@@ -115,7 +120,8 @@ impl Core {
     }
 
     /// The workers of a class that could be spared now, one after the other, whoever has least to
-    /// give away first: all that each serves would find room with those that stay.
+    /// give away first: all that each serves would find room with those that stay. As far as one
+    /// look goes (`SPARED_MAX`): there may be more.
     #[must_use]
     pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
         let mut field = self.field([class].into_iter());
@@ -125,6 +131,7 @@ impl Core {
         let all = 0..field.rooms[at].len() as u32;
         let mut room: Load = all.map(|it| field.rooms[at].room(it)).sum();
         let mut spared = Vec::new();
+        let mut tried = 0;
         // What came from those that were spared before.
         let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
         for worker in workers {
@@ -138,6 +145,10 @@ impl Core {
             let shares = self.pipelines.tenancies.get(&key).into_iter().flat_map(|it| &it.shares);
             let shares = shares.chain(guests.get(&worker).into_iter().flatten());
             let shares = self.largest_first(shares);
+            if tried > 0 && tried + shares.len() > SPARED_MAX {
+                break;
+            }
+            tried += shares.len();
             if let Some(moves) = self.spare(&worker, class, &shares, &mut field) {
                 let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
                 room = room.saturating_sub(own + moved);
