@@ -1,7 +1,7 @@
 //! The room that shows pipelines: while this replica leads, every binding has a Service, the
 //! addresses of the workers that serve it, and a PipelineBinding; every Pipeline says how it
-//! stands. All of it is a function of what the core says and of the pods as they are seen: a change of
-//! either is shown at once, and what others change of it is undone.
+//! stands. All of it is a function of what the core says and of the pods as they are seen: a
+//! change of either is shown at once, and what others change of it is undone.
 
 mod agenda;
 mod hand;
