@@ -9,7 +9,9 @@ use leasehold_coordinator::spec::Span;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::fleet::{Fleet, Workload, by_workload, drain_deadline, everywhere, kind, place, some};
+use super::fleet::{
+    Fleet, Workload, by_workload, drain_deadline, everywhere, kind_of, place, some,
+};
 use super::manifests::text;
 use super::report::{Finding, Problem, Report, patch};
 
@@ -49,7 +51,7 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
     let mut told = BTreeSet::new();
     for cluster in clusters {
         let drain = drain_deadline(cluster);
-        let name = format!("{} {}", kind(cluster), place(cluster));
+        let name = format!("{} {}", kind_of(cluster), place(cluster));
         all.push(Deadline { after: drain, place: format!("drain.deadline of {name}") });
         let template = &cluster["spec"]["template"]["spec"];
         let Some(own) = template["terminationGracePeriodSeconds"].as_u64() else { continue };
@@ -74,7 +76,7 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
         }
         // What is wrong with a cluster's template has been said.
         let is_told = is_made_by(&workload, cluster)
-            && told.contains(&format!("{} {}", kind(cluster), place(cluster)));
+            && told.contains(&format!("{} {}", kind_of(cluster), place(cluster)));
         if own < drain_deadline(cluster) && !is_told {
             short.entry((workload, own)).or_default().push(pod);
         }
@@ -117,7 +119,7 @@ fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration
     let mend = "lengthen it, which rolls its pods, or shorten the drain";
     match kind.as_str() {
         _ if is_made_by(workload, cluster) => {
-            let mend = format!("lengthen it in the {}'s template", kind(cluster));
+            let mend = format!("lengthen it in the {}'s template", kind_of(cluster));
             Problem::new(wrong, mend).run(patch_cluster(cluster, drain))
         }
         "deployment" | "statefulset" | "daemonset" | "replicaset" | "replicationcontroller" => {
@@ -142,7 +144,7 @@ fn patch_cluster(cluster: &Value, drain: Duration) -> String {
     let secs = (drain + BEYOND_DRAIN).as_secs();
     let grace = json!({ "terminationGracePeriodSeconds": secs });
     let body = json!({ "spec": { "template": { "spec": grace } } });
-    let kind = kind(cluster).to_lowercase();
+    let kind = kind_of(cluster).to_lowercase();
     patch(&format!("{kind}/{name} -n {namespace}"), "merge", &body)
 }
 

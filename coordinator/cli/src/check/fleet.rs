@@ -133,7 +133,7 @@ pub(super) fn place(object: &Value) -> String {
 }
 
 /// The kind of a WorkerCluster or a WorkerClass.
-pub(super) fn kind(cluster: &Value) -> &'static str {
+pub(super) fn kind_of(cluster: &Value) -> &'static str {
     match cluster["kind"] == WorkerClass::KIND {
         true => WorkerClass::KIND,
         false => WorkerCluster::KIND,

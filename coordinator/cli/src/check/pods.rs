@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::cluster::Cluster;
 use super::fleet::{
-    Fleet, Workload, asks, by_workload, everywhere, is_injected, kind, place, sidecar, some,
+    Fleet, Workload, asks, by_workload, everywhere, is_injected, kind_of, place, sidecar, some,
 };
 use super::installation::Installation;
 use super::manifests::{list, text};
@@ -198,11 +198,11 @@ fn well(clusters: &[Value], now: i64) -> Finding {
         let metadata = &cluster["metadata"];
         let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
         let describe =
-            format!("kubectl -n {namespace} describe {} {name}", kind(cluster).to_lowercase());
+            format!("kubectl -n {namespace} describe {} {name}", kind_of(cluster).to_lowercase());
         if cluster["status"].is_null() && !is_young(cluster, now) {
             let wrong = format!(
                 "{} {} has no status: nobody serves its namespace, or nobody leads",
-                kind(cluster),
+                kind_of(cluster),
                 place(cluster)
             );
             let mend = "see what the lines of the election say, and what the coordinator serves";
@@ -215,7 +215,7 @@ fn well(clusters: &[Value], now: i64) -> Finding {
             }
             let (reason, message) = (text(&condition["reason"]), text(&condition["message"]));
             let wrong =
-                format!("{} {} is {aspect}: {reason}: {message}", kind(cluster), place(cluster));
+                format!("{} {} is {aspect}: {reason}: {message}", kind_of(cluster), place(cluster));
             finding.warn(Problem::new(wrong, "do what it says").run(describe.clone()));
         }
     }
