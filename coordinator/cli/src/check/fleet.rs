@@ -59,8 +59,8 @@ impl Fleet {
         Self { clusters, pods, namespaces }
     }
 
-    /// The WorkerCluster or WorkerClass of a pod; none where there is none of the name that its label
-    /// says.
+    /// The WorkerCluster or WorkerClass of a pod; none where there is none of the name that its
+    /// label says.
     pub(super) fn cluster_of(&self, pod: &Value) -> Option<&Value> {
         let clusters = self.clusters.as_ref().ok()?;
         let (namespace, label) =

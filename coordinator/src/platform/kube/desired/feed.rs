@@ -226,8 +226,8 @@ impl Outlet {
     }
 }
 
-/// Whether a list failed since the API server, which knows our group, knows no such kind of it. What
-/// it says while it starts, or of a group that is not there, is no answer.
+/// Whether a list failed since the API server, which knows our group, knows no such kind of it.
+/// What it says while it starts, or of a group that is not there, is no answer.
 async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) -> bool {
     let Source::Objects { kind, .. } = source else { return false };
     let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
