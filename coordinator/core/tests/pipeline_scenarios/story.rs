@@ -76,6 +76,7 @@ impl Story {
             "silent" => plain.iter().for_each(|it| self.silence(it)),
             "gone" => self.gone(&plain),
             "drain" => self.drain(plain[0], DrainPhase::Draining),
+            "resume" => self.resume(plain[0]),
             "order-drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
             "leave" => self.leave(plain[0]),
             "after" => self.after(plain[0].parse().expect("ms"), out),
@@ -253,6 +254,12 @@ impl Story {
         agent.drain = phase;
         let beat = agent.beat();
         self.core.handle(beat, self.now);
+    }
+
+    /// Its worker was started anew: the agent dials again, and drains no more.
+    fn resume(&mut self, worker: &str) {
+        self.agent(worker).drain = DrainPhase::Working;
+        self.join(worker, &BTreeMap::new());
     }
 
     fn leave(&mut self, worker: &str) {

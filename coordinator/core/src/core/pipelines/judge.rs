@@ -96,10 +96,12 @@ impl Core {
         self.pipelines.look |= self.class(class).is_some();
     }
 
-    /// A worker of a class has begun to drain, or is found draining.
+    /// A worker of a class has begun to drain, or is found draining, or works again.
     pub(in crate::core) fn note_leaving(&mut self, key: &WorkerKey) {
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
-        if leaves && self.class(&key.cluster).is_some() {
+        if !leaves {
+            self.pipelines.leaving.remove(key);
+        } else if self.class(&key.cluster).is_some() {
             self.pipelines.leaving.insert(key.clone());
             self.pipelines.look = true;
             self.note_shares_of(key);
