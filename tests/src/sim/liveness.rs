@@ -215,7 +215,7 @@ impl World {
             return;
         };
         let before = (self.owners(), self.observer.stream_changes);
-        let waiting = self.waiting_pipelines();
+        let mut waiting = self.waiting_pipelines();
         let what = match self.rng.u8(0..4) {
             0 | 1 => {
                 let (leader, _) = self.true_leader().expect("it has converged");
@@ -241,6 +241,8 @@ impl World {
                 What::Join(self.new_pod(None, newest))
             }
             _ => {
+                // What its worker was never told of, its agent holds all the same.
+                waiting.extend(self.pipelines_at(pod));
                 self.drain_pod(pod);
                 What::Leave(pod)
             }
