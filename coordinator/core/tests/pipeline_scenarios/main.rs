@@ -40,6 +40,26 @@ fn a_share_above_the_capacity_is_noticed() {
     assert!(mutant.is_err(), "blue-0 has 14 of 10");
 }
 
+#[test]
+fn what_is_as_it_was_is_not_told_again() {
+    let mut story = Story::new();
+    story.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
+    story.block("pipeline p load=7 n:blue\ndrain blue-0");
+    story.renewed.clear();
+    // Whoever waits is looked at; the share on blue-0 finds no room this time either.
+    story.block("join green-1");
+    assert!(story.renewed.is_empty(), "{:?}", story.renewed);
+}
+
+#[test]
+fn a_pipeline_that_waits_is_told_to_have_other_nodes() {
+    let mut story = Story::new();
+    story.block("class blue capacity=10\nelect 1\npipeline p load=7 n:blue:m m:blue");
+    story.renewed.clear();
+    story.block("pipeline p load=7 n:blue m:blue");
+    assert_eq!(story.renewed, ["p/m", "p/n"]);
+}
+
 /// Runs one file, and compares what comes of each block with what it says.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{
     Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
 use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
@@ -28,6 +28,8 @@ pub(crate) struct Story {
     agents: BTreeMap<WorkerName, Agent>,
     conns: u64,
     epoch: Epoch,
+    /// The bindings that were told to be others than they were.
+    pub(crate) renewed: Vec<String>,
 }
 
 type Words<'a> = BTreeMap<&'a str, &'a str>;
@@ -41,6 +43,7 @@ impl Story {
             agents: BTreeMap::new(),
             conns: 0,
             epoch: Epoch(0),
+            renewed: Vec::new(),
         }
     }
 
@@ -320,6 +323,10 @@ impl Story {
                 Vec::new()
             }
             Effect::Send { conn, .. } => vec![Event::Sent(conn)],
+            Effect::Notice(Notice::Endpoints { pipeline, node }) => {
+                self.renewed.push(format!("{pipeline}/{node}"));
+                Vec::new()
+            }
             Effect::Register(workers) => vec![Event::Registered(workers)],
             Effect::Confirm => {
                 let until = self.now + Duration::from_secs(3600);

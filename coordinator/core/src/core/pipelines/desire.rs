@@ -128,6 +128,9 @@ impl Core {
             state.phase = old.get(node).and_then(|before| before.phase);
         }
         let known = state.phase.is_some();
+        for node in self.node_names(name) {
+            self.pipelines.note(name, &node);
+        }
         for (node, before) in &old {
             if self.pipelines.node_mut(name, node).is_none() {
                 self.end_binding(name, node, before.phase);

@@ -18,20 +18,26 @@ const FULL: Load = Load::MAX;
 impl Core {
     /// Plans each share of workers that drain elsewhere; where there is no room, it stays.
     pub(super) fn relocate(&mut self, now: Moment) {
+        // One for all that leave a class, who come one after the other: none of them is in it.
+        let mut known: Option<(ClusterName, Field)> = None;
         for key in self.pipelines.leaving.clone() {
             if self.pipelines.held.contains(&key.cluster) {
                 continue;
             }
             let Some(tenancy) = self.pipelines.tenancies.get(&key) else { continue };
-            let mut field = self.field([&key.cluster].into_iter());
+            if known.as_ref().is_none_or(|(class, _)| *class != key.cluster) {
+                known = Some((key.cluster.clone(), self.field([&key.cluster].into_iter())));
+            }
+            let Some((_, field)) = &mut known else { continue };
             for share in self.largest_first(&tenancy.shares) {
                 let Some(state) = self.pipelines.all.get(&share.pipeline) else { continue };
                 if !state.in_force {
                     continue;
                 }
-                match self.elsewhere(&share, &mut field) {
+                match self.elsewhere(&share, field) {
                     Some(to) => self.move_share(&share, &key.cluster, to, now),
-                    None => self.pipelines.note(&share.pipeline, &share.node),
+                    // Where it had not even taken it, it never will.
+                    None => self.pipelines.look_again_at(&share),
                 }
             }
         }

@@ -249,6 +249,11 @@ impl Pipelines {
         self.untold.insert((pipeline.clone(), node.clone()));
     }
 
+    /// Has a share's binding observed again, where there may be nothing to tell.
+    pub(super) fn look_again_at(&mut self, share: &ShareKey) {
+        self.changed.insert((share.pipeline.clone(), share.node.clone()));
+    }
+
     /// Whether any binding is to be observed.
     pub(in crate::core) fn has_changed(&self) -> bool {
         !self.changed.is_empty()
