@@ -74,7 +74,7 @@ impl Core {
         }
         let mut pool = None;
         let mut streams = self.stream_news(key, now);
-        streams.extend(self.stream_reroutes(key));
+        streams.extend(self.stream_reroutes(key, now));
         if let Some(free) = free {
             pool = self.pool_change(key, number, free);
             streams.extend(self.stream_grants(key, now));
@@ -237,7 +237,7 @@ impl Core {
             let notice = Notice::StreamRevoked { worker, stream, token };
             self.effects.push_back(Effect::Notice(notice));
         }
-        Some(StreamGrant { stream: stream.clone(), token, state, share: None })
+        Some(StreamGrant { stream: stream.clone(), token, state, share: self.way_on(stream, key) })
     }
 
     /// Streams that the worker is to have, and that nobody else can have.
@@ -326,7 +326,7 @@ impl Core {
 }
 
 /// What to tell of a claim; nothing of one that the present agent does not have.
-fn state(claim: &Claim, now: Moment) -> Option<StreamState> {
+pub(super) fn state(claim: &Claim, now: Moment) -> Option<StreamState> {
     match claim.phase {
         Phase::Held => Some(StreamState::Held { pinned: claim.timeless }),
         Phase::Revoking { deadline } => {

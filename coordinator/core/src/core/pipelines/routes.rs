@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use leasehold_types::message::{StreamGrant, StreamState};
+use leasehold_types::message::StreamGrant;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
-    ClusterName, GrantNumber, Load, NodeName, PipelineName, SetName, Share, ShareKey, StreamKey,
-    StreamName, WorkerKey, WorkerName,
+    ClusterName, GrantNumber, Load, Moment, NodeName, PipelineName, SetName, Share, ShareKey,
+    StreamKey, StreamName, WorkerKey, WorkerName,
 };
 
 use super::super::Core;
+use super::super::send::state;
 use super::state::NodeState;
 use crate::ledger::{Claim, Phase};
 
@@ -68,8 +69,9 @@ impl Core {
     pub(super) fn is_applied(&self, claim: &Claim) -> bool {
         let account = self.ledger().and_then(|ledger| ledger.account(&claim.worker));
         let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
-        let in_use = matches!(claim.phase, Phase::Held | Phase::Revoking { .. });
-        !lost && in_use && account.is_some_and(|account| account.acknowledged >= claim.told)
+        !lost
+            && is_in_use(claim)
+            && account.is_some_and(|account| account.acknowledged >= claim.told)
     }
 
     /// Whether a lease is on its way out, or its worker is.
@@ -121,15 +123,15 @@ impl Core {
         }
     }
 
-    /// Has all that hold a share of a node told the way on anew.
+    /// Has all that work on a share of a node told the way on anew.
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
         let state = self.pipelines.all.get(pipeline).and_then(|it| it.nodes.get(node));
         let Some(class) = state.map(|state| state.class.clone()) else { return };
         let leases = self.leases_of(pipeline, node, &class).into_iter();
-        let held = leases.filter(|(_, claim)| claim.phase == Phase::Held);
-        let held: Vec<_> =
-            held.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
-        for (stream, key) in held {
+        let used = leases.filter(|(_, claim)| is_in_use(claim));
+        let used: Vec<_> =
+            used.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
+        for (stream, key) in used {
             if let Some(worker) = self.worker_mut(&key) {
                 worker.reroutes.insert(stream);
                 self.dirty.insert(key);
@@ -184,18 +186,33 @@ impl Core {
         Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
     }
 
-    /// The shares of a worker whose way on is another than it was told.
-    pub(in crate::core) fn stream_reroutes(&mut self, key: &WorkerKey) -> Vec<StreamGrant> {
+    /// The shares of a worker whose way on is another than it was told. What it was asked for it
+    /// works on until it lets go.
+    pub(in crate::core) fn stream_reroutes(
+        &mut self,
+        key: &WorkerKey,
+        now: Moment,
+    ) -> Vec<StreamGrant> {
         let Some(worker) = self.worker_mut(key) else { return Vec::new() };
         let streams = std::mem::take(&mut worker.reroutes);
         let Some(ledger) = self.ledger() else { return Vec::new() };
         let told = streams.into_iter().filter_map(|stream| {
-            let claim = ledger.claim(&stream, key).filter(|claim| claim.phase == Phase::Held)?;
+            let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim))?;
             let share = Some(self.share_told(&stream, claim.load?)?);
-            let state = StreamState::Held { pinned: claim.timeless };
-            Some(StreamGrant { stream, token: claim.token, state, share })
+            Some(StreamGrant { stream, token: claim.token, state: state(claim, now)?, share })
         });
         told.collect()
+    }
+
+    /// What goes with a share that is asked back, where its way on is another than it was told.
+    pub(in crate::core) fn way_on(
+        &mut self,
+        stream: &StreamKey,
+        key: &WorkerKey,
+    ) -> Option<Arc<Share>> {
+        self.worker_mut(key)?.reroutes.take(stream)?;
+        let load = self.ledger()?.claim(stream, key)?.load?;
+        self.share_told(stream, load)
     }
 
     /// Something of a share's leases is other than it was.
@@ -240,4 +257,9 @@ impl Core {
             self.note_share(&stream);
         }
     }
+}
+
+/// Whether its worker may go on with it.
+fn is_in_use(claim: &Claim) -> bool {
+    matches!(claim.phase, Phase::Held | Phase::Revoking { .. })
 }
