@@ -17,6 +17,7 @@ mod views;
 use leasehold_types::Moment;
 
 use super::Core;
+pub(super) use routes::{Again, RouteRoom};
 pub(super) use state::Pipelines;
 
 impl Core {

@@ -11,6 +11,7 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
 
+use super::pipelines::{Again, RouteRoom};
 use super::{Core, Role, Timer};
 use crate::effect::{Effect, Notice};
 use crate::event::Exposure;
@@ -74,10 +75,11 @@ impl Core {
         }
         let mut pool = None;
         let mut streams = self.stream_news(key, now);
-        streams.extend(self.stream_reroutes(key, now));
+        let mut room = RouteRoom::default();
+        streams.extend(self.stream_reroutes(key, &mut room, now));
         if let Some(free) = free {
             pool = self.pool_change(key, number, free);
-            streams.extend(self.stream_grants(key, now));
+            streams.extend(self.stream_grants(key, &mut room, now));
         }
         if snapshot {
             pool = pool.or(self.pool_again(key, number));
@@ -241,7 +243,12 @@ impl Core {
     }
 
     /// Streams that the worker is to have, and that nobody else can have.
-    fn stream_grants(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn stream_grants(
+        &mut self,
+        key: &WorkerKey,
+        room: &mut RouteRoom,
+        now: Moment,
+    ) -> Vec<StreamGrant> {
         let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
             return Vec::new();
         };
@@ -254,7 +261,8 @@ impl Core {
                 self.forget_want(key, &stream);
                 continue;
             };
-            if !self.may_have(key, &stream, timeless, load, now) {
+            // What finds no room in this message is granted by the next one.
+            if !room.is_left() || !self.may_have(key, &stream, timeless, load, now) {
                 continue;
             }
             let Role::Leads(term) = &mut self.role else { return grants };
@@ -266,6 +274,7 @@ impl Core {
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.effects.push_back(Effect::Notice(notice));
             let share = load.and_then(|load| self.share_told(&stream, load));
+            share.iter().for_each(|share| room.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
         }
@@ -309,19 +318,23 @@ impl Core {
     }
 
     /// Everything that the agent has, for a snapshot.
-    fn all_streams(&self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn all_streams(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         let Some(account) = ledger.account(key) else { return Vec::new() };
+        let mut room = RouteRoom::default();
+        let mut follow = Vec::new();
         let streams = account.streams.iter().filter_map(|stream| {
             let claim = ledger.claim(stream, key)?;
-            Some(StreamGrant {
-                stream: stream.clone(),
-                token: claim.token,
-                state: state(claim, now)?,
-                share: claim.load.and_then(|load| self.share_told(stream, load)),
-            })
+            let state = state(claim, now)?;
+            let Again { share, follows } = self.share_again(stream, claim, &mut room);
+            follow.extend(follows.then(|| stream.clone()));
+            Some(StreamGrant { stream: stream.clone(), token: claim.token, state, share })
         });
-        streams.collect()
+        let streams = streams.collect();
+        if let Some(worker) = self.worker_mut(key) {
+            worker.reroutes.extend(follow);
+        }
+        streams
     }
 }
 

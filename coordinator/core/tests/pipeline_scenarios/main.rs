@@ -10,6 +10,7 @@ mod story;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::mutation::{self, Mutation};
 use story::Story;
 
@@ -58,6 +59,32 @@ fn a_pipeline_that_waits_is_told_to_have_other_nodes() {
     story.renewed.clear();
     story.block("pipeline p load=7 n:blue m:blue");
     assert_eq!(story.renewed, ["p/m", "p/n"]);
+}
+
+#[test]
+fn the_way_on_comes_in_parts_where_a_message_is_too_small() {
+    let mut story = Story::new();
+    story.block("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
+    let worker = |at: usize| format!("green-{at:0240}");
+    let workers: Vec<_> = (0..100).map(worker).collect();
+    story.block(&format!("join blue-0 {}", workers.join(" ")));
+    for at in 0..90 {
+        story.block(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
+    }
+    let all = story.endpoints("blue-0");
+    assert!(all > 4_000, "{all} endpoints");
+    let bytes = all * 2 * workers[0].len();
+    // All of it is due at once when the agent dials anew.
+    story.told_most = 0;
+    story.block("join blue-0");
+    assert_eq!(story.endpoints("blue-0"), all);
+    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&story.told_most), "{}", story.told_most);
+    assert!(bytes > story.told_most, "{bytes} in one message");
+    // And under a new leader, who has to learn them first.
+    story.told_most = 0;
+    story.block(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
+    assert_eq!(story.endpoints("blue-0"), all);
+    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&story.told_most), "{}", story.told_most);
 }
 
 /// Runs one file, and compares what comes of each block with what it says.

@@ -6,6 +6,7 @@ use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::view::{ClassView, PipelineView};
 use leasehold_types::Share;
 use leasehold_types::message::{Grant, StreamState};
+use leasehold_types::share::Endpoint;
 
 /// A notice, where the stories tell of it.
 pub(crate) fn notice(effect: &Effect) -> Option<String> {
@@ -33,6 +34,14 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
         Effect::StepDown { above } => format!("step down above={above:?}"),
         _ => return None,
     })
+}
+
+/// The names and addresses of workers in a grant.
+pub(crate) fn bytes_of_routes(grant: &Grant) -> usize {
+    let shares = grant.streams.iter().filter_map(|it| it.share.as_ref());
+    let endpoints = shares.flat_map(|share| &share.next).flat_map(|route| &route.endpoints);
+    let address = |it: &Endpoint| it.address.as_ref().map_or(0, |it| it.as_str().len());
+    endpoints.map(|it| it.worker.as_str().len() + address(it)).sum()
 }
 
 /// What a grant changes, if anything.

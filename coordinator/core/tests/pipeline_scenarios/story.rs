@@ -30,6 +30,8 @@ pub(crate) struct Story {
     epoch: Epoch,
     /// The bindings that were told to be others than they were.
     pub(crate) renewed: Vec<String>,
+    /// The most bytes of workers' names and addresses that one message had.
+    pub(crate) told_most: usize,
 }
 
 type Words<'a> = BTreeMap<&'a str, &'a str>;
@@ -44,6 +46,7 @@ impl Story {
             conns: 0,
             epoch: Epoch(0),
             renewed: Vec::new(),
+            told_most: 0,
         }
     }
 
@@ -313,6 +316,7 @@ impl Story {
             Effect::Send { conn, message: CoordinatorMessage::Grant(grant) } => {
                 let agent = self.agents.values_mut().find(|agent| agent.conn == conn);
                 let Some(agent) = agent else { return Vec::new() };
+                self.told_most = self.told_most.max(shown::bytes_of_routes(&grant));
                 if let Some(line) = shown::grant(&grant) {
                     let _ = writeln!(out, "{} {line}", agent.key.worker);
                 }
@@ -362,6 +366,12 @@ impl Story {
     /// All pipelines as people see them.
     pub(crate) fn views(&self) -> Vec<PipelineView> {
         self.core.pipelines(None).collect()
+    }
+
+    /// How many endpoints a worker knows of.
+    pub(crate) fn endpoints(&mut self, worker: &str) -> usize {
+        let routes = self.agent(worker).routes.values().flatten();
+        routes.map(|route| route.endpoints.len()).sum()
     }
 
     /// The load that is placed in all classes.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::StreamGrant;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
@@ -23,6 +24,45 @@ pub(super) struct ShareState {
     pub(super) served: bool,
     /// Its worker may have nothing new, and has not even this.
     pub(super) deserted: bool,
+}
+
+/// The part of a message that ways on may take: beside all that one worker may have it is within
+/// the limit.
+const ROUTE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4;
+/// What an endpoint takes beside its texts.
+const ENDPOINT_BYTES: usize = 24;
+
+/// The room that is left in one message for where documents go next.
+#[derive(Debug)]
+pub(in crate::core) struct RouteRoom(usize);
+
+impl Default for RouteRoom {
+    fn default() -> Self {
+        Self(ROUTE_BYTES_MAX)
+    }
+}
+
+impl RouteRoom {
+    pub(in crate::core) fn is_left(&self) -> bool {
+        self.0 > 0
+    }
+
+    pub(in crate::core) fn take(&mut self, share: &Share) {
+        let endpoints = share.next.iter().flat_map(|route| &route.endpoints);
+        let bytes = endpoints.map(|it| {
+            let address = it.address.as_ref().map_or(0, |address| address.as_str().len());
+            ENDPOINT_BYTES + it.worker.as_str().len() + address
+        });
+        self.0 = self.0.saturating_sub(bytes.sum());
+    }
+}
+
+/// What a snapshot says of a share.
+#[derive(Debug)]
+pub(in crate::core) struct Again {
+    pub(in crate::core) share: Option<Arc<Share>>,
+    /// The way on is in another message.
+    pub(in crate::core) follows: bool,
 }
 
 impl Core {
@@ -186,22 +226,50 @@ impl Core {
         Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
     }
 
-    /// The shares of a worker whose way on is another than it was told. What it was asked for it
-    /// works on until it lets go.
+    /// The shares of a worker whose way on is another than it was told, as far as there is room for
+    /// that in one message. What it was asked for it works on until it lets go.
     pub(in crate::core) fn stream_reroutes(
         &mut self,
         key: &WorkerKey,
+        room: &mut RouteRoom,
         now: Moment,
     ) -> Vec<StreamGrant> {
-        let Some(worker) = self.worker_mut(key) else { return Vec::new() };
-        let streams = std::mem::take(&mut worker.reroutes);
-        let Some(ledger) = self.ledger() else { return Vec::new() };
-        let told = streams.into_iter().filter_map(|stream| {
-            let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim))?;
-            let share = Some(self.share_told(&stream, claim.load?)?);
-            Some(StreamGrant { stream, token: claim.token, state: state(claim, now)?, share })
-        });
-        told.collect()
+        let mut told = Vec::new();
+        while room.is_left()
+            && let Some(stream) = self.worker_mut(key).and_then(|it| it.reroutes.pop_first())
+        {
+            let Some(ledger) = self.ledger() else { return told };
+            let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim));
+            let Some((claim, load)) = claim.and_then(|claim| Some((claim, claim.load?))) else {
+                continue;
+            };
+            let (token, state) = (claim.token, state(claim, now));
+            if let Some((state, share)) = state.zip(self.share_told(&stream, load)) {
+                room.take(&share);
+                told.push(StreamGrant { stream, token, state, share: Some(share) });
+            }
+        }
+        told
+    }
+
+    /// What goes with a share of a snapshot. Where there is no room for the way on, it follows in
+    /// the next message; until then its holder goes on as it was told, or keeps its documents.
+    pub(in crate::core) fn share_again(
+        &self,
+        stream: &StreamKey,
+        claim: &Claim,
+        room: &mut RouteRoom,
+    ) -> Again {
+        let share = claim.load.and_then(|load| self.share_told(stream, load));
+        let Some(share) = share else { return Again { share: None, follows: false } };
+        if room.is_left() {
+            room.take(&share);
+            return Again { share: Some(share), follows: false };
+        }
+        let known = self.is_applied(claim);
+        let unserved = |route: &Route| Route { node: route.node.clone(), endpoints: Vec::new() };
+        let closed = || Share { load: share.load, next: share.next.iter().map(unserved).collect() };
+        Again { share: (!known).then(|| Arc::new(closed())), follows: true }
     }
 
     /// What goes with a share that is asked back, where its way on is another than it was told.
