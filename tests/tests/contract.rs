@@ -92,8 +92,8 @@ fn a_removed_field_a_changed_type_and_a_renumbered_value_are_seen() {
 #[test]
 fn a_new_field_breaks_nothing() {
     let copy = changed_protos(
-        "  // The worker's name.\n  string worker = 7;\n",
-        "  // The worker's name.\n  string worker = 7;\n  // New.\n  string more = 8;\n",
+        "  repeated Binding bindings = 8;\n",
+        "  repeated Binding bindings = 8;\n  // New.\n  string more = 9;\n",
     );
     let Some(output) = breaking(copy.path(), toolbox::root()) else { return };
     assert!(output.status.success(), "{}", said(&output));

@@ -1,5 +1,5 @@
-//! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command line
-//! may set, and what their values look like. The rest the injection decides itself.
+//! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command
+//! line may set, and what their values look like. The rest the injection decides itself.
 
 use leasehold_types::span;
 

@@ -172,7 +172,8 @@ fn check_names(bare: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// The WorkerCluster's or WorkerClass's name: the label's, an injection's too, or the one that is given.
+/// The WorkerCluster's or WorkerClass's name: the label's, an injection's too, or the one that is
+/// given.
 fn cluster(pod: &Value, with: &Sidecar) -> Result<String, Refusal> {
     let labelled = text_at(pod, &below(&keys(&["metadata", "labels"]), CLUSTER))?;
     let name = labelled.or(with.cluster.as_deref()).ok_or(Refusal::NoCluster)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::quantity;
 
-/// The settings of one sidecar: the installation's, refined by the WorkerCluster's or WorkerClass's.
-/// What the pod's own annotations say comes on top.
+/// The settings of one sidecar: the installation's, refined by the WorkerCluster's or
+/// WorkerClass's. What the pod's own annotations say comes on top.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sidecar {
     /// The agent's image.

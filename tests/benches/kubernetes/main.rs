@@ -10,7 +10,7 @@ mod turnover;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tests::kube::ControlPlane;
+use tests::kube::{Access, ControlPlane};
 use tests::process::{give_up, is_given_up};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -24,6 +24,7 @@ Usage: cargo bench -p tests --bench kubernetes [-- OPTIONS]
 
 Options:
   --runs N   time each change N times (default 10)
+  --healing  only how pipelines heal
   -h, --help print this
 
 The script: 40 jobs run on 20 workers; at the same moment come a new image, half the workers, the
@@ -37,8 +38,8 @@ Rows:
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 4)]
 async fn main() -> ExitCode {
-    let runs = match runs(std::env::args().skip(1)) {
-        Ok(Some(runs)) => runs,
+    let wanted = match wanted(std::env::args().skip(1)) {
+        Ok(Some(wanted)) => wanted,
         Ok(None) => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
@@ -67,19 +68,27 @@ async fn main() -> ExitCode {
     });
     // What is given up is dropped, and ends all that it has started.
     tokio::select! {
-        () = bench(runs) => ExitCode::SUCCESS,
+        () = bench(wanted) => ExitCode::SUCCESS,
         _ = given_up => ExitCode::from(130),
     }
 }
 
-/// How often each change is timed; none where help is asked for.
-fn runs(mut args: impl Iterator<Item = String>) -> Result<Option<usize>, String> {
-    let mut runs = 10;
+/// What is wanted.
+struct Wanted {
+    /// How often each change is timed.
+    runs: usize,
+    healing_only: bool,
+}
+
+/// What is wanted; none where help is asked for.
+fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<Wanted>, String> {
+    let (mut runs, mut healing_only) = (10, false);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             // Cargo passes it to every benchmark.
             "--bench" => {}
             "-h" | "--help" => return Ok(None),
+            "--healing" => healing_only = true,
             "--runs" => {
                 let given = args.next().and_then(|text| text.parse().ok());
                 runs = given.filter(|runs| *runs > 0).ok_or("--runs wants a number above 0")?;
@@ -87,10 +96,10 @@ fn runs(mut args: impl Iterator<Item = String>) -> Result<Option<usize>, String>
             other => return Err(format!("unknown option {other:?}")),
         }
     }
-    Ok(Some(runs))
+    Ok(Some(Wanted { runs, healing_only }))
 }
 
-async fn bench(runs: usize) {
+async fn bench(Wanted { runs, healing_only }: Wanted) {
     let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     println!("==> kubernetes, {build}, {cores} processors, load {}", load());
@@ -99,15 +108,22 @@ async fn bench(runs: usize) {
     let Some(plane) = ControlPlane::start() else { return };
     figures.add("start of the control plane", &[begun.elapsed()]);
     let access = plane.access();
-    let plain = side_by_side::plain(access).await;
-    let (ours, mut story) = side_by_side::ours(access, &mut figures).await;
-    side_by_side::print(&plain, &ours);
-    elections::measure(&mut story, runs, &mut figures).await;
-    side_by_side::end(story).await;
-    turnover::measure(access, runs, &mut figures).await;
+    if !healing_only {
+        fleets(access, runs, &mut figures).await;
+    }
     healing::measure(access, runs, &mut figures).await;
     figures.print();
     println!("==> load at the end: {}", load());
+}
+
+/// Everything about WorkerClusters.
+async fn fleets(access: &Access, runs: usize, figures: &mut Figures) {
+    let plain = side_by_side::plain(access).await;
+    let (ours, mut story) = side_by_side::ours(access, figures).await;
+    side_by_side::print(&plain, &ours);
+    elections::measure(&mut story, runs, figures).await;
+    side_by_side::end(story).await;
+    turnover::measure(access, runs, figures).await;
 }
 
 /// How busy the machine is: the mean number of processes that ran or waited in the last minute.
@@ -117,7 +133,7 @@ fn load() -> String {
 }
 
 /// Creates a namespace and returns its name.
-fn namespace(access: &tests::kube::Access, name: &str) -> String {
+fn namespace(access: &Access, name: &str) -> String {
     access.kubectl(&["create", "namespace", name]);
     name.to_owned()
 }

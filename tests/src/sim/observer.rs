@@ -34,6 +34,8 @@ pub(super) struct Observer {
     pub last_change: u64,
     /// Streams granted or asked back so far.
     pub stream_changes: u64,
+    /// Streams that agents gave up so far since their time was over.
+    pub streams_expired: u64,
     /// How much of its shares each worker may use.
     pub bounds: Bounds,
     /// What each replica has told of pipelines.

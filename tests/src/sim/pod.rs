@@ -344,6 +344,7 @@ impl World {
     }
 
     fn count_agent_notice(&mut self, notice: &Notice) {
+        self.observer.streams_expired += u64::from(matches!(notice, Notice::StreamExpired(..)));
         self.cover.hit(match notice {
             Notice::Welcomed(_) => "agent welcomed",
             Notice::Refused(..) => "agent refused",

@@ -178,6 +178,13 @@ impl World {
         views.filter(waits).map(|view| view.name).collect()
     }
 
+    /// The pipelines of which a pod's agent holds shares.
+    pub(super) fn pipelines_at(&self, pod: usize) -> Vec<PipelineName> {
+        let disk = self.pods[pod].disk.borrow();
+        let shares = disk.memory.streams.keys().filter_map(ShareKey::of);
+        shares.map(|share| share.pipeline).collect()
+    }
+
     fn pod_of(&self, class: &ClusterName, worker: &WorkerName) -> Option<usize> {
         let is_it = |pod: &usize| {
             let key = &self.pods[*pod].key;

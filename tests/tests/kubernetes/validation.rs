@@ -173,3 +173,26 @@ fn a_class_in_use_stays_until_its_pipelines_or_its_namespace_go() {
     office.take(&pipeline("third", 10, json!({ "a": { "class": "green" } })));
     office.access.kubectl(&["delete", "namespace", &office.namespace, "--timeout=60s"]);
 }
+
+#[test]
+fn only_what_is_wanted_waits_for_a_coordinator() {
+    let Some(mut office) = Office::open() else { return };
+    let mut it = pipeline("first", 10, json!({ "a": { "class": "later" } }));
+    office.apply(&[], &it).expect("it may wait");
+    office.replicas.running.iter_mut().for_each(|replica| replica.process.kill());
+    let patch = r#"{"metadata":{"finalizers":["example.com/mine"],"labels":{"a":"b"}}}"#;
+    let patched = |patch: &str| {
+        let object = ["--namespace", &office.namespace, "patch", "pipeline/first"];
+        office.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
+    };
+    patched(patch).expect("nobody is asked about metadata");
+    it["spec"]["documentsPerSecond"] = json!(11);
+    let told = office.apply(&[], &it).expect_err("nobody answers");
+    assert!(told.contains("validator.leasehold.dev"), "{told}");
+    let delete = ["--namespace", &office.namespace, "delete", "pipeline/first", "--wait=false"];
+    office.access.kubectl(&delete);
+    patched(r#"{"metadata":{"finalizers":[]}}"#).expect("what goes is let go");
+    let get = ["--namespace", &office.namespace, "get", "pipeline/first"];
+    let told = office.access.try_kubectl(&get).expect_err("it is gone");
+    assert!(told.contains("NotFound"), "{told}");
+}

@@ -168,7 +168,7 @@ async fn own_bundle(cluster: &Cluster, it: &Installation) -> (Finding, Option<Bu
     }
 }
 
-/// The same in every namespace that has a WorkerCluster.
+/// The same in every namespace that has a WorkerCluster or a WorkerClass.
 async fn everywhere_published(
     cluster: &Cluster,
     it: &Installation,
@@ -209,7 +209,7 @@ async fn everywhere_published(
         finding.fail(publish(it, namespace, wrong));
     }
     if finding.is_well() {
-        finding.note(format!("in {} namespaces with a WorkerCluster", wanted.len()));
+        finding.note(format!("in {} namespaces with workers", wanted.len()));
     }
     finding
 }

@@ -9,7 +9,9 @@ use leasehold_coordinator::spec::Span;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::fleet::{Fleet, Workload, by_workload, drain_deadline, everywhere, place, some};
+use super::fleet::{
+    Fleet, Workload, by_workload, drain_deadline, everywhere, kind_of, place, some,
+};
 use super::manifests::text;
 use super::report::{Finding, Problem, Report, patch};
 
@@ -49,18 +51,15 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
     let mut told = BTreeSet::new();
     for cluster in clusters {
         let drain = drain_deadline(cluster);
-        let name = place(cluster);
-        all.push(Deadline {
-            after: drain,
-            place: format!("drain.deadline of WorkerCluster {name}"),
-        });
+        let name = format!("{} {}", kind_of(cluster), place(cluster));
+        all.push(Deadline { after: drain, place: format!("drain.deadline of {name}") });
         let template = &cluster["spec"]["template"]["spec"];
         let Some(own) = template["terminationGracePeriodSeconds"].as_u64() else { continue };
         let own = Duration::from_secs(own);
-        let place = format!("terminationGracePeriodSeconds of WorkerCluster {name}'s template");
+        let place = format!("terminationGracePeriodSeconds of {name}'s template");
         all.push(Deadline { after: own, place });
         if own < drain {
-            let wrong = format!("WorkerCluster {name}: its template {}", says(own, drain));
+            let wrong = format!("{name}: its template {}", says(own, drain));
             finding.fail(Problem::new(wrong, "lengthen it").run(patch_cluster(cluster, drain)));
             told.insert(name);
         }
@@ -76,7 +75,8 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
             all.push(Deadline { after: own, place });
         }
         // What is wrong with a cluster's template has been said.
-        let is_told = is_made_by(&workload, cluster) && told.contains(&place(cluster));
+        let is_told = is_made_by(&workload, cluster)
+            && told.contains(&format!("{} {}", kind_of(cluster), place(cluster)));
         if own < drain_deadline(cluster) && !is_told {
             short.entry((workload, own)).or_default().push(pod);
         }
@@ -105,7 +105,7 @@ fn grace_of(pod: &Value) -> Duration {
     own.map_or(GRACE_DEFAULT, Duration::from_secs)
 }
 
-/// Whether a WorkerCluster makes a workload, which then has its name.
+/// Whether a WorkerCluster or WorkerClass makes a workload, which then has its name.
 fn is_made_by(workload: &Workload, cluster: &Value) -> bool {
     matches!(workload.kind.as_str(), "deployment" | "statefulset")
         && cluster["spec"]["template"].is_object()
@@ -119,7 +119,7 @@ fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration
     let mend = "lengthen it, which rolls its pods, or shorten the drain";
     match kind.as_str() {
         _ if is_made_by(workload, cluster) => {
-            let mend = "lengthen it in the WorkerCluster's template";
+            let mend = format!("lengthen it in the {}'s template", kind_of(cluster));
             Problem::new(wrong, mend).run(patch_cluster(cluster, drain))
         }
         "deployment" | "statefulset" | "daemonset" | "replicaset" | "replicationcontroller" => {
@@ -144,7 +144,8 @@ fn patch_cluster(cluster: &Value, drain: Duration) -> String {
     let secs = (drain + BEYOND_DRAIN).as_secs();
     let grace = json!({ "terminationGracePeriodSeconds": secs });
     let body = json!({ "spec": { "template": { "spec": grace } } });
-    patch(&format!("workercluster/{name} -n {namespace}"), "merge", &body)
+    let kind = kind_of(cluster).to_lowercase();
+    patch(&format!("{kind}/{name} -n {namespace}"), "merge", &body)
 }
 
 /// Whether no pod and no Job is ended by its age before a job could be drained.

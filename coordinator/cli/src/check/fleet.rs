@@ -1,11 +1,12 @@
-//! The fleet: all WorkerClusters and all pods that are workers or have asked to be, read once.
+//! The fleet: all WorkerClusters and WorkerClasses, and all pods that are workers or have asked to
+//! be, read once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
 use leasehold_coordinator::platform::kube::names::CLUSTER_LABEL;
-use leasehold_coordinator::platform::kube::resources::WorkerCluster;
+use leasehold_coordinator::platform::kube::resources::{WorkerClass, WorkerCluster};
 use leasehold_coordinator::spec::Span;
 use leasehold_coordinator::spec::manifest::{API_VERSION, DrainSpec};
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
@@ -21,7 +22,7 @@ const NAMED_MAX: usize = 10;
 /// What runs, in the namespaces that are looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
-    /// The WorkerClusters.
+    /// The WorkerClusters, and after them the WorkerClasses: of two of one name the first has it.
     pub(super) clusters: Result<Vec<Value>, Trouble>,
     /// The pods that are workers or have asked for a sidecar, but for those that are over or about
     /// to end.
@@ -42,8 +43,12 @@ impl Fleet {
             false => wanted.to_vec(),
         };
         let folder = format!("/apis/{API_VERSION}");
-        let of_kind = (&*folder, WorkerCluster::PLURAL);
-        let clusters = everywhere(cluster, &namespaces, of_kind, &ListParams::default()).await;
+        let mut clusters = Ok(Vec::new());
+        for plural in [WorkerCluster::PLURAL, WorkerClass::PLURAL] {
+            let of_kind = (&*folder, plural);
+            let found = everywhere(cluster, &namespaces, of_kind, &ListParams::default()).await;
+            clusters = clusters.and_then(|all| found.map(|found| [all, found].concat()));
+        }
         let pods = match pods(cluster, &namespaces).await {
             Ok(mut pods) => {
                 pods.retain(is_there);
@@ -54,7 +59,8 @@ impl Fleet {
         Self { clusters, pods, namespaces }
     }
 
-    /// The WorkerCluster of a pod; none where there is none of the name that its label says.
+    /// The WorkerCluster or WorkerClass of a pod; none where there is none of the name that its
+    /// label says.
     pub(super) fn cluster_of(&self, pod: &Value) -> Option<&Value> {
         let clusters = self.clusters.as_ref().ok()?;
         let (namespace, label) =
@@ -64,7 +70,7 @@ impl Fleet {
         })
     }
 
-    /// The namespaces that have a WorkerCluster.
+    /// The namespaces that have a WorkerCluster or a WorkerClass.
     pub(super) fn namespaces_of_clusters(&self) -> BTreeSet<String> {
         let clusters = self.clusters.iter().flatten();
         clusters.map(|it| text(&it["metadata"]["namespace"]).to_owned()).collect()
@@ -126,7 +132,15 @@ pub(super) fn place(object: &Value) -> String {
     format!("{}/{}", text(namespace), text(name))
 }
 
-/// The drain deadline of a WorkerCluster.
+/// The kind of a WorkerCluster or a WorkerClass.
+pub(super) fn kind_of(cluster: &Value) -> &'static str {
+    match cluster["kind"] == WorkerClass::KIND {
+        true => WorkerClass::KIND,
+        false => WorkerCluster::KIND,
+    }
+}
+
+/// The drain deadline of a WorkerCluster or a WorkerClass.
 pub(super) fn drain_deadline(cluster: &Value) -> Duration {
     let given = cluster["spec"]["drain"]["deadline"].clone();
     let span: Option<Span> = serde_json::from_value(given).ok();

@@ -13,13 +13,15 @@ use serde_json::Value;
 
 use super::cluster::Cluster;
 use super::fleet::{
-    Fleet, Workload, asks, by_workload, everywhere, is_injected, place, sidecar, some,
+    Fleet, Workload, asks, by_workload, everywhere, is_injected, kind_of, place, sidecar, some,
 };
 use super::installation::Installation;
 use super::manifests::{list, text};
 use super::report::{Finding, Problem, Report};
 use super::version::Version;
 
+/// What [`well`] finds.
+const WELL: &str = "the WorkerClusters and WorkerClasses are well";
 /// A pod that is younger may still be connecting, a cluster waiting for its first status.
 const YOUNG_SECS: i64 = 120;
 
@@ -51,7 +53,7 @@ pub(super) async fn look(
             report.tell(kept(cluster, fleet, clusters).await);
         }
         Err(trouble) => {
-            let check = "the WorkerClusters are well";
+            let check = WELL;
             report.tell(Finding::skipped("clusters", check, trouble.text()));
         }
     }
@@ -128,7 +130,7 @@ fn wanted_image(installation: &Installation, fleet: &Fleet, pod: &Value) -> Stri
 }
 
 fn of_a_cluster(fleet: &Fleet, pods: &[Value]) -> Finding {
-    let check = "every worker's pod belongs to a WorkerCluster";
+    let check = "every worker's pod belongs to a WorkerCluster or a WorkerClass";
     let mut finding = Finding::new("pods-clusters", check);
     if let Err(trouble) = &fleet.clusters {
         finding.skip(trouble.text());
@@ -141,10 +143,13 @@ fn of_a_cluster(fleet: &Fleet, pods: &[Value]) -> Finding {
         let (which, what) = (workload.words(), some(&pods));
         let wrong = match label {
             "" => format!("{which}: {what} without the label {CLUSTER_LABEL}"),
-            name => format!("{which}: {what} of WorkerCluster {name}, which {namespace} has not"),
+            name => format!(
+                "{which}: {what} of {name}, and {namespace} has no WorkerCluster or WorkerClass of \
+                 that name"
+            ),
         };
         let mend = "name one of these in the label of the workload's template, or make one";
-        let list = format!("kubectl -n {namespace} get workerclusters");
+        let list = format!("kubectl -n {namespace} get workerclusters,workerclasses");
         finding.fail(Problem::new(wrong, mend).run(list));
     }
     finding
@@ -188,26 +193,29 @@ fn is_young(object: &Value, now: i64) -> bool {
 
 /// Whether the leader finds nothing wrong with the clusters.
 fn well(clusters: &[Value], now: i64) -> Finding {
-    let mut finding = Finding::new("clusters", "the WorkerClusters are well");
+    let mut finding = Finding::new("clusters", WELL);
     for cluster in clusters {
         let metadata = &cluster["metadata"];
         let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
-        let describe = format!("kubectl -n {namespace} describe workercluster {name}");
+        let describe =
+            format!("kubectl -n {namespace} describe {} {name}", kind_of(cluster).to_lowercase());
         if cluster["status"].is_null() && !is_young(cluster, now) {
             let wrong = format!(
-                "WorkerCluster {} has no status: nobody serves its namespace, or nobody leads",
+                "{} {} has no status: nobody serves its namespace, or nobody leads",
+                kind_of(cluster),
                 place(cluster)
             );
             let mend = "see what the lines of the election say, and what the coordinator serves";
             finding.fail(Problem::new(wrong, mend).run(describe.clone()));
         }
         for condition in list(&cluster["status"]["conditions"]) {
-            let kind = text(&condition["type"]);
-            if !matches!(kind, "Degraded" | "Stalled") || condition["status"] != "True" {
+            let aspect = text(&condition["type"]);
+            if !matches!(aspect, "Degraded" | "Stalled") || condition["status"] != "True" {
                 continue;
             }
             let (reason, message) = (text(&condition["reason"]), text(&condition["message"]));
-            let wrong = format!("WorkerCluster {} is {kind}: {reason}: {message}", place(cluster));
+            let wrong =
+                format!("{} {} is {aspect}: {reason}: {message}", kind_of(cluster), place(cluster));
             finding.warn(Problem::new(wrong, "do what it says").run(describe.clone()));
         }
     }
@@ -217,7 +225,7 @@ fn well(clusters: &[Value], now: i64) -> Finding {
 
 /// Whether busy pods are kept from evictions.
 async fn kept(cluster: &Cluster, fleet: &Fleet, clusters: &[Value]) -> Finding {
-    let check = "busy pods are not evicted: every WorkerCluster has its disruption budget";
+    let check = "busy pods are not evicted: each WorkerCluster and WorkerClass has its budget";
     let mut finding = Finding::new("busy-budgets", check);
     let budgets = ("/apis/policy/v1", "poddisruptionbudgets");
     let labelled = ListParams::default().labels(CLUSTER_LABEL);
@@ -269,6 +277,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pod_of_a_class_belongs_somewhere() {
+        let class = json!({
+            "kind": "WorkerClass", "metadata": { "namespace": "ci", "name": "blue" },
+            "status": { "conditions": [
+                { "type": "Degraded", "status": "True", "reason": "R", "message": "m" },
+            ] },
+        });
+        let clusters = vec![class];
+        let fleet =
+            Fleet { clusters: Ok(clusters.clone()), pods: Ok(Vec::new()), namespaces: Vec::new() };
+        let pod = |name: &str| {
+            json!({ "metadata": {
+                "namespace": "ci", "name": "p", "labels": { CLUSTER_LABEL: name },
+            } })
+        };
+        assert!(of_a_cluster(&fleet, &[pod("blue")]).is_well());
+        let lost = of_a_cluster(&fleet, &[pod("green")]);
+        let text = format!("{lost:?}");
+        assert!(!lost.is_well() && text.contains("no WorkerCluster or WorkerClass"), "{text}");
+        let text = format!("{:?}", well(&clusters, 0));
+        assert!(text.contains("WorkerClass ci/blue is Degraded: R: m"), "{text}");
+        assert!(text.contains("kubectl -n ci describe workerclass blue"), "{text}");
+    }
 
     #[test]
     fn only_an_injected_sidecar_is_to_be_what_would_be_injected_now() {

@@ -1,7 +1,7 @@
 //! The room that shows pipelines: while this replica leads, every binding has a Service, the
-//! addresses of the workers that serve it, and a PipelineBinding; every Pipeline says how it stands.
-//! All of it is a function of what the core says and of the pods as they are seen: a change of
-//! either is shown at once, and what others change of it is undone.
+//! addresses of the workers that serve it, and a PipelineBinding; every Pipeline says how it
+//! stands. All of it is a function of what the core says and of the pods as they are seen: a
+//! change of either is shown at once, and what others change of it is undone.
 
 mod agenda;
 mod hand;
@@ -19,7 +19,6 @@ mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Resource;
 use leasehold_coordinator_core::effect::Notice;
@@ -46,8 +45,6 @@ use crate::driver::{Change, Stopped};
 
 /// Pipelines that are looked at at a time.
 const AT_ONCE: usize = 16;
-/// The longest wait for nothing in particular.
-const REST: Duration = Duration::from_secs(60);
 
 /// Shows pipelines until the driver ends.
 pub(super) async fn run(context: Context) {
@@ -69,9 +66,7 @@ struct Room {
     rests_on: BTreeMap<PipelineName, BTreeSet<PodName>>,
     agenda: Agenda,
     pages: BTreeMap<PipelineName, Page>,
-    /// Counts the times that all was forgotten.
-    terms: u64,
-    passes: JoinSet<(u64, PipelineName, Page)>,
+    passes: JoinSet<(PipelineName, Page)>,
 }
 
 /// A pod that endpoints rest on.
@@ -107,7 +102,6 @@ impl Room {
             rests_on: BTreeMap::new(),
             agenda: Agenda::default(),
             pages: BTreeMap::new(),
-            terms: 0,
             passes: JoinSet::new(),
             context,
         })
@@ -124,7 +118,7 @@ impl Room {
             let now = clock::now();
             let has_room = self.passes.len() < AT_ONCE && self.is_synced();
             let due = self.agenda.next().filter(|_| has_room);
-            let wait = due.map_or(REST, |at| at.since(now));
+            let wait = due.map_or_else(Default::default, |at| at.since(now));
             tokio::select! {
                 change = self.changes.recv() => match change {
                     Ok(change) => self.note(&change),
@@ -142,8 +136,8 @@ impl Room {
                     touched.into_iter().for_each(|name| self.agenda.put(name, now));
                 }
                 Some(done) = self.passes.join_next() => {
-                    if let Ok((term, name, page)) = done {
-                        self.take_back(term, name, page);
+                    if let Ok((name, page)) = done {
+                        self.take_back(name, page);
                     }
                 }
                 () = sleep(wait), if due.is_some() => {}
@@ -181,11 +175,13 @@ impl Room {
         };
         // What led to these answers was told before them.
         self.note_what_waits();
+        // Where that was a change of leaders, all was forgotten.
         for look in looks {
-            match look.is_unjudged {
+            match (self.agenda.is_busy(&look.name), look.is_unjudged) {
+                (false, _) => {}
                 // It is told of when it is judged.
-                true => self.agenda.done(&look.name),
-                false => self.start(look),
+                (true, true) => self.agenda.done(&look.name),
+                (true, false) => self.start(look),
             }
         }
         Ok(())
@@ -209,19 +205,11 @@ impl Room {
         };
         let tools = self.tools.clone();
         let pass = Pass { tools, scene, name, object, view, steps, page };
-        let term = self.terms;
-        self.passes.spawn(async move {
-            let (name, page) = pass.run().await;
-            (term, name, page)
-        });
+        self.passes.spawn(pass.run());
     }
 
-    fn take_back(&mut self, term: u64, name: PipelineName, mut page: Page) {
+    fn take_back(&mut self, name: PipelineName, mut page: Page) {
         self.agenda.done(&name);
-        if term != self.terms {
-            self.agenda.put(name, clock::now());
-            return;
-        }
         let now = clock::now();
         self.rest_on(&name, std::mem::take(&mut page.pods));
         if let Some(at) = page.setbacks.next() {
@@ -284,13 +272,13 @@ impl Room {
         }
     }
 
-    /// Another leader may have written since, or will.
+    /// Another leader may have written since, or will: what is under way writes no more.
     fn forget(&mut self) {
+        self.passes = JoinSet::new();
         self.agenda.clear();
         self.pages.clear();
         self.serves.clear();
         self.rests_on.clear();
-        self.terms += 1;
     }
 
     fn look_at_all(&mut self) {

@@ -1,6 +1,7 @@
 //! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters
-//! and WorkerClasses, drains the pods that have to go, keeps busy ones safe from evictions, and shows
-//! how everything stands. It decides nothing about leases, and a pod that may hold something is never ended by it.
+//! and WorkerClasses, drains the pods that have to go, keeps busy ones safe from evictions, and
+//! shows how everything stands. It decides nothing about leases, and a pod that may hold something
+//! is never ended by it.
 
 mod action;
 mod busy;

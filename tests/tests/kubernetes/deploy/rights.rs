@@ -130,6 +130,26 @@ async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
         let workers = status("wc/builds", "workers.ready") == "2";
         (workers && status("ss/cars", "streams.owned") == "3").then_some(())
     });
+    // Nobody is behind the Service here who would validate it.
+    access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
+    // It waits for a class, and what it runs on is there, and goes with its node.
+    for node in ["in", "out"] {
+        access.apply(&waiting_pipeline(node));
+        let services = "--output=jsonpath={.items[*].metadata.name}";
+        let ours = "--selector=leasehold.dev/pipeline=first";
+        eventually("its Service alone", || {
+            let names = access.kubectl(&["get", "services", "--namespace=default", ours, services]);
+            (names == format!("first-{node}")).then_some(())
+        });
+        let binding = format!("plb/first-{node}");
+        eventually("its binding", || {
+            let phase = "--output=jsonpath={.status.phase}";
+            let found = access.try_kubectl(&["get", &binding, "--namespace=default", phase]);
+            found.ok().filter(|phase| phase == "Unset").map(drop)
+        });
+    }
+    eventually("its state", || (status("pl/first", "phase") == "Pending").then_some(()));
+    access.kubectl(&["delete", "pl/first", "--namespace=default"]);
     // One of them is drained and goes. The other is replaced, since its node takes no more.
     access.apply(&cluster_with_streams(2));
     eventually("one worker", || (status("wc/builds", "workers.total") == "1").then_some(()));
@@ -155,6 +175,20 @@ async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
     assert!(refused.is_empty(), "{refused:#?}");
     node.leave().await;
     drop(installed);
+}
+
+/// A pipeline of one node, whose class is not there.
+fn waiting_pipeline(node: &str) -> String {
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {{name: first, namespace: default}}
+spec:
+  documentsPerSecond: 10
+  workers: {{{node}: {{class: missing}}}}
+"
+    )
 }
 
 /// A cluster for so many jobs, two a worker, and a set of three streams from a ConfigMap.

@@ -1,5 +1,5 @@
-//! A load above one worker's capacity: class grey takes 5 a worker, and two pipelines of 10 are laid
-//! evenly over all five of them.
+//! A load above one worker's capacity: class grey takes 5 a worker, and two pipelines of 10 are
+//! laid evenly over all five of them.
 
 use std::collections::BTreeMap;
 

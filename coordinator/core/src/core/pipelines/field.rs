@@ -37,6 +37,11 @@ impl Core {
         self.desired.clusters.get(name)?.class.as_ref()
     }
 
+    /// Whether shares of a class may move to make room for others.
+    pub(super) fn rebalances(&self, class: &ClusterName) -> bool {
+        self.class(class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
+    }
+
     /// The room that there is in these classes.
     pub(super) fn field<'a>(&self, classes: impl Iterator<Item = &'a ClusterName>) -> Field {
         let mut names: Vec<_> = classes.cloned().collect();
@@ -56,7 +61,7 @@ impl Core {
                 self.pipelines.load_of(&key)
             });
             field.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
-            field.rebalances.push(class.rebalance == Rebalance::WhenBlocked);
+            field.rebalances.push(self.rebalances(&name));
             field.workers.push(workers);
             field.classes.push(name);
         }

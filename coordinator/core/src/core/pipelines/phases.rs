@@ -45,6 +45,11 @@ impl Core {
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         let from = state.phase.replace(to);
         let same = from == Some(to) && state.reason == why;
+        let settled = to == PipelinePhase::Ready && from != Some(to);
+        // Only what is Ready makes room for others: some may have waited for that.
+        let classes: Vec<_> = state.classes().filter(|_| settled).cloned().collect();
+        self.pipelines.look |= classes.iter().any(|class| self.rebalances(class));
+        let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         (state.reason, state.waits) = (why.clone(), waits);
         self.pipelines.file(pipeline);
         if same {

@@ -74,6 +74,11 @@ impl Agenda {
         taken
     }
 
+    /// Whether somebody looks at a pipeline.
+    pub(super) fn is_busy(&self, name: &PipelineName) -> bool {
+        self.busy.contains(name)
+    }
+
     /// Nobody looks at a pipeline any more.
     pub(super) fn done(&mut self, name: &PipelineName) {
         self.busy.remove(name);
@@ -107,12 +112,9 @@ impl Agenda {
         free.next().map(|(at, _)| *at)
     }
 
-    /// Forgets all; what is looked at is looked at to its end.
+    /// Forgets all, and who is looked at.
     pub(super) fn clear(&mut self) {
-        self.at.clear();
-        self.by_time.clear();
-        self.steps.clear();
-        self.rests.clear();
+        *self = Self::default();
     }
 
     fn strike(&mut self, name: &PipelineName) {
@@ -150,6 +152,11 @@ mod tests {
         agenda.rest(&name("b"), Moment(20));
         agenda.put(name("b"), Moment(9));
         assert_eq!(agenda.next(), Some(Moment(20)), "it rests");
+        assert_eq!(agenda.take(9, Moment(20)), [name("b")]);
+        agenda.clear();
+        assert!(!agenda.is_busy(&name("b")), "whoever looked at it was ended");
+        agenda.put(name("b"), Moment(21));
+        assert_eq!(agenda.take(9, Moment(21)), [name("b")]);
     }
 
     fn go(agenda: &mut Agenda, path: &[PipelinePhase]) {

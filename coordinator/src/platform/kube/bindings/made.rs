@@ -181,7 +181,12 @@ impl Made {
                 Err(error) => {
                     if std::mem::replace(&mut is_well, false) {
                         let kind = kind.name();
-                        tracing::warn!(%error, kind, "the watch is broken; it is tried again");
+                        tracing::warn!(
+                            %error,
+                            kind,
+                            "the watch is broken and tried again; no pipeline is shown before all \
+                             was seen once: are this version's definitions and rights applied?"
+                        );
                     }
                     continue;
                 }

@@ -63,6 +63,7 @@ type Came = (Object, Result<bool, Trouble>);
 impl Pass {
     /// Does it; returns what is to be remembered of it.
     pub(super) async fn run(mut self) -> (PipelineName, Page) {
+        let start = clock::now();
         let object = self.object.clone();
         let uid = object.as_ref().and_then(|seen| seen.object.uid()).unwrap_or_default();
         let wanted = match (&object, &self.view) {
@@ -79,14 +80,10 @@ impl Pass {
             came.extend(some);
         }
         drop(bindings);
-        let taken: BTreeSet<&str> = came
-            .iter()
-            .filter(|(_, result)| matches!(result, Err(Trouble::Taken)))
-            .filter_map(|((kind, name), _)| (*kind == Some(Kind::Service)).then_some(name.as_str()))
-            .collect();
-        let swept = self.sweep(&wanted, &taken).await;
-        came.extend(swept);
         self.note(came);
+        let taken = self.taken(&wanted);
+        let swept = self.sweep(&wanted, &taken).await;
+        self.note(swept);
         if let Some(seen) = &object {
             let came = self.show(seen, &uid, &wanted).await;
             self.note(came);
@@ -98,7 +95,7 @@ impl Pass {
                     || is_wanted(&wanted, *kind, name)
             }
         };
-        self.page.setbacks.retain(own);
+        self.page.setbacks.retain(start, own);
         (self.name, self.page)
     }
 
@@ -130,9 +127,24 @@ impl Pass {
         }
         if self.keep(Kind::Binding, &it.binding, uid, &mut came).await.is_none() {
             let shown = self.show_binding(it, trouble.as_ref()).await;
-            came.extend(shown.map(|result| ((Some(Kind::Binding), it.name.clone()), result)));
+            if let Some(Err(trouble)) = shown {
+                // Of a binding whose status cannot be written nothing has come.
+                came.retain(|((kind, _), _)| *kind != Some(Kind::Binding));
+                came.push(((Some(Kind::Binding), it.name.clone()), Err(trouble)));
+            } else if shown.is_some() {
+                came.push(((Some(Kind::Binding), it.name.clone()), Ok(true)));
+            }
         }
         came
+    }
+
+    /// The bindings whose Service is somebody else's, as was found now or before.
+    fn taken<'a>(&self, wanted: &'a [WantedBinding]) -> BTreeSet<&'a str> {
+        let is_taken = |it: &&WantedBinding| {
+            let service = (Some(Kind::Service), it.name.clone());
+            self.page.setbacks.trouble(&service) == Some(&Trouble::Taken)
+        };
+        wanted.iter().filter(is_taken).map(|it| it.name.as_str()).collect()
     }
 
     /// Has an object as it is wanted, if it is its time; returns what keeps it from being so.

@@ -53,9 +53,10 @@ impl Setbacks {
         self.0.get(object).map(|setback| &setback.why)
     }
 
-    /// Forgets all objects but these.
-    pub(super) fn retain(&mut self, is_there: impl Fn(&Object) -> bool) {
-        self.0.retain(|object, _| is_there(object));
+    /// Forgets all objects but these, after a look that began at `start`: of what could have been
+    /// tried since and was not, nobody wants anything any more. It would be due for ever.
+    pub(super) fn retain(&mut self, start: Moment, is_there: impl Fn(&Object) -> bool) {
+        self.0.retain(|object, setback| setback.until > start && is_there(object));
     }
 
     /// When the next object is to be tried again.
@@ -88,5 +89,19 @@ mod tests {
         assert_eq!(setbacks.next(), Some(at(31_000)));
         assert!(!setbacks.note(a(), Ok(()), at(31_000)));
         assert_eq!(setbacks.next(), None);
+    }
+
+    #[test]
+    fn what_a_look_could_have_tried_and_did_not_is_never_due_again() {
+        let mut setbacks = Setbacks::default();
+        let at = |millis: u64| Moment(millis * 1_000_000);
+        let object = |name: &str| (Some(Kind::EndpointSlice), name.to_owned());
+        setbacks.note(object("passed over"), Err(Trouble::Taken), at(0));
+        setbacks.note(object("early"), Err(Trouble::Taken), at(100));
+        setbacks.note(object("gone"), Err(Trouble::Taken), at(100));
+        setbacks.retain(at(200), |it| it.1 != "gone");
+        assert_eq!(setbacks.trouble(&object("passed over")), None);
+        assert_eq!(setbacks.trouble(&object("gone")), None);
+        assert_eq!(setbacks.next(), Some(at(300)));
     }
 }

@@ -1,3 +1,5 @@
+//! What the statuses of pipelines and bindings say, case by case.
+
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, WorkerName};
 
 use super::*;

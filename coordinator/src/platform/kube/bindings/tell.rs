@@ -76,8 +76,9 @@ pub(super) fn why(kind: Kind, name: &str, trouble: &Trouble) -> Option<Why> {
         Trouble::Taken => Some(Why::new(
             "NameTaken",
             format!(
-                "there is a {kind} {name} that was not made for this pipeline: it is left alone, and \
-                 nothing is made in its place; delete it, or name the pipeline or its node otherwise"
+                "there is a {kind} {name} that was not made for this pipeline: it is left alone, \
+                 and nothing is made in its place; delete it, or name the pipeline or its node \
+                 otherwise"
             ),
         )),
         Trouble::Refused(why) => {

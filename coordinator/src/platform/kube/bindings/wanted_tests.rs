@@ -1,3 +1,5 @@
+//! What a binding is to have, from shares and pods in words.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -1,5 +1,6 @@
 //! One watch of the API server, as a task that passes on what changes. It lists again where it
-//! must, tries again for as long as it takes, and logs each cause of failure once.
+//! must, tries again for as long as it takes, and logs each cause of failure once. A kind whose
+//! definition is not there yet has no objects: nobody who uses other kinds waits for it.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -29,6 +30,8 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 const WATCH_SECONDS: u32 = 60;
 /// The status of a watch that is too far behind: everything is listed again.
 const GONE: u16 = 410;
+/// The status of a list of a kind that is not defined.
+const NOT_FOUND: u16 = 404;
 
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +45,8 @@ pub(super) enum Source {
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Objects { kind, namespace: None } => write!(f, "{kind}s of all namespaces"),
-            Self::Objects { kind, namespace: Some(name) } => write!(f, "{kind}s of {name}"),
+            Self::Objects { kind, namespace: None } => write!(f, "{kind} of all namespaces"),
+            Self::Objects { kind, namespace: Some(name) } => write!(f, "{kind} of {name}"),
             Self::Map((namespace, name)) => write!(f, "ConfigMap {namespace}/{name}"),
         }
     }
@@ -94,7 +97,13 @@ impl Feed {
         let life = LIVES.fetch_add(1, Ordering::Relaxed);
         let client = client.clone();
         pulse.lists(&source, life);
-        let outlet = Outlet { source: source.clone(), life, changes, pulse: pulse.clone() };
+        let outlet = Outlet {
+            client: client.clone(),
+            source: source.clone(),
+            life,
+            changes,
+            pulse: pulse.clone(),
+        };
         let task = match source.clone() {
             Source::Objects { kind, namespace } => {
                 let api = api(client, kind, namespace.as_deref());
@@ -136,6 +145,7 @@ fn lean(mut object: DynamicObject) -> DynamicObject {
 
 /// Where a feed's changes go.
 struct Outlet {
+    client: Client,
     source: Source,
     life: u64,
     changes: mpsc::Sender<(Source, u64, Change)>,
@@ -152,10 +162,11 @@ impl Outlet {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let Self { source, life, changes, pulse } = self;
+        let Self { client, source, life, changes, pulse } = self;
         let mut events = pin!(watcher(api, config));
         let mut retry = RETRY_FIRST;
         let mut cause: Option<String> = None;
+        let mut is_listed = false;
         while let Some(event) = events.next().await {
             let change = match event {
                 Ok(watcher::Event::Init) => Change::Begin,
@@ -175,6 +186,17 @@ impl Outlet {
                         cause = Some(why);
                     }
                     pulse.failed(&source, life, clock::now() + retry, &describe(&error));
+                    if !is_listed && is_undefined(&client, &source, &error).await {
+                        tracing::warn!(
+                            %source,
+                            "there is no such kind: apply this version's definitions, deploy/crds; \
+                             the other kinds are served meanwhile"
+                        );
+                        is_listed = true;
+                        if changes.send((source.clone(), life, Change::End)).await.is_err() {
+                            return;
+                        }
+                    }
                     tokio::time::sleep(retry).await;
                     retry = (retry * 2).min(RETRY_MAX);
                     continue;
@@ -189,7 +211,10 @@ impl Outlet {
             }
             match change {
                 Change::Begin => pulse.lists(&source, life),
-                Change::End => pulse.is_well(&source, life),
+                Change::End => {
+                    is_listed = true;
+                    pulse.is_well(&source, life);
+                }
                 Change::Object(_) | Change::ObjectGone(_) | Change::Map(_) | Change::MapGone => {
                     pulse.speaks(&source, life);
                 }
@@ -199,6 +224,18 @@ impl Outlet {
             }
         }
     }
+}
+
+/// Whether a list failed since the API server, which knows our group, knows no such kind of it.
+/// What it says while it starts, or of a group that is not there, is no answer.
+async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) -> bool {
+    let Source::Objects { kind, .. } = source else { return false };
+    let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
+    if status.code != NOT_FOUND {
+        return false;
+    }
+    let known = client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await;
+    known.is_ok_and(|known| known.resources.iter().all(|resource| resource.kind != *kind))
 }
 
 /// The error with all its causes.
@@ -214,4 +251,60 @@ pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
         inner = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An API server that finds no object of any kind, and knows just these.
+    fn server(kinds: &'static [&'static str]) -> Client {
+        let answer = move |request: Request<Body>| async move {
+            let (status, body): (_, Value) = match request.uri().path() {
+                "/apis/leasehold.dev/v1alpha1" => {
+                    let resource = |kind: &&str| {
+                        json!({
+                            "name": kind.to_lowercase() + "s", "kind": kind, "verbs": [],
+                            "namespaced": true, "singularName": "",
+                        })
+                    };
+                    let resources: Vec<_> = kinds.iter().map(resource).collect();
+                    (
+                        200,
+                        json!({ "groupVersion": "leasehold.dev/v1alpha1", "resources": resources }),
+                    )
+                }
+                _ => {
+                    (404, json!({ "status": "Failure", "code": NOT_FOUND, "message": "not found" }))
+                }
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(
+                Response::builder().status(status).body(body).expect("an answer"),
+            )
+        };
+        Client::new(tower::service_fn(answer), "ns")
+    }
+
+    /// The first changes of a feed of pipelines.
+    async fn first_two(client: &Client) -> [Change; 2] {
+        let (sender, mut changes) = mpsc::channel(1);
+        let source = Source::Objects { kind: "Pipeline", namespace: None };
+        let _feed = Feed::start(client, source, sender, Pulse::default());
+        let mut next = async || changes.recv().await.expect("a change").2;
+        [next().await, next().await]
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_not_defined_has_no_objects() {
+        let found = first_two(&server(&["WorkerCluster", "StreamSet"])).await;
+        assert!(matches!(found, [Change::Begin, Change::End]), "{found:?}");
+        // One that is defined and cannot be found at present may have some.
+        let found = first_two(&server(&["WorkerCluster", "Pipeline"])).await;
+        assert!(matches!(found, [Change::Begin, Change::Begin]), "{found:?}");
+    }
 }

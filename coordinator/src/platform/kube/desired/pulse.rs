@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(pulse.answered(seconds(1)), None);
         pulse.failed(&feed, 1, seconds(5), "refused");
         let why = pulse.answered(seconds(4)).expect("it has not tried again");
-        assert_eq!(why, "Pipelines of all namespaces: refused");
+        assert_eq!(why, "Pipeline of all namespaces: refused");
         assert!(pulse.answered(seconds(6)).is_some(), "it may be about to fail");
         pulse.failed(&feed, 1, seconds(9), "refused");
         assert!(pulse.answered(seconds(8)).is_some());

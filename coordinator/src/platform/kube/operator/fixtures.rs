@@ -69,9 +69,9 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 }
 
 /// A pod of the workload `ci` from words: its name, and then of these: `jobs=N`, `unknown`,
-/// `streams=N`, `load=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`, `node`,
-/// `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`, `hash=TEXT`,
-/// `age=N`, `labelled`, `began=TEXT`.
+/// `streams=N`, `load=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`,
+/// `node`, `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`,
+/// `hash=TEXT`, `age=N`, `labelled`, `began=TEXT`.
 pub(crate) fn pod(words: &str) -> Standing {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
