@@ -52,9 +52,9 @@ impl Core {
         classes.collect()
     }
 
-    /// The workers that each class has to have as its shares lie now: those that are there and those
-    /// that somebody waits for, or those that are there and are not known to be spared. Nobody but
-    /// the leader knows; an ideal packing may need fewer.
+    /// The workers that each class has to have as its shares lie now: those that are there and
+    /// those that somebody waits for, or those that are there and are not known to be spared.
+    /// Nobody but the leader knows; an ideal packing may need fewer.
     #[must_use]
     pub fn workers_held(&self, now: Moment) -> BTreeMap<ClusterName, u32> {
         let waiting = self.waiting();
