@@ -1,6 +1,7 @@
 //! How long pipelines are broken after the worker that served them is lost, beside the shortest
-//! time in which somebody who asks once a second could have noticed. The pod is removed by force,
-//! which proves nothing: its worker may run on, so that its shares are free when its lease is over.
+//! time in which somebody who asks once a second could have noticed. A pod is lost in two ways: its
+//! processes are killed and the node says so, or it is removed by force. The latter proves nothing:
+//! its worker may run on, so that its shares are free when its lease is over.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use rustix::process::Signal;
 use tests::kube::{Access, Stage, Work};
 use tests::process::soon;
 use tokio::sync::mpsc;
@@ -75,27 +77,46 @@ pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures)
     tokio::spawn(watch_pods(client.clone(), namespace.clone(), sender.clone()));
     tokio::spawn(watch_pipelines(client.clone(), namespace.clone(), sender.clone()));
     tokio::spawn(poll(client, namespace.clone(), sender));
-    let (mut first, mut all, mut polled) = (Vec::new(), Vec::new(), Vec::new());
-    for run in 0..runs {
-        let victim = soon("pipelines that are ready, and all workers", || serving(&stage)).await;
-        while seen.try_recv().is_ok() {}
-        // The poll is caught at any point of its second.
-        sleep(POLL.mul_f64((run as f64 * 0.618).fract())).await;
-        stage.kubectl(&["delete", "pod", &victim, "--grace-period=0", "--force", "--wait=false"]);
-        let (healed, noticed) = healing(&victim, &mut seen).await;
-        first.extend(healed.first());
-        all.extend(healed.last());
-        polled.push(noticed);
+    for (how, is_forced) in [("whose end is told", false), ("removed by force (ttl 1 s)", true)] {
+        let (mut first, mut all, mut polled) = (Vec::new(), Vec::new(), Vec::new());
+        for run in 0..runs {
+            let victim = soon("pipelines that are ready", || serving(&stage)).await;
+            while seen.try_recv().is_ok() {}
+            // The poll is caught at any point of its second.
+            sleep(POLL.mul_f64((run as f64 * 0.618).fract())).await;
+            lose(&stage, &victim, is_forced);
+            let (healed, noticed) = healing(&victim, &mut seen).await;
+            first.extend(healed.first());
+            all.extend(healed.last());
+            polled.push(noticed);
+        }
+        figures.add(&format!("a pod {how}: its first pipeline healed"), &first);
+        figures.add(&format!("a pod {how}: its second one, too"), &all);
+        figures.add(&format!("a pod {how}: a poll of 1 s sees it"), &polled);
     }
-    figures.add("first pipeline healed after its pod was lost (ttl 1 s)", &first);
-    figures.add("last of two pipelines healed after that (ttl 1 s)", &all);
-    figures.add("a poll of 1 s sees that the pod is lost, and nothing more", &polled);
     stage.kubectl(&["delete", "pipeline", "--all", "--wait=false"]);
     stage.kubectl(&["delete", "workerclass", "yellow", "--wait=false"]);
     soon("the end of all pods", || {
         stage.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
     })
     .await;
+}
+
+/// Ends a pod: its agent is killed and its node says that nothing of it runs, or it is removed
+/// whatever runs.
+fn lose(stage: &Stage, victim: &str, is_forced: bool) {
+    let delete = ["delete", "pod", victim, "--wait=false"];
+    if is_forced {
+        stage.kubectl(&[&delete[..], &["--grace-period=0", "--force"]].concat());
+        return;
+    }
+    let pods = stage.pods();
+    let pod = pods.iter().find(|pod| pod["metadata"]["name"] == victim);
+    let uid = pod.and_then(|pod| pod["metadata"]["uid"].as_str()).expect("it is there");
+    let member = stage.fleet.member(uid).expect("it runs");
+    let (agent, _) = member.agent.as_ref().expect("it has an agent");
+    agent.lock().expect("no panic while it is held").signal(Signal::KILL);
+    stage.kubectl(&delete);
 }
 
 /// The pod that serves all pipelines, once they are ready and every worker is there.
@@ -123,7 +144,7 @@ async fn healing(
     let (mut broken, mut ready) = (BTreeSet::new(), Vec::new());
     while gone.is_none() || noticed.is_none() || ready.len() < PIPELINES {
         match seen.recv().await.expect("the watches go on") {
-            Seen::PodGone(pod, at) if pod == victim => gone = Some(at),
+            Seen::PodGone(pod, at) if pod == victim => gone = gone.or(Some(at)),
             Seen::PollMissed(pod, at) if pod == victim => noticed = Some(at),
             // It may be ready again before the status of the loss is written.
             Seen::Phase(pipeline, phase, at) if phase == "Ready" => {
@@ -142,11 +163,19 @@ async fn healing(
     (healed, since(noticed.expect("it was waited for")))
 }
 
+/// Whether a node has said that nothing of the pod runs any more.
+fn is_over(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 async fn watch_pods(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
     let pods = Api::<Pod>::namespaced(client, &namespace);
     let mut events = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
-        if let Ok(Event::Delete(pod)) = event {
+        if let Ok(Event::Delete(pod) | Event::Apply(pod)) = &event
+            && (matches!(event, Ok(Event::Delete(_))) || is_over(pod))
+        {
             let _ = seen.send(Seen::PodGone(pod.name_any(), Instant::now()));
         }
     }
@@ -175,7 +204,8 @@ async fn poll(client: Client, namespace: String, seen: mpsc::UnboundedSender<See
     loop {
         ticks.tick().await;
         let Ok(list) = pods.list(&ListParams::default()).await else { continue };
-        let now: BTreeSet<String> = list.iter().map(ResourceExt::name_any).collect();
+        let now: BTreeSet<String> =
+            list.iter().filter(|pod| !is_over(pod)).map(ResourceExt::name_any).collect();
         for pod in before.difference(&now) {
             let _ = seen.send(Seen::PollMissed(pod.clone(), Instant::now()));
         }
