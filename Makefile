@@ -41,7 +41,7 @@ test: fresh-notes binaries tools ## Every test: rooms, simulator, processes, con
 .PHONY: simulate
 simulate: ## Many seeds of the simulator. `make simulate SEEDS=100000`
 	$(call say,simulating $(SEEDS) seeds)
-	@cargo run $(CARGO_FLAGS) -p tests --bin simulate -- --seeds $(SEEDS)
+	@cargo run $(CARGO_FLAGS) -p leasehold-simulator -- --seeds $(SEEDS)
 
 .PHONY: lint
 lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's syntax. `make lint`

@@ -1,10 +1,9 @@
-//! What tests of the whole are built from: the demo, the simulator, real processes, and the tools
-//! that the project installs for them.
+//! What tests of the whole are built from: the demo, real processes, and the tools that the
+//! project installs for them.
 
 pub mod demo;
 pub mod http;
 pub mod keda;
 pub mod kube;
 pub mod process;
-pub mod sim;
 pub mod toolbox;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use tests::sim::{Mutant, Outcome, run_seed, run_seeds};
+use leasehold_simulator::{Mutant, Outcome, run_seed, run_seeds};
 
 /// Lines of a failing seed's trace that are shown.
 const LINES_SHOWN: usize = 40;
@@ -113,7 +113,7 @@ fn report(outcome: &Outcome, options: &Options) {
         None => String::new(),
     };
     println!(
-        "replay: cargo run -p tests --bin simulate -- --seed {} --trace{mutation}",
+        "replay: cargo run -p leasehold-simulator -- --seed {} --trace{mutation}",
         outcome.seed
     );
 }

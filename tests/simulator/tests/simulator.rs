@@ -1,7 +1,7 @@
 //! The simulator as a test: many seeds without a violation, each seed the same every time, what
 //! matters really exercised, and every deliberate fault of the cores noticed.
 
-use tests::sim::{Mutant, Outcome, run_seed, run_seeds};
+use leasehold_simulator::{Mutant, Outcome, run_seed, run_seeds};
 
 /// Seeds that must hold.
 const SEEDS: u64 = 2_000;
@@ -87,7 +87,7 @@ fn told(outcome: &Outcome) -> String {
     let failure = outcome.failure.as_ref().expect("a failing seed");
     let lines = &outcome.lines[outcome.lines.len().saturating_sub(40)..];
     format!(
-        "seed {}: {} does not hold: {}\n{}\nreplay: cargo run -p tests --bin simulate -- \
+        "seed {}: {} does not hold: {}\n{}\nreplay: cargo run -p leasehold-simulator -- \
          --seed {} --trace",
         outcome.seed,
         failure.property,
