@@ -49,7 +49,7 @@ pub struct Config {
 }
 
 /// The state of one agent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Holder<J> {
     config: Config,
     journal: J,

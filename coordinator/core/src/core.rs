@@ -37,7 +37,7 @@ pub struct Config {
 }
 
 /// One cell's state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Core {
     config: Config,
     role: Role,
@@ -65,20 +65,20 @@ pub struct Core {
     effects: VecDeque<Effect>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Role {
     StandsBy { leader: Option<String> },
     Leads(Box<Term>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Term {
     ledger: Ledger,
     until: Moment,
 }
 
 /// A cluster and its workers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ClusterState {
     /// As desired; with no budget, where it is desired no more.
     spec: Arc<Cluster>,
@@ -99,7 +99,7 @@ struct PlanDue {
 }
 
 /// A stream set and where its streams are planned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SetState {
     spec: Arc<StreamSet>,
     index: BTreeMap<leasehold_types::StreamName, u32>,

@@ -28,7 +28,7 @@ pub(crate) struct Ended {
 }
 
 /// All leases of one term.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ledger {
     epoch: Epoch,
     seq: u64,

@@ -9,7 +9,7 @@ use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, Strea
 use crate::event::ConnId;
 
 /// A worker of a cluster, as observed in this term.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Worker {
     /// The newest connection, from its hello to its end.
     pub(crate) session: Option<Session>,
@@ -45,7 +45,7 @@ pub(crate) struct Worker {
 }
 
 /// An agent's connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) conn: ConnId,
     pub(crate) link: LinkNumber,

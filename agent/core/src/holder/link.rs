@@ -30,7 +30,7 @@ const SENT_MAX: usize = 256;
 const SILENT_BEATS_MAX: u32 = 3;
 
 /// The newest link.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Link {
     number: LinkNumber,
     stage: Stage,

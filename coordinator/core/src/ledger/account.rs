@@ -10,7 +10,7 @@ use leasehold_types::{GrantNumber, Incarnation, Load, Moment, StreamKey, Token};
 use crate::event::Exposure;
 
 /// What is known of one worker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Account {
     /// The agent that speaks for it; none before the first report of this term.
     pub(crate) incarnation: Option<Incarnation>,

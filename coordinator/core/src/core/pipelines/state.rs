@@ -13,7 +13,7 @@ use crate::desired::Pipeline;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// All pipelines of a term.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::core) struct Pipelines {
     pub(super) all: BTreeMap<PipelineName, PipelineState>,
     /// What counts in the plan, by worker.
@@ -50,14 +50,14 @@ pub(super) struct Turn {
 }
 
 /// What one worker has of the plan.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tenancy {
     pub(super) load: Load,
     pub(super) shares: BTreeSet<ShareKey>,
 }
 
 /// A pipeline.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PipelineState {
     /// As it is desired.
     pub(super) spec: Arc<Pipeline>,
