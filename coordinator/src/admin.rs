@@ -337,7 +337,6 @@ impl AdminService for Admin {
             }
             tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
             core.handle(Event::Gone(vec![key.clone()]), now);
-            core.settle(now);
             let left = core.worker(&key, now);
             let (slots, streams) = left.map_or((0, 0), |worker| (worker.committed, worker.streams));
             Ok(proto::DeclareWorkerGoneResponse {

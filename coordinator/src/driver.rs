@@ -5,6 +5,7 @@
 mod notices;
 mod outbox;
 mod port;
+mod reading;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use anyhow::bail;
 use leasehold_coordinator_core::core::{Config, Core};
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::turn::{PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Refusal, RefusalReason};
 use leasehold_types::{ClusterName, Moment, TimeBounds};
@@ -24,6 +26,7 @@ pub(crate) use self::notices::freed;
 use self::outbox::Outbox;
 pub(crate) use self::port::{Change, Envelope, Query, SessionEvent, SessionPort};
 pub use self::port::{Handle, Stopped};
+use self::reading::Reading;
 use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::Health;
@@ -77,12 +80,14 @@ pub(crate) struct Driver {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     outlook: watch::Sender<Outlook>,
+    /// Up to when the sessions' messages were taken.
+    taken: Watermark,
     figures_at: Moment,
     held_at: Moment,
 }
 
 /// Why a driver took a turn.
-enum Turn {
+enum Woken {
     Session(Envelope),
     Platform(Option<Event>),
     Query(Query),
@@ -141,6 +146,7 @@ impl Driver {
             health,
             metrics,
             outlook,
+            taken: Watermark::default(),
             figures_at: Moment(0),
             held_at: Moment(0),
         };
@@ -153,74 +159,88 @@ impl Driver {
     /// Where the platform has ended by itself.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
         self.count_problems();
+        let reading = Reading::start();
         loop {
-            let turn = self.next_turn(&mut stop).await;
-            let now = clock::now();
+            let woken = self.next_turn(&mut stop).await;
+            let turn = Turn::begin(clock::now());
+            // Looked at before the queue: what was read by then is in it, or was taken.
+            let read = reading.read();
             let mut events = 0;
-            match turn {
-                Turn::Session(envelope) => events += self.take_envelope(envelope, now),
-                Turn::Platform(Some(event)) => events += self.take(event, now),
-                Turn::Platform(None) | Turn::Commands(false) => {
+            match woken {
+                Woken::Session(envelope) => events += self.take_envelope(envelope, &turn),
+                Woken::Platform(Some(event)) => events += self.take(event, clock::now()),
+                Woken::Platform(None) | Woken::Commands(false) => {
                     bail!("the platform has ended: see the log above")
                 }
-                Turn::Query(query) => query(&mut self.core, now),
-                Turn::Problems => self.count_problems(),
-                Turn::Commands(true) | Turn::Time => {}
-                Turn::Stop => break,
+                Woken::Query(query) => query(&mut self.core, clock::now()),
+                Woken::Problems => self.count_problems(),
+                Woken::Commands(true) | Woken::Time => {}
+                Woken::Stop => break,
             }
-            events += self.take_what_waits(now);
-            self.settle(events, now);
-            self.carry_out(now);
-            self.health.turned(now);
+            events += self.take_what_waits(&turn);
+            self.settle(events, self.taken.heard(read));
+            self.carry_out();
+            self.health.turned(clock::now());
         }
         self.stop().await;
         Ok(())
     }
 
-    async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> Turn {
+    async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> Woken {
         let now = clock::now();
-        let wake = self.core.poll_timeout().map_or(TICK, |wakeup| wakeup.at.since(now));
+        // What is due and was not done waits for what has not been read yet.
+        let wake = self.core.poll_timeout().map_or(TICK, |wakeup| match wakeup.at > now {
+            true => wakeup.at.since(now),
+            false => PULSE,
+        });
         let commands = &self.platform.commands;
         // The platform first: what it says of a pod is taken before anything that a later pod of
         // the same name says. It says little, and takes little, so nobody starves behind it; behind
         // sessions its commands would.
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => Turn::Stop,
-            event = self.platform.events.recv() => Turn::Platform(event),
+            _ = stop.wait_for(|stop| *stop) => Woken::Stop,
+            event = self.platform.events.recv() => Woken::Platform(event),
             sent = self.outbox.send_one(commands), if !self.outbox.is_empty() => {
-                Turn::Commands(sent)
+                Woken::Commands(sent)
             }
-            Some(envelope) = self.events.recv() => Turn::Session(envelope),
-            Some(query) = self.queries.recv() => Turn::Query(query),
-            Ok(()) = self.problems_seen.changed() => Turn::Problems,
-            () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Turn::Time,
+            Some(envelope) = self.events.recv() => Woken::Session(envelope),
+            Some(query) = self.queries.recv() => Woken::Query(query),
+            Ok(()) = self.problems_seen.changed() => Woken::Problems,
+            () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Woken::Time,
         }
     }
 
     /// Takes what is there already, so that it is planned together.
-    fn take_what_waits(&mut self, now: Moment) -> usize {
+    fn take_what_waits(&mut self, turn: &Turn) -> usize {
         let mut events = 0;
         for _ in 0..PLATFORM_BATCH_MAX {
             let Ok(event) = self.platform.events.try_recv() else { break };
-            events += self.take(event, now);
+            events += self.take(event, clock::now());
         }
         for _ in 0..SESSION_BATCH_MAX {
-            let Ok(envelope) = self.events.try_recv() else { break };
-            events += self.take_envelope(envelope, now);
+            let looked = clock::now();
+            let Ok(envelope) = self.events.try_recv() else {
+                self.taken.emptied(looked);
+                break;
+            };
+            events += self.take_envelope(envelope, turn);
         }
         for _ in 0..QUERY_BATCH_MAX {
             let Ok(query) = self.queries.try_recv() else { break };
-            query(&mut self.core, now);
+            query(&mut self.core, clock::now());
         }
+        let now = clock::now();
         if self.core.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
             events += self.take(Event::Wake, now);
         }
         events
     }
 
-    fn take_envelope(&mut self, envelope: Envelope, now: Moment) -> usize {
-        let Envelope { conn, what, place } = envelope;
+    fn take_envelope(&mut self, envelope: Envelope, turn: &Turn) -> usize {
+        let Envelope { conn, arrived, what, place } = envelope;
+        self.taken.took(arrived);
+        let at = turn.stamp(arrived);
         let taken = match what {
             SessionEvent::Opened(slot) => {
                 self.sessions.insert(conn, slot);
@@ -228,7 +248,7 @@ impl Driver {
             }
             SessionEvent::Closed => {
                 self.sessions.remove(&conn);
-                self.take(Event::Closed(conn), now)
+                self.take(Event::Closed(conn), at)
             }
             // What a session says after the core has closed it is said to nobody.
             SessionEvent::Agent(_) | SessionEvent::Sent if !self.sessions.contains_key(&conn) => 0,
@@ -236,23 +256,21 @@ impl Driver {
                 self.send_away(conn);
                 0
             }
-            SessionEvent::Sent => self.take(Event::Sent(conn), now),
+            SessionEvent::Sent => self.take(Event::Sent(conn), at),
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
-                self.take(Event::Hello(conn, hello), now)
+                self.take(Event::Hello(conn, hello), at)
             }
             SessionEvent::Agent(AgentMessage::Report(report)) => {
-                self.take(Event::Report(conn, report), now)
+                self.take(Event::Report(conn, report), at)
             }
-            SessionEvent::Agent(AgentMessage::Beat(beat)) => {
-                self.take(Event::Beat(conn, beat), now)
-            }
+            SessionEvent::Agent(AgentMessage::Beat(beat)) => self.take(Event::Beat(conn, beat), at),
         };
         self.metrics.set_sessions(self.sessions.len());
         drop(place);
         taken
     }
 
-    fn take(&mut self, event: Event, now: Moment) -> usize {
+    fn take(&mut self, event: Event, at: Moment) -> usize {
         match &event {
             Event::Elected(elected) => {
                 self.gate.set(Some(Term { epoch: elected.epoch, until: elected.until }));
@@ -282,15 +300,16 @@ impl Driver {
             | Event::Wake => {}
         }
         self.metrics.count_event(&event);
-        self.core.handle(event, now);
+        self.core.handle(event, at);
         1
     }
 
-    fn settle(&mut self, events: usize, now: Moment) {
+    fn settle(&mut self, events: usize, heard: Moment) {
+        let now = clock::now();
         let span = tracing::debug_span!("settle", events);
         let _entered = (events > 0).then(|| span.enter());
         let start = Instant::now();
-        self.core.settle(now);
+        self.core.settle(now, heard);
         self.metrics.settled(start.elapsed());
         let leadership = self.core.leadership();
         match leadership {
@@ -330,7 +349,8 @@ impl Driver {
         }
     }
 
-    fn carry_out(&mut self, now: Moment) {
+    fn carry_out(&mut self) {
+        let now = clock::now();
         while let Some(effect) = self.core.poll_effect() {
             match effect {
                 Effect::Send { conn, message } => self.send(conn, message),
@@ -393,10 +413,9 @@ impl Driver {
     /// Grants no more, sends every agent away, and gives leadership up.
     async fn stop(&mut self) {
         self.health.stops();
-        let now = clock::now();
-        self.take(Event::Deposed { leader: None }, now);
-        self.settle(1, now);
-        self.carry_out(now);
+        self.take(Event::Deposed { leader: None }, clock::now());
+        self.settle(1, Moment(0));
+        self.carry_out();
         for (_, slot) in self.sessions.drain() {
             let reason = RefusalReason::GoAway;
             let refusal = Refusal { reason, message: "the coordinator shuts down".into() };

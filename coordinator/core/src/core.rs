@@ -58,10 +58,8 @@ pub struct Core {
     dirty: BTreeSet<WorkerKey>,
     /// Whoever waits for a stream is to be looked at again.
     wants_woken: bool,
-    /// When the core last looked at the world, and until when it only listens after a time in
-    /// which it could not.
-    settled_at: Moment,
-    listens_until: Moment,
+    /// Everything that had arrived before this moment has been taken in: silence is judged by it.
+    heard: Moment,
     effects: VecDeque<Effect>,
 }
 
@@ -134,48 +132,48 @@ impl Core {
             confirming: false,
             dirty: BTreeSet::new(),
             wants_woken: false,
-            settled_at: Moment(0),
-            listens_until: Moment(0),
+            heard: Moment(0),
             effects: VecDeque::new(),
         }
     }
 
-    /// Takes one event in. Effects follow at [`Self::settle`], so that many events that are
-    /// there together are planned together.
-    pub fn handle(&mut self, event: Event, now: Moment) {
+    /// Takes one event in, which arrived at `at`: leases are counted from there, however much
+    /// later it is taken. Effects follow at [`Self::settle`], so that many events that are there
+    /// together are planned together.
+    pub fn handle(&mut self, event: Event, at: Moment) {
         match event {
-            Event::Hello(conn, hello) => self.hello(conn, hello, now),
-            Event::Report(conn, report) => self.report(conn, report, now),
-            Event::Beat(conn, beat) => self.beat(conn, beat, now),
+            Event::Hello(conn, hello) => self.hello(conn, hello, at),
+            Event::Report(conn, report) => self.report(conn, report, at),
+            Event::Beat(conn, beat) => self.beat(conn, beat, at),
             Event::Closed(conn) => self.closed(conn),
             Event::Sent(conn) => self.sent(conn),
-            Event::Desired(desired) => self.desire(desired, now),
-            Event::Elected(elected) => self.elected(elected, now),
-            Event::Renewed(renewed) => self.renewed(renewed, now),
+            Event::Desired(desired) => self.desire(desired, at),
+            Event::Elected(elected) => self.elected(elected, at),
+            Event::Renewed(renewed) => self.renewed(renewed),
             Event::Deposed { leader } => self.deposed(leader),
             Event::Registered(workers) => self.registered(workers),
             Event::Gone(workers) => {
                 for key in workers {
-                    self.gone(&key, now);
+                    self.gone(&key, at);
                 }
             }
-            Event::Drain(key) => self.order_drain(&key, now),
+            Event::Drain(key) => self.order_drain(&key, at),
             Event::Wake => {}
         }
     }
 
-    /// Plans what has changed, and decides what is granted, asked back and freed.
-    pub fn settle(&mut self, now: Moment) {
+    /// Plans what has changed, and decides what is granted, asked back and freed. Everything that
+    /// had arrived before `heard` has been handled: a worker's silence is judged up to that moment
+    /// and never up to `now`, because a message of it may still wait.
+    pub fn settle(&mut self, now: Moment, heard: Moment) {
+        let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
+        self.heard = self.heard.max(heard.min(now));
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
             self.effects.push_back(Effect::StepDown { above: None });
             self.deposed(None);
             return;
         }
-        if now.since(self.settled_at) > STALL_MIN {
-            self.listens_until = now + LISTEN;
-        }
-        self.settled_at = now;
         self.run_timers(now);
         self.plan(now);
         self.plan_pipelines(now);
@@ -229,7 +227,7 @@ impl Core {
         self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));
     }
 
-    fn renewed(&mut self, renewed: Renewed, now: Moment) {
+    fn renewed(&mut self, renewed: Renewed) {
         let Role::Leads(term) = &mut self.role else { return };
         if term.ledger.epoch() != renewed.epoch {
             return;
@@ -240,7 +238,7 @@ impl Core {
         term.ledger.confirm(renewed.sent_at);
         self.confirming = false;
         for timer in std::mem::take(&mut self.unconfirmed) {
-            self.timers.insert((now, timer));
+            self.timers.insert((self.heard, timer));
         }
         self.dirty.append(&mut self.awaiting);
     }
@@ -446,11 +444,6 @@ impl Core {
 const BEATS_PER_TTL: u32 = 5;
 /// The longest time between two beats.
 const BEAT_MAX: Duration = Duration::from_secs(2);
-/// After so long without a look at the world (this process was stopped, or starved), silence
-/// may be this process's own fault: what has arrived meanwhile is heard first, for so long.
-const STALL_MIN: Duration = Duration::from_secs(1);
-/// See [`STALL_MIN`].
-const LISTEN: Duration = Duration::from_millis(500);
 
 impl SetState {
     /// The set as it is desired now; streams that it had before stay where they were planned.

@@ -8,6 +8,7 @@ pub mod event;
 mod ledger;
 mod observed;
 pub mod planner;
+pub mod turn;
 pub mod view;
 
 pub use crate::core::{Config, Core};

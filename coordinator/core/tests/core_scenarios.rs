@@ -120,7 +120,7 @@ impl Scenario {
     /// The set in figures.
     fn look(&self, out: &mut String) {
         let set = self.desired.sets.keys().next().expect("a set");
-        let view = self.core.set(set, self.now).expect("a view of it");
+        let view = self.core.set(set).expect("a view of it");
         let _ = writeln!(
             out,
             "set streams={} owned={} moving={} unplaced={} workers={} current={}",
@@ -272,7 +272,7 @@ impl Scenario {
     /// Lets the core act, and the world answer, until nothing follows.
     fn settle(&mut self, out: &mut String) {
         loop {
-            self.core.settle(self.now);
+            self.core.settle(self.now, self.now);
             let mut answered = false;
             while let Some(effect) = self.core.poll_effect() {
                 if let Some(line) = shown(&effect) {

@@ -20,6 +20,8 @@ use crate::spec::Problem;
 #[derive(Debug)]
 pub(crate) struct Envelope {
     pub(crate) conn: ConnId,
+    /// When it was read from the connection: leases are counted from there.
+    pub(crate) arrived: Moment,
     pub(crate) what: SessionEvent,
     /// What the event holds of a limit, until it is handled.
     pub(crate) place: Option<OwnedSemaphorePermit>,
@@ -42,8 +44,8 @@ pub(crate) enum SessionEvent {
 }
 
 impl Envelope {
-    pub(crate) fn new(conn: ConnId, what: SessionEvent) -> Self {
-        Self { conn, what, place: None }
+    pub(crate) fn new(conn: ConnId, what: SessionEvent, arrived: Moment) -> Self {
+        Self { conn, arrived, what, place: None }
     }
 
     pub(crate) fn with_place(self, place: OwnedSemaphorePermit) -> Self {

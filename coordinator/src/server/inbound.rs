@@ -10,7 +10,7 @@ use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
 };
-use leasehold_types::{ClusterName, SetName, WorkerKey};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::doors::Door;
+use crate::clock;
 use crate::driver::{Envelope, SessionEvent, SessionPort};
 use crate::platform::{Access, Denied, Wants};
 
@@ -76,7 +77,7 @@ impl Inbound {
         drop(door);
         // The slot is reached only as long as the driver keeps the session.
         let weak = slot.downgrade();
-        let opened = Envelope::new(self.conn, SessionEvent::Opened(slot));
+        let opened = Envelope::new(self.conn, SessionEvent::Opened(slot), clock::now());
         // The channel has room by construction, unless the driver has ended.
         if self.port.events.try_send(opened).is_ok() {
             let outcome = tokio::select! {
@@ -88,7 +89,8 @@ impl Inbound {
             }
         }
         // A session's place is free again when the driver knows that it has ended.
-        let closed = Envelope::new(self.conn, SessionEvent::Closed).with_place(place);
+        let closed = Envelope::new(self.conn, SessionEvent::Closed, clock::now());
+        let closed = closed.with_place(place);
         let _ = self.port.events.try_send(closed);
     }
 
@@ -154,12 +156,17 @@ impl Inbound {
         match greeting {
             Greeting::Welcome(hello) => {
                 cluster = Some(hello.cluster.clone());
-                self.forward(SessionEvent::Agent(AgentMessage::Hello(hello)), &budget).await?;
+                let hello = SessionEvent::Agent(AgentMessage::Hello(hello));
+                self.forward(hello, clock::now(), &budget).await?;
             }
-            Greeting::Elsewhere => self.forward(SessionEvent::Unproven, &budget).await?,
+            Greeting::Elsewhere => {
+                self.forward(SessionEvent::Unproven, clock::now(), &budget).await?;
+            }
         }
         let mut window = Window::new(Instant::now());
         while let Some(message) = next(messages).await? {
+            // Whatever it waits for from here on changes nothing of when it came.
+            let arrived = clock::now();
             if matches!(message, AgentMessage::Hello(_)) {
                 return Err(invalid("hello came twice".into()));
             }
@@ -170,12 +177,17 @@ impl Inbound {
                 self.port.metrics.session_stalled();
                 sleep_until(end).await;
             }
-            self.forward(SessionEvent::Agent(message), &budget).await?;
+            self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
         }
         Ok(())
     }
 
-    async fn forward(&self, what: SessionEvent, budget: &Arc<Semaphore>) -> Result<(), Refusal> {
+    async fn forward(
+        &self,
+        what: SessionEvent,
+        arrived: Moment,
+        budget: &Arc<Semaphore>,
+    ) -> Result<(), Refusal> {
         let permit = match Arc::clone(budget).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
@@ -183,7 +195,7 @@ impl Inbound {
                 Arc::clone(budget).acquire_owned().await.expect("a budget is never closed")
             }
         };
-        let envelope = Envelope::new(self.conn, what).with_place(permit);
+        let envelope = Envelope::new(self.conn, what, arrived).with_place(permit);
         self.port.events.try_send(envelope).map_err(|_| shuts_down())
     }
 

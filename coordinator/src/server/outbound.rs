@@ -98,7 +98,7 @@ impl Stream for Outbound {
             }
             Last::Passed => {
                 self.last = Last::Settled;
-                let sent = Envelope::new(self.conn, SessionEvent::Sent);
+                let sent = Envelope::new(self.conn, SessionEvent::Sent, clock::now());
                 if self.events.try_send(sent).is_err() {
                     return Poll::Ready(None);
                 }

@@ -54,6 +54,10 @@ mutations! {
     AdoptWithoutLoad,
     /// Coordinator: grants go out after the leadership's end.
     GrantAfterTerm,
+    /// Coordinator: a message counts from the start of the turn that takes it.
+    StaleClock,
+    /// Coordinator: a worker is silent although messages of it may wait to be taken.
+    HearUnread,
     /// Agent: a lease counts from when the grant came, not from when the beat was sent.
     CountFromReceive,
     /// Agent: a lower epoch is obeyed.

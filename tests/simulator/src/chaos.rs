@@ -103,8 +103,7 @@ impl World {
         match fault {
             Fault::PauseReplica => {
                 self.cover.hit("fault: replica stopped");
-                let node = &mut self.replicas[replica];
-                node.paused_until = node.paused_until.max(self.t + time);
+                self.pause_replica(replica, self.t + time);
             }
             Fault::CrashReplica => {
                 self.crash_replica(replica);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::turn::{PULSE, Pulse};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
@@ -34,6 +35,8 @@ pub(super) struct Replica {
     pub clock: Clock,
     /// Its process is stopped until then.
     pub paused_until: Real,
+    /// How far its readers are, and the last beat.
+    pub pulse: (Pulse, Real),
     /// The core, while the process lives.
     pub core: Option<Core>,
     /// Its part in the election.
@@ -57,6 +60,7 @@ impl Replica {
             run: 0,
             clock,
             paused_until: 0,
+            pulse: (Pulse::new(clock.local(0)), 0),
             core: None,
             election: Election::default(),
             desired_version: 0,
@@ -87,6 +91,28 @@ impl World {
         self.replicas[replica].paused_until > self.t
     }
 
+    /// Stops a replica's process until then.
+    pub(super) fn pause_replica(&mut self, replica: usize, until: Real) {
+        self.read_by(replica);
+        let node = &mut self.replicas[replica];
+        node.paused_until = node.paused_until.max(until);
+    }
+
+    /// Up to when everything that had arrived at a replica was read. Its pulse is caught up with:
+    /// it beat all the time that the process was not stopped.
+    fn read_by(&mut self, replica: usize) -> Moment {
+        let node = &mut self.replicas[replica];
+        let (pulse, last) = &mut node.pulse;
+        let every = PULSE.as_nanos() as Real;
+        let mut next = (*last + every).max(node.paused_until);
+        while next <= self.t {
+            pulse.beat(node.clock.local(next));
+            *last = next;
+            next += every;
+        }
+        pulse.read()
+    }
+
     /// The process starts.
     pub(super) fn boot_replica(&mut self, replica: usize) {
         if self.replicas[replica].is_up() {
@@ -94,6 +120,7 @@ impl World {
         }
         let node = &mut self.replicas[replica];
         node.run += 1;
+        node.pulse = (Pulse::new(node.clock.local(self.t)), self.t);
         node.core = Some(Core::new(Config { bounds: self.profile.bounds }));
         node.election = Election::default();
         node.desired_version = 0;
@@ -142,10 +169,11 @@ impl World {
     /// Lets the core decide, and carries out what it wants.
     pub(super) fn settle(&mut self, replica: usize) {
         let now = self.local_of_replica(replica);
+        let read = self.read_by(replica);
         let node = &mut self.replicas[replica];
         node.gathering = false;
         let Some(core) = node.core.as_mut() else { return };
-        core.settle(now);
+        core.settle(now, read);
         while let Some(effect) = self.replicas[replica]
             .core
             .as_mut()
@@ -169,7 +197,12 @@ impl World {
             node.wake = wake;
             if let Some(at) = wake {
                 let run = node.run;
-                let t = node.clock.real(at).max(self.t + WAKE_GAP_MIN);
+                // What is due and was not done waits for what has not been read yet.
+                let now = node.clock.local(self.t);
+                let t = match at > now {
+                    true => node.clock.real(at).max(self.t + WAKE_GAP_MIN),
+                    false => self.t + PULSE.as_nanos() as Real,
+                };
                 if t < Real::MAX {
                     self.queue.push(t, Happening::CoreWake { replica, run, at });
                 }

@@ -32,7 +32,7 @@ impl Core {
                 ),
             ]),
         }
-        if let Some((until, worker)) = ledger.held_by(&key.cluster, now) {
+        if let Some((until, worker)) = ledger.held_by(&key.cluster, self.heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing grows in the cluster before {worker} reports, for at most {left:.1} s"
@@ -83,7 +83,7 @@ impl Core {
             }
         }
         let ledger = self.ledger()?;
-        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, now) {
+        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.heard) {
             let timeless = unheard.exposure.sets.get(&key.set).copied().unwrap_or(false);
             let ends = match timeless {
                 true => "until it reports or is declared gone".into(),
@@ -93,7 +93,7 @@ impl Core {
             };
             facts.push(format!("{worker} may hold it unheard of, {ends}"));
         }
-        if let Some((until, worker)) = ledger.held_by(&view.cluster, now) {
+        if let Some((until, worker)) = ledger.held_by(&view.cluster, self.heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"

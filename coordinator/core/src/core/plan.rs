@@ -35,7 +35,8 @@ impl Core {
         });
         let due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
         for name in due {
-            let held = self.ledger().is_some_and(|ledger| ledger.held_by(&name, now).is_some());
+            let held =
+                self.ledger().is_some_and(|ledger| ledger.held_by(&name, self.heard).is_some());
             if held {
                 continue;
             }
@@ -90,11 +91,12 @@ impl Core {
         let lost: Vec<_> = lost.map(|(worker, _)| worker.clone()).collect();
         for worker in lost {
             let key = WorkerKey { cluster: name.clone(), worker };
-            self.timers.insert((now, Timer::Silence(key)));
+            self.timers.insert((self.heard, Timer::Silence(key)));
         }
         // What came to its end meanwhile was not freed.
         let ending = self.ledger().map(|ledger| ledger.ending_in(name)).unwrap_or_default();
-        self.timers.extend(ending.into_iter().map(|stream| (now, Timer::Claim(stream))));
+        let heard = self.heard;
+        self.timers.extend(ending.into_iter().map(|stream| (heard, Timer::Claim(stream))));
         self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
         self.pools_dirty(name);
         self.plan_at(name, now, now);

@@ -33,18 +33,17 @@ impl Core {
         });
         let mut free = BTreeMap::new();
         for key in keys {
-            let free = free
-                .entry(key.cluster.clone())
-                .or_insert_with(|| self.free_slots(&key.cluster, now));
+            let free =
+                free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
             self.send_to(&key, free.as_mut(), now);
         }
     }
 
     /// The slots of a cluster that nobody can be using; none while nothing may grow there.
-    fn free_slots(&self, cluster: &ClusterName, now: Moment) -> Option<u32> {
+    fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let ledger = self.ledger()?;
         let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
-        let held = ledger.held_by(cluster, now).is_some();
+        let held = ledger.held_by(cluster, self.heard).is_some();
         (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
 
@@ -262,7 +261,7 @@ impl Core {
                 continue;
             };
             // What finds no room in this message is granted by the next one.
-            if !room.is_left() || !self.may_have(key, &stream, timeless, load, now) {
+            if !room.is_left() || !self.may_have(key, &stream, timeless, load) {
                 continue;
             }
             let Role::Leads(term) = &mut self.role else { return grants };
@@ -287,7 +286,6 @@ impl Core {
         stream: &StreamKey,
         timeless: bool,
         load: Option<Load>,
-        now: Moment,
     ) -> bool {
         let Some(ledger) = self.ledger() else { return false };
         let Some(account) = ledger.account(key) else { return false };
@@ -301,7 +299,7 @@ impl Core {
         account.exposure.covers(&needed)
             && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
-            && ledger.is_free(stream, now)
+            && ledger.is_free(stream, self.heard)
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {

@@ -25,6 +25,15 @@ pub(super) enum Timer {
 }
 
 impl Timer {
+    /// Whether what it reminds of is judged by a worker's silence, and so only up to the moment
+    /// up to which everything that arrived was taken in.
+    fn awaits_silence(&self) -> bool {
+        match self {
+            Self::Unheard(_) | Self::Silence(_) | Self::Claim(_) => true,
+            Self::Term | Self::Plan(_) | Self::Turn => false,
+        }
+    }
+
     pub(super) fn reason(&self) -> WakeReason {
         match self {
             Self::Term => WakeReason::TermEnd,
@@ -38,18 +47,23 @@ impl Timer {
 
 impl Core {
     pub(super) fn run_timers(&mut self, now: Moment) {
+        let mut early = Vec::new();
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((at, timer)) = self.timers.pop_first() else { return };
+            let Some((at, timer)) = self.timers.pop_first() else { break };
+            if timer.awaits_silence() && at > self.heard {
+                early.push((at, timer));
+                continue;
+            }
             match timer {
                 // Looked at in every settle.
                 Timer::Term => {
                     if mutation::on(Mutation::GrantAfterTerm) {
                         continue;
                     }
-                    self.timers.insert((at, Timer::Term));
-                    return;
+                    early.push((at, Timer::Term));
+                    break;
                 }
-                Timer::Unheard(key) => self.unheard_due(&key, now),
+                Timer::Unheard(key) => self.unheard_due(&key),
                 Timer::Silence(key) => self.silence_due(&key, now),
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
@@ -57,6 +71,7 @@ impl Core {
                 Timer::Turn => {}
             }
         }
+        self.timers.extend(early);
     }
 
     /// Asks for a renewal of leadership, where something waits for one.
@@ -83,9 +98,9 @@ impl Core {
 
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
         let Some(ledger) = self.ledger() else { return };
-        let at = ledger.free_at(key).max(self.listens_until);
+        let at = ledger.free_at(key);
         let Some(worker) = self.observed(key) else { return };
-        if now < at {
+        if self.heard < at {
             self.timers.insert((at, Timer::Silence(key.clone())));
             return;
         }
@@ -117,6 +132,7 @@ impl Core {
 
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
     fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
+        let heard = self.heard;
         let Some(ledger) = self.ledger() else { return };
         let mut reminders = Vec::new();
         let mut lapsing = Vec::new();
@@ -124,16 +140,17 @@ impl Core {
         let mut unconfirmed = false;
         for claim in ledger.claims(stream) {
             if let Phase::Revoking { deadline } = claim.phase {
-                match deadline <= now {
+                match deadline <= heard {
                     true => lapsing.push(claim.worker.clone()),
                     false => reminders.push(deadline),
                 }
             }
             match ledger.claim_free_at(claim) {
                 // At the end of the hold it is looked at again.
-                Some(at) if at <= now && ledger.held_by(&claim.worker.cluster, now).is_some() => {}
-                Some(at) if at <= now && !ledger.confirmed_since(at) => unconfirmed = true,
-                Some(at) if at <= now => over = true,
+                Some(at)
+                    if at <= heard && ledger.held_by(&claim.worker.cluster, heard).is_some() => {}
+                Some(at) if at <= heard && !ledger.confirmed_since(at) => unconfirmed = true,
+                Some(at) if at <= heard => over = true,
                 Some(at) if claim.phase != Phase::Held => reminders.push(at),
                 Some(_) | None => {}
             }
@@ -143,7 +160,7 @@ impl Core {
         }
         if over {
             let Role::Leads(term) = &mut self.role else { return };
-            let ended = term.ledger.free_by_time(stream, now);
+            let ended = term.ledger.free_by_time(stream, heard);
             self.ended(ended, Freed::Expired, now);
         }
         if unconfirmed {
@@ -162,17 +179,18 @@ impl Core {
         }
     }
 
-    fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
+    fn unheard_due(&mut self, key: &WorkerKey) {
+        let heard = self.heard;
         let Role::Leads(term) = &mut self.role else { return };
         let ledger = &mut term.ledger;
-        ledger.settle_unheard(key, now);
+        ledger.settle_unheard(key, heard);
         if let Some(account) = ledger.account_mut(key) {
-            account.settle_unknown(now);
+            account.settle_unknown(heard);
         }
         let Some(ledger) = self.ledger() else { return };
         if let Some(until) = ledger.unheard_until(key) {
             let confirmed = ledger.confirmed_since(until);
-            if until > now {
+            if until > heard {
                 self.timers.insert((until, Timer::Unheard(key.clone())));
             } else if !confirmed {
                 self.unconfirmed.insert(Timer::Unheard(key.clone()));

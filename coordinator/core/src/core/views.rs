@@ -69,9 +69,10 @@ impl Core {
 
     /// A stream set in figures; none where no manifest defines it. It looks at every stream.
     #[must_use]
-    pub fn set(&self, name: &SetName, now: Moment) -> Option<SetView> {
+    pub fn set(&self, name: &SetName) -> Option<SetView> {
         let set = self.sets.get(name)?;
-        let held = self.ledger().is_some_and(|it| it.held_by(&set.spec.cluster, now).is_some());
+        let held =
+            self.ledger().is_some_and(|it| it.held_by(&set.spec.cluster, self.heard).is_some());
         let mut view = SetView {
             name: name.clone(),
             cluster: set.spec.cluster.clone(),
@@ -187,7 +188,7 @@ impl Core {
             }
         }
         let Some(ledger) = self.ledger() else { return view };
-        view.held = ledger.held_by(name, now).map(|(until, worker)| {
+        view.held = ledger.held_by(name, self.heard).map(|(until, worker)| {
             let left = until.since(now).as_secs_f64();
             format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
         });

@@ -293,7 +293,7 @@ impl Story {
     /// Lets the core act, and the world answer, until nothing follows.
     fn settle(&mut self, out: &mut String) {
         loop {
-            self.core.settle(self.now);
+            self.core.settle(self.now, self.now);
             let mut answers = Vec::new();
             while let Some(effect) = self.core.poll_effect() {
                 if let Some(line) = shown::notice(&effect) {

@@ -19,7 +19,7 @@ impl Core {
         let classes: std::collections::BTreeSet<_> =
             spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
-            let held = self.ledger().and_then(|ledger| ledger.held_by(class, now));
+            let held = self.ledger().and_then(|ledger| ledger.held_by(class, self.heard));
             if let Some((until, worker)) = held {
                 let left = until.since(now).as_secs_f64();
                 facts.push(format!(

@@ -13,7 +13,7 @@ use crate::view::{BindingPhase, PipelinePhase};
 impl Core {
     /// Judges every pipeline of which all is known that agents could report.
     pub(super) fn judge(&mut self, now: Moment) {
-        let held = self.ledger().map(|ledger| ledger.held_clusters(now)).unwrap_or_default();
+        let held = self.ledger().map(|ledger| ledger.held_clusters(self.heard)).unwrap_or_default();
         let fewer = held != self.pipelines.held;
         self.pipelines.held = held;
         self.pipelines.look |= fewer;

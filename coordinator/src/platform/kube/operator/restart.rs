@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::Presence;
-use leasehold_types::{Moment, SetName, WorkerName};
+use leasehold_types::{SetName, WorkerName};
 
 use super::standing::Standing;
 use super::template::sum;
@@ -53,10 +53,10 @@ pub(super) fn is_asked_for(it: &Standing) -> bool {
 
 impl Shares {
     /// What the core knows of these sets.
-    pub(super) fn of(core: &Core, sets: &[SetName], now: Moment) -> Self {
+    pub(super) fn of(core: &Core, sets: &[SetName]) -> Self {
         let mut shares = Self { is_settled: true, ..Self::default() };
         for name in sets {
-            let Some(set) = core.set(name, now) else { continue };
+            let Some(set) = core.set(name) else { continue };
             shares.is_settled &= set.moving == 0 && !set.held && set.workers == set.workers_current;
             for stream in core.streams(name, None).into_iter().flatten() {
                 let sum = sum(stream.key.to_string().as_bytes());

@@ -224,8 +224,8 @@ impl Rounds {
             self.shares.clear();
             return Ok(());
         }
-        let look = self.context.handle.ask(move |core, now| {
-            let of = |(cluster, sets): (_, Vec<_>)| (cluster, Shares::of(core, &sets, now));
+        let look = self.context.handle.ask(move |core, _| {
+            let of = |(cluster, sets): (_, Vec<_>)| (cluster, Shares::of(core, &sets));
             wanted.into_iter().map(of).collect()
         });
         self.shares = look.await?;

@@ -224,7 +224,7 @@ async fn sets(context: Context) -> Result<(), Stopped> {
             let is_old = last.is_none_or(|at| clock::now().since(at) >= LOOK_EVERY);
             if news.is_about(name) || is_old {
                 let asked = name.clone();
-                match looks.look(move |core, now| core.set(&asked, now)).await? {
+                match looks.look(move |core, _| core.set(&asked)).await? {
                     Some((same, view)) if same == epoch => {
                         seen.insert(name.clone(), (clock::now(), view));
                     }

@@ -1,0 +1,175 @@
+//! What the moments of a driver's turn mean: from when a message counts, and up to when everything
+//! that arrived was taken in. Every shell around a core uses these types, the simulator's too.
+//!
+//! Invariant: a message never counts from before it arrived, and a worker is never silent up to a
+//! moment from before which a message of it may still wait.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_types::Moment;
+use leasehold_types::mutation::{self, Mutation};
+
+/// Between two beats of a [`Pulse`].
+pub const PULSE: Duration = Duration::from_millis(25);
+/// A time between two beats in which the process was stopped or starved.
+const STALL_MIN: Duration = Duration::from_millis(200);
+/// For so long after a stall, what came meanwhile is still being read.
+const LISTEN: Duration = Duration::from_millis(500);
+/// So many beats after a moment, every reader has had its turn since.
+const BEATS_BEHIND: usize = 2;
+/// The most beats that are remembered.
+const BEATS_MAX: usize = 64;
+
+/// One turn of a driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    begun: Moment,
+}
+
+impl Turn {
+    /// A turn that begins now.
+    #[must_use]
+    pub fn begin(now: Moment) -> Self {
+        Self { begun: now }
+    }
+
+    /// The moment from which a message counts that was read from its connection at `arrived`.
+    /// A clock that was read when the turn began may lie before the message was even sent.
+    #[must_use]
+    pub fn stamp(&self, arrived: Moment) -> Moment {
+        match mutation::on(Mutation::StaleClock) {
+            false => arrived,
+            true => self.begun.min(arrived),
+        }
+    }
+}
+
+/// Up to when the messages of a driver's queue were taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watermark(Moment);
+
+impl Watermark {
+    /// A message that was read at `arrived` was taken: those behind it were read later.
+    pub fn took(&mut self, arrived: Moment) {
+        self.0 = self.0.max(arrived);
+    }
+
+    /// The queue was found empty by a look that began at `looked`.
+    pub fn emptied(&mut self, looked: Moment) {
+        self.0 = self.0.max(looked);
+    }
+
+    /// Everything that had arrived before this moment was taken, where everything that had arrived
+    /// before `read` was read from its connection.
+    #[must_use]
+    pub fn heard(&self, read: Moment) -> Moment {
+        self.0.min(read)
+    }
+}
+
+/// Up to when everything that had arrived at the process was read from its connection. It beats
+/// where the readers run: what keeps them from reading keeps it from beating.
+#[derive(Clone, Debug)]
+pub struct Pulse {
+    beats: VecDeque<Moment>,
+    listens_until: Moment,
+    read: Moment,
+}
+
+impl Pulse {
+    /// A pulse that begins now: nothing is known of what came earlier.
+    #[must_use]
+    pub fn new(now: Moment) -> Self {
+        Self { beats: [now].into(), listens_until: Moment(0), read: Moment(0) }
+    }
+
+    /// One beat, about every [`PULSE`].
+    pub fn beat(&mut self, now: Moment) {
+        if self.beats.back().is_some_and(|last| now.since(*last) >= STALL_MIN) {
+            self.listens_until = now + LISTEN;
+        }
+        self.beats.push_back(now);
+        if self.beats.len() > BEATS_MAX {
+            self.beats.pop_front();
+        }
+        let latest = if now < self.listens_until { now - LISTEN } else { now };
+        let behind = self.beats.iter().rev().skip(BEATS_BEHIND);
+        // Where the process stalls again and again, it is known late, and is known nevertheless.
+        if let Some(read) = behind.copied().find(|beat| *beat <= latest) {
+            self.read = self.read.max(read);
+        }
+    }
+
+    /// Everything that had arrived before this moment was read.
+    #[must_use]
+    pub fn read(&self) -> Moment {
+        self.read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment(ms * 1_000_000)
+    }
+
+    #[test]
+    fn what_came_before_a_beat_is_read_two_beats_later() {
+        let mut pulse = Pulse::new(at(1_000));
+        assert_eq!(pulse.read(), Moment(0));
+        pulse.beat(at(1_025));
+        assert_eq!(pulse.read(), Moment(0));
+        pulse.beat(at(1_050));
+        assert_eq!(pulse.read(), at(1_000));
+        pulse.beat(at(1_075));
+        assert_eq!(pulse.read(), at(1_025));
+    }
+
+    #[test]
+    fn after_a_stop_it_is_listened_first() {
+        let mut pulse = Pulse::new(at(0));
+        let mut now = 0;
+        while now < 1_000 {
+            now += 25;
+            pulse.beat(at(now));
+        }
+        assert_eq!(pulse.read(), at(950));
+        let back = 9_000;
+        let mut now = back;
+        while now < back + 500 {
+            pulse.beat(at(now));
+            assert!(pulse.read() <= at(1_000), "{:?} is known at {now}", pulse.read());
+            now += 25;
+        }
+        pulse.beat(at(back + 500));
+        assert_eq!(pulse.read(), at(back + 450));
+    }
+
+    #[test]
+    fn a_process_that_always_stalls_hears_late_but_hears() {
+        let mut pulse = Pulse::new(at(0));
+        for beat in 1..100 {
+            pulse.beat(at(beat * 1_500));
+            assert_eq!(pulse.read(), at(beat.saturating_sub(2) * 1_500));
+        }
+        let mut pulse = Pulse::new(at(0));
+        for beat in 1..100 {
+            pulse.beat(at(beat * 200));
+        }
+        assert_eq!(pulse.read(), at(99 * 200 - 600));
+    }
+
+    #[test]
+    fn a_watermark_stands_where_messages_wait_and_where_they_are_not_read() {
+        let mut mark = Watermark::default();
+        mark.emptied(at(100));
+        assert_eq!(mark.heard(at(70)), at(70));
+        mark.took(at(150));
+        assert_eq!(mark.heard(at(900)), at(150));
+        mark.took(at(140));
+        assert_eq!(mark.heard(at(900)), at(150), "readers' messages cross a little");
+    }
+}
