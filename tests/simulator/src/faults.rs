@@ -61,6 +61,8 @@ pub(super) enum Fault {
 
 /// One seed in so many has worker classes and pipelines.
 const PIPELINES_EVERY: u64 = 3;
+/// In one seed in so many everything is checked after every step.
+const CHECKS_ALL_EVERY: u64 = 40;
 
 /// All faults, in the order of a profile's weights.
 const FAULTS: [(Fault, u32); 23] = [
@@ -130,6 +132,8 @@ pub(super) struct Profile {
     pub safety: Real,
     /// There are worker classes and pipelines.
     pub pipelines: bool,
+    /// Everything is checked after every step, not only what the step may have changed.
+    pub checks_all: bool,
     weights: Vec<(Fault, u32)>,
 }
 
@@ -175,6 +179,7 @@ impl Profile {
             slow_writer_one_in: *pick(rng, &[0, 10]),
             safety: ttl_real * 16,
             pipelines,
+            checks_all: seed % CHECKS_ALL_EVERY == 1,
             weights,
         }
     }

@@ -2,6 +2,7 @@
 //! everything, and an observer checks the protocol's properties after every step.
 
 mod chaos;
+mod checks;
 mod clock;
 mod coverage;
 mod election;
@@ -22,6 +23,7 @@ mod shares;
 mod states;
 mod store;
 mod trace;
+mod tracked;
 mod wire;
 mod worker;
 mod world;

@@ -11,6 +11,7 @@ use leasehold_types::{
     ClusterName, Epoch, GrantNumber, JobId, Moment, StreamKey, Token, WorkerKey,
 };
 
+use super::checks::Known;
 use super::network::LinkId;
 use super::shares::Bounds;
 use super::states::Told;
@@ -40,7 +41,8 @@ pub(super) struct Observer {
     pub bounds: Bounds,
     /// What each replica has told of pipelines.
     pub told: BTreeMap<usize, Told>,
-    ceilings: BTreeMap<ClusterName, u32>,
+    /// What the checks of every moment know of the step before.
+    pub known: Known,
     stream_tokens: BTreeMap<StreamKey, (Token, usize)>,
     pool_tokens: BTreeMap<WorkerKey, Token>,
 }
@@ -79,121 +81,8 @@ impl World {
         (epoch == self.store.epoch).then_some((owner, epoch))
     }
 
-    /// Checks what must hold at every moment.
-    pub(super) fn check(&mut self) {
-        let leader = self.true_leader();
-        let leader = leader.map(|(replica, _)| replica);
-        self.check_jobs(leader);
-        self.check_streams();
-        self.check_shares(leader);
-    }
-
-    /// S1 and S2: jobs against the budget and against the leader's own view.
-    fn check_jobs(&mut self, leader: Option<usize>) {
-        let mut sums: BTreeMap<ClusterName, u32> = BTreeMap::new();
-        for pod in 0..self.pods.len() {
-            let node = &self.pods[pod];
-            // Of a pod whose name another has taken, nobody can know how many jobs it runs.
-            if node.dead || node.replaced || node.twin {
-                continue;
-            }
-            let truth = node.jobs_truth(self.local_of_pod(pod));
-            if truth == 0 {
-                continue;
-            }
-            let Some(sum) = sums.get_mut(&node.key.cluster) else {
-                sums.insert(node.key.cluster.clone(), truth);
-                self.check_committed(leader, pod, truth);
-                continue;
-            };
-            *sum += truth;
-            self.check_committed(leader, pod, truth);
-        }
-        let desired = self.manifests.desired();
-        for (name, wanted) in &desired.clusters {
-            let in_force = self.delivered_jobs_max(name);
-            let sum = sums.get(name).copied().unwrap_or(0);
-            let known = self.committed_when_settled(leader, name);
-            let ceiling = self.observer.ceilings.entry(name.clone()).or_insert(wanted.jobs_max);
-            // A lowered cap is reached as what was committed falls, never above it again.
-            *ceiling = in_force.max(known.map_or(*ceiling, |known| known.min(*ceiling)));
-            let ceiling = *ceiling;
-            if sum > ceiling {
-                self.fail("S1", || format!("cluster {name}: {sum} jobs possible, cap {ceiling}"));
-            }
-        }
-    }
-
-    fn check_committed(&mut self, leader: Option<usize>, pod: usize, truth: u32) {
-        let Some(leader) = leader else { return };
-        let now = self.local_of_replica(leader);
-        let key = &self.pods[pod].key;
-        let Some(core) = self.replicas[leader].core.as_ref() else { return };
-        let committed = core.worker(key, now).map_or(0, |view| view.committed);
-        if committed < truth {
-            let key = key.clone();
-            self.fail("S2", || {
-                format!("c{leader} commits {committed} slots to {key}, which may run {truth} jobs")
-            });
-        }
-    }
-
-    /// The highest `maxJobs` that any living replica acts by.
-    fn delivered_jobs_max(&self, cluster: &ClusterName) -> u32 {
-        self.replicas
-            .iter()
-            .filter_map(|replica| replica.jobs_max.get(cluster))
-            .copied()
-            .max()
-            .unwrap_or(0)
-    }
-
-    fn committed_when_settled(&self, leader: Option<usize>, cluster: &ClusterName) -> Option<u32> {
-        let core = self.replicas[leader?].core.as_ref()?;
-        let in_force = self.delivered_jobs_max(cluster);
-        if self.observer.ceilings.get(cluster).is_none_or(|ceiling| *ceiling <= in_force) {
-            return None;
-        }
-        let now = self.local_of_replica(leader?);
-        let view = core.clusters(now).into_iter().find(|view| view.name == *cluster)?;
-        view.held.is_none().then_some(view.committed)
-    }
-
-    /// S3: at most one pod may use a stream.
-    fn check_streams(&mut self) {
-        let mut uses: Vec<(&StreamKey, usize, Token)> = Vec::with_capacity(32);
-        for (index, pod) in self.pods.iter().enumerate().filter(|(_, pod)| !pod.dead) {
-            let now = pod.clock.local(self.t);
-            let used = pod.worker.streams.iter().filter(|(_, used)| pod.worker.uses(used, now));
-            uses.extend(used.map(|(key, used)| (key, index, used.token)));
-        }
-        let disks: Vec<_> = self.pods.iter().map(|pod| pod.disk.borrow()).collect();
-        for (index, pod) in self.pods.iter().enumerate() {
-            if pod.dead || pod.left {
-                continue;
-            }
-            let now = pod.clock.local(self.t);
-            let memory = &disks[index].memory;
-            for (key, held) in &memory.streams {
-                let end = held.lapses.unwrap_or(memory.renewed_until);
-                if held.pinned || now < end {
-                    uses.push((key, index, held.token));
-                }
-            }
-        }
-        uses.sort_unstable();
-        let twice = uses.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1);
-        let found = twice.map(|pair| {
-            format!("p{} {} and p{} {}: {}", pair[0].1, pair[0].2, pair[1].1, pair[1].2, pair[0].0)
-        });
-        drop(uses);
-        drop(disks);
-        if let Some(found) = found {
-            self.fail("S3", || format!("two owners: {found}"));
-        }
-    }
-
-    fn may_use(&self, pod: usize, stream: &StreamKey, token: Token) -> bool {
+    /// Whether a pod's worker or agent may use a stream under this token now.
+    pub(super) fn may_use(&self, pod: usize, stream: &StreamKey, token: Token) -> bool {
         let node = &self.pods[pod];
         let now = node.clock.local(self.t);
         let worker = node

@@ -19,6 +19,7 @@ const ON_ITS_WAY_MAX: Real = 8;
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     workers: BTreeMap<usize, Load>,
+    workers_fall: bool,
     nodes: BTreeMap<NodeOf, NodeBound>,
 }
 
@@ -30,6 +31,26 @@ struct NodeBound {
     load: Load,
     /// When so much was in force last.
     seen: Real,
+    state: NodeState,
+}
+
+/// How a node's bound stood at the last look; it stands so until the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum NodeState {
+    /// Nobody has a share of it.
+    #[default]
+    Unused,
+    /// So much is in force.
+    InForce,
+    /// Less is in force by now.
+    Falling,
+}
+
+impl Bounds {
+    /// Whether something may still be in use that is more than what is in force.
+    pub(super) fn falls(&self) -> bool {
+        self.workers_fall || self.nodes.values().any(|bound| bound.state == NodeState::Falling)
+    }
 }
 
 impl World {
@@ -73,7 +94,11 @@ impl World {
     ) {
         let mut sums: BTreeMap<usize, Load> = BTreeMap::new();
         usable.iter().for_each(|((pod, _), load)| *sums.entry(*pod).or_default() += *load);
+        self.observer.bounds.workers_fall = false;
         for pod in 0..self.pods.len() {
+            if self.pods[pod].dead {
+                continue;
+            }
             let cluster = &self.pods[pod].key.cluster;
             let known = self.replicas.iter().filter_map(|it| class_of(&it.desired, cluster));
             let in_force = known.map(|class| class.capacity).max().unwrap_or_default();
@@ -84,6 +109,7 @@ impl World {
                 false => in_force,
             };
             self.observer.bounds.workers.insert(pod, bound);
+            self.observer.bounds.workers_fall |= bound > in_force;
             let sum = sums.get(&pod).copied().unwrap_or_default();
             if sum > bound {
                 let shares = usable.iter().filter(|((at, _), _)| *at == pod);
@@ -114,20 +140,31 @@ impl World {
             }
         }
         let grace = self.profile.ttl_real() * ON_ITS_WAY_MAX;
+        for bound in self.observer.bounds.nodes.values_mut() {
+            if std::mem::take(&mut bound.state) == NodeState::InForce {
+                bound.seen = self.t;
+            }
+        }
         for (node, shares) in sums {
             let pipelines = self.replicas.iter().filter_map(|it| it.desired.pipelines.get(&node.0));
             let in_force = pipelines.map(|pipeline| pipeline.load).max().unwrap_or_default();
             let sum: Load = shares.values().copied().sum();
-            let waits = self.change_waits(&node.0);
+            let bound = self.observer.bounds.nodes.get(&node).map_or(Load::ZERO, |it| it.load);
+            let waits = in_force < bound.max(sum) && self.change_waits(&node.0);
             let bound = self.observer.bounds.nodes.entry(node.clone()).or_default();
             if waits {
                 // What was in force stays so, and may be granted still.
-                *bound = NodeBound { load: bound.load.max(sum), seen: self.t };
-            }
-            if in_force >= bound.load {
-                *bound = NodeBound { load: in_force, seen: self.t };
-            } else if self.t - bound.seen > grace {
+                bound.load = bound.load.max(sum);
+            } else if in_force < bound.load && self.t - bound.seen > grace {
                 bound.load = in_force.max(sum.min(bound.load));
+            }
+            bound.load = bound.load.max(in_force);
+            bound.state = match waits || in_force >= bound.load {
+                true => NodeState::InForce,
+                false => NodeState::Falling,
+            };
+            if bound.state == NodeState::InForce {
+                bound.seen = self.t;
             }
             let most = bound.load;
             if sum > most {

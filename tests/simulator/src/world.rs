@@ -19,6 +19,7 @@ use super::queue::{Happening, Queue};
 use super::replica::Replica;
 use super::store::Store;
 use super::trace::Trace;
+use super::tracked::Tracked;
 
 /// Steps after which a run counts as stuck.
 const STEPS_MAX: u64 = 400_000;
@@ -37,9 +38,9 @@ pub(super) struct World {
     /// The election's store.
     pub store: Store,
     /// The coordinators.
-    pub replicas: Vec<Replica>,
+    pub replicas: Tracked<Replica>,
     /// The pods, dead ones too.
-    pub pods: Vec<Pod>,
+    pub pods: Tracked<Pod>,
     /// The links.
     pub network: Network,
     /// The desired state.
@@ -72,7 +73,7 @@ impl World {
             profile,
             store: Store::default(),
             replicas,
-            pods: Vec::new(),
+            pods: Tracked::default(),
             network: Network::default(),
             manifests,
             observer: Observer::default(),
