@@ -349,7 +349,7 @@ mod tests {
                 + &format!(r#""token":{{"epoch":1,"seq":2}},"pinned":false{more}}}"#)
                 + "\n"
         };
-        let lines = line("cars", "a", "") + &line("class:ci", "p/n/0", r#","load":2500"#);
+        let lines = line("cars", "a", "") + &line("shares:", "p/n/0", r#","load":2500"#);
         file.write_all(lines.as_bytes()).expect("it is written");
         let loads = |memory: &Memory| {
             let load = |held: &RememberedStream| held.load.map(|load| load.to_string());

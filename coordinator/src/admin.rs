@@ -15,7 +15,7 @@ use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -62,6 +62,14 @@ impl Admin {
         let span = tracing::debug_span!("admin", call = name);
         let answer = asked.instrument(span).await.map_err(|_| Refused::Stopped)?;
         Ok(Response::new(answer?))
+    }
+}
+
+/// Whose a stream is: a share is its pipeline's.
+fn subject_of(key: &StreamKey) -> Subject {
+    match ShareKey::of(key) {
+        Some(share) => Subject::Pipeline(share.pipeline),
+        None => Subject::Set(key.set.clone()),
     }
 }
 
@@ -185,7 +193,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::GetStreamResponse>, Status> {
         let wanted = request.get_ref();
         let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
-        self.allow(&request, Wants::Read(Subject::Set(key.set.clone()))).await?;
+        self.allow(&request, Wants::Read(subject_of(&key))).await?;
         self.ask("GetStream", move |core, _| {
             let stream = core.stream(&key).map(wire::stream);
             let stream = stream.ok_or_else(|| Refused::no_stream(&key))?;
@@ -215,7 +223,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
         let wanted = request.get_ref();
         let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
-        self.allow(&request, Wants::Read(Subject::Set(key.set.clone()))).await?;
+        self.allow(&request, Wants::Read(subject_of(&key))).await?;
         self.ask("ExplainStream", move |core, now| {
             let explanation = core.explain_stream(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| Refused::no_stream(&key))?;

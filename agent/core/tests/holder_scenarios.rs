@@ -382,6 +382,6 @@ fn token(text: &str) -> Token {
 
 fn stream(name: &str) -> StreamKey {
     let stream = StreamName::new(name).expect("a stream");
-    let set = if name.contains('/') { "class:c" } else { "s" };
+    let set = if name.contains('/') { "shares:" } else { "s" };
     StreamKey { set: SetName::new(set).expect("a set"), stream }
 }

@@ -57,7 +57,7 @@ async fn a_binding_tells_its_load_and_the_way_on_and_is_given_back() {
     assert_eq!(agent.metric("leasehold_agent_bindings").await, "1");
     assert_eq!(agent.metric("leasehold_agent_streams").await, "0");
 
-    coordinator.revoke("class:ci", "first/in/0");
+    coordinator.revoke("shares:", "first/in/0");
     let revoked = |lease: &serde_json::Value| lease["bindings"][0]["state"] == "revoked";
     agent.ask_until("/v1/lease", revoked).await;
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
@@ -139,7 +139,7 @@ async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
     agent.log.line("\"streams\":1").await;
     let text = super::process::read(file.as_ref());
     assert!(text.contains("cars:new") && !text.contains("first"), "{text}");
-    coordinator.revoke("class:ci", "first/in/0");
+    coordinator.revoke("shares:", "first/in/0");
     coordinator.hear_release(first).await;
 
     // Nor does one whose agent was started anew beside it.
@@ -147,7 +147,7 @@ async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
     coordinator.forget();
     let _agent = Agent::start(&coordinator, &more).await;
     hear_load(&coordinator, second).await;
-    coordinator.revoke("class:ci", "second/in/0");
+    coordinator.revoke("shares:", "second/in/0");
     coordinator.hear_release(second).await;
 }
 
@@ -187,7 +187,7 @@ async fn a_worker_in_python_serves_a_binding() {
     };
     assert_eq!(next().await, format!("first 3 {token} 2.5"));
     assert_eq!(next().await, "10.0.0.2:80 10.0.0.3:80");
-    coordinator.revoke("class:ci", "first/in/3");
+    coordinator.revoke("shares:", "first/in/3");
     coordinator.hear_release(token).await;
     coordinator.drain();
     assert!(tokio::time::timeout(PATIENCE, worker.wait()).await.unwrap().unwrap().success());
@@ -224,7 +224,7 @@ async fn a_worker_in_rust_serves_a_binding() {
         lease["bindings"][0]["next"][0]["endpoints"][0]["worker"] == "w3"
     };
     agent.ask_until("/v1/lease", other).await;
-    coordinator.revoke("class:ci", "first/in/3");
+    coordinator.revoke("shares:", "first/in/3");
     coordinator.hear_release(token).await;
     coordinator.drain();
     tokio::time::timeout(PATIENCE, served).await.unwrap().unwrap();

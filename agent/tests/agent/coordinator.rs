@@ -114,7 +114,7 @@ impl Coordinator {
     /// A share `PIPELINE/NODE/INDEX` of this load under a new token, or the way on of one that is
     /// held; its token.
     pub fn share(&self, share: &str, load: &str, next: &[Route]) -> Token {
-        let stream = key("class:ci", share);
+        let stream = key("shares:", share);
         let told = Arc::new(Share { load: load.parse().unwrap(), next: next.to_vec() });
         self.wanted.send_modify(|wanted| {
             let old = wanted.shares.insert(stream.clone(), told.clone());

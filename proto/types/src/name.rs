@@ -124,7 +124,7 @@ name! {
 }
 name! {
     /// A `StreamSet`'s name: a DNS subdomain, on Kubernetes with its namespace. The shares of
-    /// pipelines are leased like streams, as a set of their class: `class:` and the class's name.
+    /// pipelines are leased like streams, as one set per namespace: `shares:` and the namespace.
     SetName, "stream set name", set_name
 }
 name! {
@@ -152,26 +152,42 @@ namespaced!(ClusterName);
 namespaced!(SetName);
 namespaced!(PipelineName);
 
-/// What the name of a class's set begins with.
-const CLASS_PREFIX: &str = "class:";
+/// What the name of a set of shares begins with.
+const SHARES_PREFIX: &str = "shares:";
 
 impl SetName {
-    /// The set of the shares that the workers of a class hold.
+    /// Whether it holds the shares of pipelines.
     #[must_use]
-    pub fn of_class(class: &ClusterName) -> Self {
-        Self(format!("{CLASS_PREFIX}{class}").into())
+    pub fn is_shares(&self) -> bool {
+        self.0.starts_with(SHARES_PREFIX)
     }
 
-    /// Whether it holds the shares of a class.
+    /// The namespace that its streams belong to; none where names have none.
     #[must_use]
-    pub fn is_class(&self) -> bool {
-        self.0.starts_with(CLASS_PREFIX)
+    pub fn namespace(&self) -> Option<&str> {
+        match self.0.strip_prefix(SHARES_PREFIX) {
+            Some(namespace) => Some(namespace).filter(|it| !it.is_empty()),
+            None => self.parts().0,
+        }
     }
+}
 
-    /// The class whose shares it holds; none where it is a `StreamSet`.
+impl ClusterName {
+    /// The set of the shares that its workers may hold, where it is a class: those of all
+    /// pipelines in its namespace, since a node may have been another class's before.
     #[must_use]
-    pub fn class(&self) -> Option<ClusterName> {
-        self.0.strip_prefix(CLASS_PREFIX).map(|class| ClusterName(class.into()))
+    pub fn shares(&self) -> SetName {
+        let namespace = self.parts().0.unwrap_or_default();
+        SetName(format!("{SHARES_PREFIX}{namespace}").into())
+    }
+}
+
+impl PipelineName {
+    /// The set of its shares, which is that of all pipelines in its namespace.
+    #[must_use]
+    pub fn shares(&self) -> SetName {
+        let namespace = self.parts().0.unwrap_or_default();
+        SetName(format!("{SHARES_PREFIX}{namespace}").into())
     }
 }
 
@@ -245,19 +261,27 @@ fn dns_subdomain(text: &str) -> Result<(), &'static str> {
 /// A DNS subdomain, or one after a namespace and a slash.
 fn namespaced(text: &str) -> Result<(), &'static str> {
     let Some((namespace, name)) = text.split_once('/') else { return dns_subdomain(text) };
-    if namespace.is_empty()
-        || namespace.len() > limits::NAMESPACE_BYTES_MAX
-        || namespace.contains('.')
-        || dns_subdomain(namespace).is_err()
-    {
-        return Err("has no DNS label before the '/', as in NAMESPACE/NAME");
-    }
+    is_namespace(namespace)?;
     dns_subdomain(name)
 }
 
-/// A name in a namespace or not, or that of a class's set.
+fn is_namespace(text: &str) -> Result<(), &'static str> {
+    if text.len() > limits::NAMESPACE_BYTES_MAX
+        || text.contains('.')
+        || dns_subdomain(text).is_err()
+    {
+        return Err("has no DNS label for its namespace, as in NAMESPACE/NAME");
+    }
+    Ok(())
+}
+
+/// A name in a namespace or not, or that of a set of shares.
 fn set_name(text: &str) -> Result<(), &'static str> {
-    namespaced(text.strip_prefix(CLASS_PREFIX).unwrap_or(text))
+    match text.strip_prefix(SHARES_PREFIX) {
+        Some("") => Ok(()),
+        Some(namespace) => is_namespace(namespace),
+        None => namespaced(text),
+    }
 }
 
 /// A DNS label, or one after a namespace and a slash.
@@ -329,13 +353,23 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_a_set_of_its_own() {
-        let class = ClusterName::in_namespace("media", "blue").expect("a name");
-        let set = SetName::of_class(&class);
-        assert_eq!(set.as_str(), "class:media/blue");
-        assert_eq!(SetName::new(set.as_str()).expect("a name").class(), Some(class));
-        assert_eq!(SetName::new("media/blue").expect("a name").class(), None);
-        for bad in ["class:", "class:a:b", "class:a.b/c"] {
+    fn the_shares_of_a_namespace_are_a_set_of_their_own() {
+        let blue = ClusterName::in_namespace("media", "blue").expect("a name");
+        let first = PipelineName::in_namespace("media", "first").expect("a name");
+        assert_eq!(blue.shares(), first.shares());
+        for (pipeline, set, namespace) in
+            [("media/first", "shares:media", Some("media")), ("first", "shares:", None)]
+        {
+            let shares = PipelineName::new(pipeline).expect("a name").shares();
+            assert_eq!(shares.as_str(), set);
+            assert_eq!(SetName::new(set).expect("a name"), shares);
+            assert!(shares.is_shares());
+            assert_eq!(shares.namespace(), namespace);
+        }
+        let cars = SetName::new("media/cars").expect("a name");
+        assert!(!cars.is_shares());
+        assert_eq!(cars.namespace(), Some("media"));
+        for bad in ["shares:a:b", "shares:a.b", "shares:a/c", "share:", "other:a"] {
             assert!(SetName::new(bad).is_err(), "{bad}");
         }
     }

@@ -1,14 +1,13 @@
 //! Shares: a node of a pipeline is served by one worker or by several, and what each of them takes
-//! is a share. It is leased like a stream, as one of the set of its class, and no two workers
-//! ever hold the same share.
+//! is a share. It is leased like a stream, as one of the set of its namespace's shares, and no two
+//! workers ever hold the same share, whatever their classes.
 
 use std::fmt;
 
-use crate::{
-    ClusterName, Load, NodeName, PipelineName, SetName, StreamKey, StreamName, WorkerName,
-};
+use crate::{Load, NodeName, PipelineName, StreamKey, StreamName, WorkerName};
 
-/// Names a share.
+/// Names a share. The class that serves it is no part of the name: a node that goes to another
+/// class is the same work, and its shares are the same leases.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareKey {
     /// The pipeline.
@@ -20,26 +19,25 @@ pub struct ShareKey {
 }
 
 impl ShareKey {
-    /// What is leased: `PIPELINE/NODE/INDEX` in the set of the class, which is in the pipeline's
-    /// namespace.
+    /// What is leased: `PIPELINE/NODE/INDEX` in the set of the shares of its namespace.
     #[must_use]
-    pub fn stream(&self, class: &ClusterName) -> StreamKey {
+    pub fn stream(&self) -> StreamKey {
         let Self { pipeline, node, index } = self;
         let text = format!("{}/{node}/{index}", pipeline.parts().1);
         let stream = StreamName::new(&text).expect("two labels and a number are printable");
-        StreamKey { set: SetName::of_class(class), stream }
+        StreamKey { set: pipeline.shares(), stream }
     }
 
     /// The share that is leased as this stream; none where it is none.
     #[must_use]
     pub fn of(stream: &StreamKey) -> Option<Self> {
-        let class = stream.set.class()?;
+        stream.set.is_shares().then_some(())?;
         let mut parts = stream.stream.as_str().split('/');
         let (pipeline, node, index) = (parts.next()?, parts.next()?, parts.next()?);
         if parts.next().is_some() {
             return None;
         }
-        let pipeline = match class.parts().0 {
+        let pipeline = match stream.set.namespace() {
             Some(namespace) => PipelineName::in_namespace(namespace, pipeline),
             None => PipelineName::new(pipeline),
         };
@@ -152,15 +150,15 @@ impl std::str::FromStr for WorkerAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SetName;
 
     #[test]
     fn a_share_is_found_again_by_what_is_leased() {
-        for (class, pipeline) in [("blue", "first"), ("media/blue", "media/first")] {
-            let class = ClusterName::new(class).expect("a name");
+        for pipeline in ["first", "media/first"] {
             let pipeline = PipelineName::new(pipeline).expect("a name");
             let node = NodeName::new("in").expect("a name");
             let key = ShareKey { pipeline, node, index: 3 };
-            let stream = key.stream(&class);
+            let stream = key.stream();
             assert_eq!(stream.stream.as_str(), "first/in/3");
             assert_eq!(ShareKey::of(&stream), Some(key));
         }
@@ -174,7 +172,7 @@ mod tests {
         };
         assert_eq!(of("cars", "first/in/3"), None);
         for bad in ["first", "first/in", "first/in/x", "first/in/03", "first/in/3/4", "A/in/3"] {
-            assert_eq!(of("class:blue", bad), None, "{bad}");
+            assert_eq!(of("shares:", bad), None, "{bad}");
         }
     }
 

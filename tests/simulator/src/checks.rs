@@ -85,7 +85,7 @@ impl World {
                 self.check_committed(leader, pod);
             }
         }
-        let had_shares = |known: &KnownPod| known.streams.iter().any(|it| it.set.is_class());
+        let had_shares = |known: &KnownPod| known.streams.iter().any(|it| it.set.is_shares());
         let mut shares = false;
         for pod in touched.pods.iter().copied() {
             shares |= self.observer.known.pods.get(pod).is_some_and(had_shares);

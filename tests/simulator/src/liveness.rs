@@ -3,10 +3,10 @@
 //!
 //! Invariant: what it demands is promised by L1 to L7 of the protocol's page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::desired::{Policy, Rebalance};
-use leasehold_coordinator_core::view::Presence;
+use leasehold_coordinator_core::view::{ClaimPhase, Presence};
 use leasehold_types::{ClusterName, PipelineName, ShareKey, StreamKey};
 
 use super::clock::Real;
@@ -30,8 +30,8 @@ pub(super) enum Stage {
 pub(super) struct Change {
     what: What,
     owners: BTreeMap<StreamKey, usize>,
-    stream_changes: u64,
-    streams_expired: u64,
+    /// Streams that were asked back, or that the plan had elsewhere.
+    handed_over: BTreeSet<StreamKey>,
     /// Pipelines that waited for workers.
     waiting: Vec<PipelineName>,
 }
@@ -157,35 +157,44 @@ impl World {
         Ok(())
     }
 
-    /// L2: every stream has an owner while there is room.
+    /// L2: every stream has an owner while there is room. That is any worker for a stream that is
+    /// not dedicated, and as many dedicated ones as workers can be spared for them.
     fn streams_converged(&self, cluster: &ClusterName) -> Result<(), (&'static str, String)> {
         let desired = self.manifests.desired();
         let owners = self.owners();
         let workers = self.workers_of(cluster);
         let sets = desired.sets.iter().filter(|(_, set)| set.cluster == *cluster);
-        let dedicated: usize = sets
-            .clone()
-            .map(|(_, set)| set.streams.iter().filter(|stream| stream.dedicated).count())
-            .sum();
-        let stray = owners.keys().filter(|key| key.set.class().is_none()).find(|key| {
+        let streams = sets.clone().flat_map(|(_, set)| &set.streams);
+        let dedicated = streams.clone().filter(|stream| stream.dedicated).count();
+        // Where any stream is not dedicated, one worker is reserved for none.
+        let shared = usize::from(dedicated < streams.count());
+        let room = dedicated.min(workers.len().saturating_sub(shared));
+        let mut placed = 0;
+        let stray = owners.keys().filter(|key| !key.set.is_shares()).find(|key| {
             let set = desired.sets.get(&key.set);
             set.is_none_or(|set| !set.streams.iter().any(|stream| stream.name == key.stream))
         });
         if let Some(stray) = stray {
             return Err(("L1", format!("{stray} is desired no more, and used")));
         }
-        let room = !workers.is_empty() && (dedicated == 0 || dedicated < workers.len());
         for (name, set) in sets {
             for stream in &set.streams {
                 let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
                 match owners.get(&key) {
-                    None if room => return Err(("L2", self.why_unowned(&key))),
+                    None if !stream.dedicated && !workers.is_empty() => {
+                        return Err(("L2", self.why_unowned(&key)));
+                    }
+                    None => {}
                     Some(pod) if !workers.contains(pod) => {
                         return Err(("L2", format!("{key} is owned by p{pod} of another cluster")));
                     }
-                    _ => {}
+                    Some(_) => placed += usize::from(stream.dedicated),
                 }
             }
+        }
+        if placed < room {
+            let what = format!("{cluster}: {placed} dedicated streams owned, room for {room}");
+            return Err(("L2", what));
         }
         Ok(())
     }
@@ -214,7 +223,9 @@ impl World {
             self.stage = Stage::Done;
             return;
         };
-        let before = (self.owners(), self.observer.stream_changes);
+        let (owners, handed_over) = (self.owners(), self.handed_over());
+        self.observer.streams_changed.clear();
+        self.observer.streams_expired.clear();
         let mut waiting = self.waiting_pipelines();
         let what = match self.rng.u8(0..4) {
             0 | 1 => {
@@ -248,9 +259,7 @@ impl World {
             }
         };
         self.trace.say(self.t, || format!("        one change: {what:?}"));
-        let (owners, stream_changes) = before;
-        let streams_expired = self.observer.streams_expired;
-        let change = Change { what, owners, stream_changes, streams_expired, waiting };
+        let change = Change { what, owners, handed_over, waiting };
         self.stage = Stage::Changed(change);
         self.calm_since = Some(self.t);
         self.observer.last_change = self.t;
@@ -263,19 +272,14 @@ impl World {
             change.owners.iter().filter(|(key, pod)| owners.get(*key) != Some(*pod)).collect();
         match change.what {
             What::Failover => {
-                // An election and the way to the new leader can take longer than the leases of a
-                // seed last; then what has ended is granted anew.
-                if self.observer.streams_expired > change.streams_expired {
-                    self.cover.hit("leases ended in a failover");
-                    return;
-                }
                 self.cover.hit("checked: a failover moves nothing");
-                let changes = self.observer.stream_changes - change.stream_changes;
-                // What nobody desires any more and still serves, a new leader cannot know.
-                let known = change.waiting.iter().all(|name| !served(&change.owners, name));
-                if known && (!moved.is_empty() || changes > 0) {
-                    let detail = format!("a failover moved {moved:?}, {changes} grants or revokes");
-                    self.fail("L6", || detail);
+                let moved: BTreeSet<_> = moved.into_iter().map(|(key, _)| key).collect();
+                let changed = moved.iter().copied().chain(&self.observer.streams_changed);
+                let wrong: BTreeSet<_> =
+                    changed.filter(|key| !self.may_move_at_failover(change, key)).collect();
+                if !wrong.is_empty() {
+                    let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+                    self.fail("L6", || format!("a failover moved {wrong:?}"));
                 }
             }
             What::Join(pod) => {
@@ -303,6 +307,37 @@ impl World {
         }
     }
 
+    /// Whether a failover may end this stream's lease. Each excuse is about this stream alone, or
+    /// about its pipeline, whose shares are placed together.
+    fn may_move_at_failover(&self, change: &Change, key: &StreamKey) -> bool {
+        // An election and the way to the new leader can take longer than the leases of a seed
+        // last; then what has ended is granted anew.
+        let expired = &self.observer.streams_expired;
+        match ShareKey::of(key) {
+            Some(ShareKey { pipeline, .. }) => {
+                let mut expired = expired.iter().filter_map(ShareKey::of);
+                // What is served of a pipeline whose change waits, a new leader cannot know.
+                change.waiting.contains(&pipeline) || expired.any(|it| it.pipeline == pipeline)
+            }
+            None => expired.contains(key) || change.handed_over.contains(key),
+        }
+    }
+
+    /// Streams on their way from one worker to another: the next leader ends what this one began.
+    fn handed_over(&self) -> BTreeSet<StreamKey> {
+        let leader = self.true_leader().and_then(|(it, _)| self.replicas[it].core.as_ref());
+        let Some(core) = leader else { return BTreeSet::new() };
+        let desired = self.manifests.desired();
+        let views = desired.sets.keys().filter_map(|set| core.streams(set, None)).flatten();
+        let moves = views.filter(|view| {
+            view.claims.iter().any(|claim| {
+                claim.phase != ClaimPhase::Held
+                    || Some(&claim.worker.worker) != view.planned.as_ref()
+            })
+        });
+        moves.map(|view| view.key).collect()
+    }
+
     /// L4 for shares: a healthy pipeline that has nothing on a worker that leaves stays as it is.
     fn check_shares_moved(
         &mut self,
@@ -321,7 +356,7 @@ impl World {
         let wrong = moved.iter().find(|(key, _)| {
             pipeline(key).is_some_and(|it| !had.contains(&it) && !change.waiting.contains(&it))
         });
-        if change.owners.keys().any(|key| key.set.class().is_some()) {
+        if change.owners.keys().any(|key| key.set.is_shares()) {
             self.cover.hit("checked: healthy pipelines stay as they are");
         }
         if let Some((key, from)) = wrong {
@@ -357,10 +392,5 @@ type Moved<'a> = Vec<(&'a StreamKey, &'a usize)>;
 
 /// Shares of pipelines, and streams.
 fn parted(moved: Moved<'_>) -> (Moved<'_>, Moved<'_>) {
-    moved.into_iter().partition(|(key, _)| key.set.class().is_some())
-}
-
-fn served(owners: &BTreeMap<StreamKey, usize>, pipeline: &PipelineName) -> bool {
-    let mut shares = owners.keys().filter_map(ShareKey::of);
-    shares.any(|share| share.pipeline == *pipeline)
+    moved.into_iter().partition(|(key, _)| key.set.is_shares())
 }

@@ -46,7 +46,7 @@ impl Mutant {
             Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
             Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],
-            Mutation::CutBeforeRelease => &["S14"],
+            Mutation::CutBeforeRelease | Mutation::NodeLoadPerClass => &["S14"],
             Mutation::ObeyLowerEpoch => &["S6"],
             Mutation::ObeyLowerNumber => &["S6", "S10", "S11"],
             Mutation::UseUnwritten => &["S11"],

@@ -2,7 +2,7 @@
 //!
 //! Invariant: it changes nothing that a core could notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_agent_core::{Lease, Record};
 use leasehold_coordinator_core::effect::{Freed, Notice};
@@ -33,10 +33,10 @@ pub(super) struct Observer {
     pub failure: Option<Failure>,
     /// When the last grant, revoke or end of a lease was noticed.
     pub last_change: u64,
-    /// Streams granted or asked back so far.
-    pub stream_changes: u64,
-    /// Streams that agents gave up so far since their time was over.
-    pub streams_expired: u64,
+    /// Streams granted or asked back since the one change of the liveness phase.
+    pub streams_changed: BTreeSet<StreamKey>,
+    /// Streams that agents gave up since then, as their time was over.
+    pub streams_expired: BTreeSet<StreamKey>,
     /// How much of its shares each worker may use.
     pub bounds: Bounds,
     /// What each replica has told of pipelines.
@@ -104,9 +104,9 @@ impl World {
         let leads = self.true_leader().filter(|(leader, _)| *leader == replica);
         self.observe_state(replica, notice);
         match notice {
-            Notice::StreamGranted { .. } | Notice::StreamRevoked { .. } => {
+            Notice::StreamGranted { stream, .. } | Notice::StreamRevoked { stream, .. } => {
                 self.observer.last_change = self.t;
-                self.observer.stream_changes += 1;
+                self.observer.streams_changed.insert(stream.clone());
             }
             // What follows from these may still settle.
             Notice::PoolGranted { .. }
@@ -314,7 +314,7 @@ impl World {
         });
         let mut wrong = unwritten.map(|stream| format!("shows {} {}", stream.stream, stream.token));
         let unwritten = lease.bindings.iter().find(|share| {
-            let stream = share.key.stream(&self.pods[pod].key.cluster);
+            let stream = share.key.stream();
             let held = memory.streams.get(&stream);
             held.is_none_or(|it| it.token != share.token || it.load != Some(share.load))
         });

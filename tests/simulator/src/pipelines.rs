@@ -34,7 +34,7 @@ pub(super) fn begin(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
 pub(super) fn edit(desired: &mut Desired, rng: &mut Rng, profile: &Profile) -> &'static str {
     let pipelines: Vec<_> = desired.pipelines.keys().cloned().collect();
     let one = rng.choice(&pipelines).cloned();
-    match (rng.u8(0..16), one) {
+    match (rng.u8(0..18), one) {
         (0..=2, Some(name)) if pipelines.len() > 1 => {
             desired.pipelines.remove(&name);
             "edit: a pipeline less"
@@ -52,6 +52,13 @@ pub(super) fn edit(desired: &mut Desired, rng: &mut Rng, profile: &Profile) -> &
             shrink(desired, &mut changed);
             desired.pipelines.insert(name, Arc::new(changed));
             "edit: another graph"
+        }
+        (14..=16, Some(name)) if classes(desired).len() > 1 => {
+            let mut changed = (*desired.pipelines[&name]).clone();
+            reclass(desired, rng, &mut changed);
+            shrink(desired, &mut changed);
+            desired.pipelines.insert(name, Arc::new(changed));
+            "edit: nodes of another class"
         }
         (10..=12, _) => {
             let name = class_name(rng.usize(0..2));
@@ -169,6 +176,16 @@ fn pipeline(desired: &Desired, rng: &mut Rng) -> Pipeline {
     let mut pipeline = Pipeline { load: load(desired, rng), nodes };
     shrink(desired, &mut pipeline);
     pipeline
+}
+
+/// Has some nodes of a pipeline served by another class, and leaves all else as it is.
+fn reclass(desired: &Desired, rng: &mut Rng, pipeline: &mut Pipeline) {
+    let known = classes(desired);
+    for node in pipeline.nodes.values_mut() {
+        if rng.bool() {
+            node.class = pick(rng, &known).clone();
+        }
+    }
 }
 
 /// Takes load and then nodes away until the pipeline could be served.

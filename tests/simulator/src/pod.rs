@@ -344,7 +344,9 @@ impl World {
     }
 
     fn count_agent_notice(&mut self, notice: &Notice) {
-        self.observer.streams_expired += u64::from(matches!(notice, Notice::StreamExpired(..)));
+        if let Notice::StreamExpired(stream, _) = notice {
+            self.observer.streams_expired.insert(stream.clone());
+        }
         self.cover.hit(match notice {
             Notice::Welcomed(_) => "agent welcomed",
             Notice::Refused(..) => "agent refused",

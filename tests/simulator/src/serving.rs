@@ -78,7 +78,7 @@ impl World {
                 let Some(pod) = self.pod_of(&binding.class, &share.worker) else {
                     return Err(("L1", format!("{key} is at {}, which is gone", share.worker)));
                 };
-                let held = self.held_share(pod, &key.stream(&binding.class));
+                let held = self.held_share(pod, &key.stream());
                 if held != share.token.map(|token| (token, share.load)) {
                     return Err(("L1", format!("{key}: p{pod} holds {held:?}, not {share:?}")));
                 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::view::PipelinePhase;
-use leasehold_types::{Load, NodeName, PipelineName, SetName, ShareKey, StreamKey};
+use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey};
 
 use super::clock::Real;
 use super::pipelines::class_of;
@@ -20,38 +20,28 @@ const ON_ITS_WAY_MAX: Real = 8;
 pub(super) struct Bounds {
     workers: BTreeMap<usize, Load>,
     workers_fall: bool,
-    nodes: BTreeMap<NodeOf, NodeBound>,
+    pipelines: BTreeMap<PipelineName, LoadBound>,
 }
 
-/// A node, while it is of this class: of another class it is another node.
-type NodeOf = (PipelineName, NodeName, SetName);
-
+/// The load that each node of a pipeline may have.
 #[derive(Debug, Default)]
-struct NodeBound {
+struct LoadBound {
     load: Load,
     /// When so much was in force last.
     seen: Real,
-    state: NodeState,
-}
-
-/// How a node's bound stood at the last look; it stands so until the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum NodeState {
-    /// Nobody has a share of it.
-    #[default]
-    Unused,
-    /// So much is in force.
-    InForce,
-    /// Less is in force by now.
-    Falling,
+    /// Less was in force at the last look; it stands so until the next.
+    falls: bool,
 }
 
 impl Bounds {
     /// Whether something may still be in use that is more than what is in force.
     pub(super) fn falls(&self) -> bool {
-        self.workers_fall || self.nodes.values().any(|bound| bound.state == NodeState::Falling)
+        self.workers_fall || self.pipelines.values().any(|bound| bound.falls)
     }
 }
+
+/// A node of a pipeline, of whatever class.
+type ShareNode = (PipelineName, NodeName);
 
 impl World {
     /// S13 and S14.
@@ -132,44 +122,67 @@ impl World {
     }
 
     fn check_nodes(&mut self, usable: &BTreeMap<(usize, StreamKey), Load>) {
-        let mut sums: BTreeMap<NodeOf, BTreeMap<(usize, u32), Load>> = BTreeMap::new();
-        for ((pod, stream), load) in usable {
-            if let Some(ShareKey { pipeline, node, index }) = ShareKey::of(stream) {
-                let of = (pipeline, node, stream.set.clone());
-                sums.entry(of).or_default().insert((*pod, index), *load);
+        // Over all classes: a node that goes to another class is still the same work.
+        let mut sums: BTreeMap<ShareNode, Load> = BTreeMap::new();
+        for ((_, stream), load) in usable {
+            if let Some(ShareKey { pipeline, node, .. }) = ShareKey::of(stream) {
+                *sums.entry((pipeline, node)).or_default() += *load;
+            }
+        }
+        self.bound_pipelines(&sums);
+        let bounds = &self.observer.bounds.pipelines;
+        let most = |name: &PipelineName| bounds.get(name).map_or(Load::ZERO, |bound| bound.load);
+        let above = sums.into_iter().find(|((pipeline, _), sum)| *sum > most(pipeline));
+        let Some(((pipeline, node), sum)) = above else { return };
+        let most = most(&pipeline);
+        let shares = usable.iter().filter_map(|((pod, stream), load)| {
+            let share =
+                ShareKey::of(stream).filter(|it| it.pipeline == pipeline && it.node == node);
+            let class = &self.pods[*pod].key.cluster;
+            Some(format!("p{pod} of {class}: {} with {load}", share?.index))
+        });
+        let shares: Vec<_> = shares.collect();
+        self.fail("S14", || format!("{pipeline}/{node}: {sum} of {most}: {shares:?}"));
+    }
+
+    /// Follows the loads in force, whether anything of them is in use already or not: a grant may
+    /// be on its way when the load that it was given under falls.
+    fn bound_pipelines(&mut self, sums: &BTreeMap<ShareNode, Load>) {
+        let mut in_force: BTreeMap<PipelineName, Load> = BTreeMap::new();
+        for (name, pipeline) in self.replicas.iter().flat_map(|it| &it.desired.pipelines) {
+            let most = in_force.entry(name.clone()).or_default();
+            *most = pipeline.load.max(*most);
+        }
+        let now = self.t;
+        let bounds = &mut self.observer.bounds.pipelines;
+        for name in in_force.keys() {
+            if !bounds.contains_key(name) {
+                bounds.insert(name.clone(), LoadBound::default());
+            }
+        }
+        let mut falling = Vec::new();
+        for (name, bound) in bounds {
+            if !std::mem::take(&mut bound.falls) {
+                bound.seen = now;
+            }
+            let load = in_force.get(name).copied().unwrap_or_default();
+            bound.load = bound.load.max(load);
+            if bound.load > load {
+                bound.falls = true;
+                falling.push((name.clone(), load));
             }
         }
         let grace = self.profile.ttl_real() * ON_ITS_WAY_MAX;
-        for bound in self.observer.bounds.nodes.values_mut() {
-            if std::mem::take(&mut bound.state) == NodeState::InForce {
-                bound.seen = self.t;
-            }
-        }
-        for (node, shares) in sums {
-            let pipelines = self.replicas.iter().filter_map(|it| it.desired.pipelines.get(&node.0));
-            let in_force = pipelines.map(|pipeline| pipeline.load).max().unwrap_or_default();
-            let sum: Load = shares.values().copied().sum();
-            let bound = self.observer.bounds.nodes.get(&node).map_or(Load::ZERO, |it| it.load);
-            let waits = in_force < bound.max(sum) && self.change_waits(&node.0);
-            let bound = self.observer.bounds.nodes.entry(node.clone()).or_default();
+        for (name, load) in falling {
+            let waits = self.change_waits(&name);
+            let Some(bound) = self.observer.bounds.pipelines.get_mut(&name) else { continue };
             if waits {
                 // What was in force stays so, and may be granted still.
-                bound.load = bound.load.max(sum);
-            } else if in_force < bound.load && self.t - bound.seen > grace {
-                bound.load = in_force.max(sum.min(bound.load));
-            }
-            bound.load = bound.load.max(in_force);
-            bound.state = match waits || in_force >= bound.load {
-                true => NodeState::InForce,
-                false => NodeState::Falling,
-            };
-            if bound.state == NodeState::InForce {
-                bound.seen = self.t;
-            }
-            let most = bound.load;
-            if sum > most {
-                let (pipeline, node, _) = node;
-                self.fail("S14", || format!("{pipeline}/{node}: {sum} of {most}: {shares:?}"));
+                bound.seen = now;
+            } else if now - bound.seen > grace {
+                let nodes = sums.iter().filter(|((of, _), _)| *of == name);
+                let sum = nodes.map(|(_, sum)| *sum).max().unwrap_or_default();
+                bound.load = load.max(sum.min(bound.load));
             }
         }
     }

@@ -109,7 +109,7 @@ impl World {
             (!share.draining).then_some(())?;
             let (pipeline, node) = (pipeline.clone(), binding.node.clone());
             let key = ShareKey { pipeline, node, index: share.index };
-            let taken = self.observer.token_taken(&key.stream(&binding.class));
+            let taken = self.observer.token_taken(&key.stream());
             let is_so = share.applied && share.token.is_some() && share.token == taken;
             (!is_so).then(|| format!("{key} as Ready: {share:?}, taken was {taken:?}"))
         })

@@ -263,7 +263,7 @@ impl World {
         });
         let shares = lease.bindings.iter().filter(|_| node.shows_bindings).map(|it| {
             let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
-            let stream = it.key.stream(&node.key.cluster);
+            let stream = it.key.stream();
             (stream, Shown { token, until, revoked, load: Some(it.load) })
         });
         streams.chain(shares).collect()

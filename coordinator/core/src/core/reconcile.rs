@@ -72,7 +72,7 @@ impl Core {
         let Some(ledger) = self.ledger() else { return };
         let Some(worker) = self.observed(key) else { return };
         // A share's place is left to it until it drains; a stream's is another's at once.
-        let owns = worker.owns_streams() || (stream.set.is_class() && !worker.lost);
+        let owns = worker.owns_streams() || (stream.set.is_shares() && !worker.lost);
         let Some(wanted) = self.wanted(stream) else { return };
         if !owns || *wanted.cluster != key.cluster {
             return;

@@ -17,9 +17,6 @@ use crate::effect::{Effect, Notice};
 use crate::event::Exposure;
 use crate::ledger::{Claim, Ledger, Phase};
 
-/// How long a worker may take to let go of a stream whose set is desired no more.
-const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
-
 impl Core {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
@@ -205,12 +202,12 @@ impl Core {
         now: Moment,
     ) -> Option<StreamGrant> {
         let wanted = self.wanted(stream);
-        let handover = wanted.map_or(HANDOVER_DEFAULT, |wanted| wanted.handover);
+        let handover = self.handover(stream, key);
         let claim = self.ledger()?.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
         // Its pipeline may have broken since it was to be asked back.
         let working = self.observed(key).is_some_and(|worker| worker.is_working());
-        let waits = stream.set.is_class() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
+        let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
         let Role::Leads(term) = &mut self.role else { return None };
         let free_at = term.ledger.free_at(key);

@@ -8,7 +8,7 @@ use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Incarnation, Load, Moment, SetName, WorkerKey};
+use leasehold_types::{Incarnation, Load, Moment, WorkerKey};
 
 use super::{Core, Role, Timer};
 use crate::desired::Mode;
@@ -377,7 +377,7 @@ impl Core {
         let incarnation = self.observed(key).map_or(Incarnation(0), |worker| worker.incarnation);
         let sets = sets.map(|(name, set)| (name.clone(), timeless(set)));
         let class = self.class(&key.cluster);
-        let shares = class.map(|_| (SetName::of_class(&key.cluster), !stops_worker));
+        let shares = class.map(|_| (key.cluster.shares(), !stops_worker));
         Exposure {
             incarnation,
             ttl: cluster.spec.ttl,

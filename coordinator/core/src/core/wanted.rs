@@ -13,7 +13,7 @@ use crate::planner::streams::Unplaced;
 /// What the plan wants of a stream or share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
-    /// The cluster whose workers it is for.
+    /// The cluster whose workers it is for; of a share the class of its node in the plan.
     pub(super) cluster: &'a ClusterName,
     /// The worker that is to have it; none where nobody is chosen.
     pub(super) on: Option<&'a WorkerName>,
@@ -23,9 +23,10 @@ pub(super) struct Wanted<'a> {
     pub(super) stays: bool,
     /// Its lease goes on without renewals.
     pub(super) pinned: bool,
-    /// How long a worker may take to let it go.
-    pub(super) handover: Duration,
 }
+
+/// How long a worker may take to let go of a stream whose set is desired no more.
+const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Wanted<'_> {
     /// The worker that is to have it.
@@ -48,8 +49,8 @@ impl Wanted<'_> {
 impl Core {
     /// What the plan wants of a stream; none where it is desired no more.
     pub(super) fn wanted(&self, stream: &StreamKey) -> Option<Wanted<'_>> {
-        if stream.set.is_class() {
-            return self.wanted_share(stream);
+        if let Some(share) = ShareKey::of(stream) {
+            return self.pipelines.wanted(&share);
         }
         let (set, planned) = self.planned(stream)?;
         Some(Wanted {
@@ -59,23 +60,17 @@ impl Core {
             // Nobody else can take it.
             stays: matches!(planned.unplaced, None | Some(Unplaced::NoWorker)),
             pinned: set.spec.mode == Mode::Pinned,
-            handover: set.spec.handover_deadline,
         })
     }
 
-    fn wanted_share(&self, stream: &StreamKey) -> Option<Wanted<'_>> {
-        let (cluster, state) = self.clusters.get_key_value(&stream.set.class()?)?;
-        let handover = state.spec.class.as_ref()?.handover_deadline;
-        let key = ShareKey::of(stream);
-        let planned = key.as_ref().and_then(|key| self.pipelines.planned(key, cluster));
-        Some(Wanted {
-            cluster,
-            on: planned.and_then(|planned| planned.share).map(|share| &share.on),
-            load: planned.and_then(|planned| planned.share).map(|share| share.load),
-            stays: planned.is_some_and(|planned| planned.stays),
-            pinned: false,
-            handover,
-        })
+    /// How long a worker may take to let a stream go: what its set says, or of a share its own
+    /// class, whichever class the share goes to.
+    pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
+        let known = match stream.set.is_shares() {
+            true => self.class(&key.cluster).map(|class| class.handover_deadline),
+            false => self.sets.get(&stream.set).map(|set| set.spec.handover_deadline),
+        };
+        known.unwrap_or(HANDOVER_DEFAULT)
     }
 
     /// Has the plan leave a stream where it is.

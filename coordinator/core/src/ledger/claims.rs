@@ -140,7 +140,7 @@ impl Ledger {
         }
         for HeldStream { stream, token, pinned, load } in held {
             let timeless = *pinned || !stops_worker;
-            let is_share = stream.set.is_class();
+            let is_share = stream.set.is_shares();
             // Nobody says how much of its worker a share without a load takes.
             let load = is_share.then(|| match mutation::on(Mutation::AdoptWithoutLoad) {
                 false => load.unwrap_or(capacity),

@@ -14,8 +14,8 @@ use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, SetName, StreamKey,
-    WorkerKey, WorkerName,
+    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, StreamKey, WorkerKey,
+    WorkerName,
 };
 
 use crate::agent::{Agent, TTL};
@@ -190,7 +190,7 @@ impl Story {
                 incarnation: Incarnation(1),
                 ttl: Duration::from_secs(10),
                 jobs_max: 1,
-                sets: [(SetName::of_class(&key.cluster), false)].into(),
+                sets: [(key.cluster.shares(), false)].into(),
             };
             (key, exposure)
         });

@@ -42,7 +42,6 @@ const PERSON_GOOD_FOR: Duration = Duration::from_secs(30);
 const AGENT_GOOD_FOR: Duration = Duration::from_secs(300);
 
 const CLUSTERS: &str = "workerclusters";
-const CLASSES: &str = "workerclasses";
 const SETS: &str = "streamsets";
 const PIPELINES: &str = "pipelines";
 
@@ -241,20 +240,15 @@ enum Verb {
 impl Verb {
     /// What a person must be allowed to do this on `subject`; everything of it.
     fn on(self, subject: &Subject) -> Result<Vec<ResourceAttributes>, Denied> {
-        // The set of a class's shares is the class's.
-        let class = match subject {
-            Subject::Set(set) => set.class(),
-            Subject::All | Subject::Cluster(_) | Subject::Pipeline(_) => None,
-        };
         let (resource, (namespace, name)) = match subject {
             Subject::All => {
                 let everywhere = [CLUSTERS, SETS, PIPELINES].map(|it| self.attributes(it, None));
                 return Ok(everywhere.into());
             }
             Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
-            Subject::Set(set) => {
-                class.as_ref().map_or((SETS, set.parts()), |class| (CLASSES, class.parts()))
-            }
+            // Shares are their pipelines': the set of a namespace's shares is of all of those.
+            Subject::Set(set) if set.is_shares() => (PIPELINES, (set.namespace(), "")),
+            Subject::Set(set) => (SETS, set.parts()),
             Subject::Pipeline(pipeline) => (PIPELINES, pipeline.parts()),
         };
         let Some(namespace) = namespace else {
@@ -276,7 +270,7 @@ impl Verb {
             subresource,
             verb: Some(verb.into()),
             namespace: object.map(|(namespace, _)| namespace.to_owned()),
-            name: object.map(|(_, name)| name.to_owned()),
+            name: object.map(|(_, name)| name.to_owned()).filter(|name| !name.is_empty()),
             ..ResourceAttributes::default()
         }
     }

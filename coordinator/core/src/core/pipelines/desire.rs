@@ -52,8 +52,7 @@ impl Core {
     /// Takes as the plan what agents are known to hold of a pipeline.
     fn adopt_leases(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
-        let nodes = state.nodes.iter();
-        let leases = nodes.flat_map(|(node, state)| self.leases_of(name, node, &state.class));
+        let leases = state.nodes.keys().flat_map(|node| self.leases_of(name, node));
         let leases = leases.filter(|(_, claim)| claim.phase == crate::ledger::Phase::Held);
         let leases: Vec<_> =
             leases.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();

@@ -86,7 +86,7 @@ impl Core {
         self.pipelines.uncount(key, class, &before);
         self.pipelines.count(key, class, &after);
         self.pipelines.note(&key.pipeline, &key.node);
-        self.touch(&key.stream(class), now);
+        self.touch(&key.stream(), now);
     }
 
     /// Room for a pipeline that fits nowhere, by moves of the fewest shares in classes that allow

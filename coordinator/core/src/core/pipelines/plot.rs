@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerName};
+use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName};
 
 use super::super::Core;
 use super::field::{Field, Waits, Wish};
@@ -165,12 +165,10 @@ impl Core {
             if let Some(before) = before {
                 rerouted.extend((before.next != after.next).then(|| node.clone()));
                 after.phase = before.phase;
-                match before.class == after.class {
-                    true => {
-                        after.endpoints = before.endpoints;
-                        after.shares = before.shares;
-                    }
-                    false => ended.push((node.clone(), before)),
+                after.endpoints = before.endpoints;
+                // Workers of another class have no place in the plan; what they hold is asked back.
+                if before.class == after.class {
+                    after.shares = before.shares;
                 }
             }
             if let Some(parts) = chosen.remove(node) {
@@ -241,9 +239,11 @@ impl Core {
         now: Moment,
     ) {
         self.pipelines.note(name, node);
-        let planned = state.shares.keys().map(|index| state.stream(name, node, *index));
+        let key =
+            |index: &u32| ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
+        let planned = state.shares.keys().map(|index| key(index).stream());
         let mut streams: BTreeSet<_> = planned.collect();
-        let leases = self.leases_of(name, node, &state.class).into_iter();
+        let leases = self.leases_of(name, node).into_iter();
         streams.extend(leases.map(|(stream, _)| stream.clone()));
         for stream in streams {
             self.touch(&stream, now);

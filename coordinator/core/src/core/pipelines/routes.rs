@@ -8,8 +8,8 @@ use leasehold_types::message::StreamGrant;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
-    ClusterName, GrantNumber, Load, Moment, NodeName, PipelineName, SetName, Share, ShareKey,
-    StreamKey, StreamName, WorkerKey, WorkerName,
+    GrantNumber, Load, Moment, NodeName, PipelineName, Share, ShareKey, StreamKey, StreamName,
+    WorkerKey, WorkerName,
 };
 
 use super::super::Core;
@@ -66,29 +66,33 @@ pub(in crate::core) struct Again {
 }
 
 impl Core {
-    /// All leases on a node's shares, in the order of their streams' names.
+    /// All leases on a node's shares, whatever the classes of their workers, in the order of their
+    /// streams' names.
     pub(super) fn leases_of(
         &self,
         pipeline: &PipelineName,
         node: &NodeName,
-        class: &ClusterName,
     ) -> Vec<(&StreamKey, &Claim)> {
-        let set = SetName::of_class(class);
         let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
             .expect("two labels are printable");
         let Some(ledger) = self.ledger() else { return Vec::new() };
-        ledger.claims_on(set, prefix).collect()
+        ledger.claims_on(pipeline.shares(), prefix).collect()
     }
 
-    /// Whether a share may be granted beside its node's others: its pipeline is judged, and all
-    /// that may still be in use, and this one, are within the node's load.
+    /// Whether a share may be granted beside its node's others: its pipeline is judged, nobody may
+    /// have any of its shares unheard of, and all that may still be in use, whatever the class of
+    /// its worker, is within the node's load together with this one.
     pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
-        let node = ShareKey::of(stream).zip(stream.set.class()).and_then(|(key, class)| {
+        let node = ShareKey::of(stream).and_then(|key| {
             // A share that nobody could be told the load of is not granted.
             (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
+            self.ledger()?.unheard_of(&stream.set, self.heard).is_none().then_some(())?;
             let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
-            let leases = self.leases_of(&key.pipeline, &key.node, &class).into_iter();
-            let leased: Load = leases.filter_map(|(_, claim)| claim.load).sum();
+            let leases = self.leases_of(&key.pipeline, &key.node).into_iter();
+            let counted = leases.filter(|(_, claim)| {
+                claim.worker.cluster == state.class || !mutation::on(Mutation::NodeLoadPerClass)
+            });
+            let leased: Load = counted.filter_map(|(_, claim)| claim.load).sum();
             Some((leased, state.load))
         });
         node.is_some_and(|(leased, most)| leased + load <= most)
@@ -133,7 +137,8 @@ impl Core {
         let shares = state.shares.iter().map(|(index, share)| {
             let worker = share.on.clone();
             let key = WorkerKey { cluster: state.class.clone(), worker };
-            let stream = state.stream(pipeline, node, *index);
+            let stream =
+                ShareKey { pipeline: pipeline.clone(), node: node.clone(), index: *index }.stream();
             let claim = self.ledger().and_then(|ledger| ledger.claim(&stream, &key));
             let served = claim.is_some_and(|claim| {
                 let as_planned = claim.phase == Phase::Held && claim.load == Some(share.load);
@@ -149,7 +154,7 @@ impl Core {
     pub(super) fn renew_endpoints(&mut self, pipeline: &PipelineName, node: &NodeName) {
         let Some(state) = self.pipelines.all.get(pipeline) else { return };
         let Some(node_state) = state.nodes.get(node) else { return };
-        let endpoints = self.endpoints(pipeline, node, &node_state.class);
+        let endpoints = self.endpoints(pipeline, node);
         if node_state.endpoints.as_deref() == Some(&endpoints) {
             return;
         }
@@ -165,9 +170,7 @@ impl Core {
 
     /// Has all that work on a share of a node told the way on anew.
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
-        let state = self.pipelines.all.get(pipeline).and_then(|it| it.nodes.get(node));
-        let Some(class) = state.map(|state| state.class.clone()) else { return };
-        let leases = self.leases_of(pipeline, node, &class).into_iter();
+        let leases = self.leases_of(pipeline, node).into_iter();
         let used = leases.filter(|(_, claim)| is_in_use(claim));
         let used: Vec<_> =
             used.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
@@ -180,20 +183,15 @@ impl Core {
     }
 
     /// Who serves a node, each worker once: whoever drains is listed so.
-    fn endpoints(
-        &self,
-        pipeline: &PipelineName,
-        node: &NodeName,
-        class: &ClusterName,
-    ) -> Vec<Endpoint> {
-        let mut endpoints = BTreeMap::<WorkerName, Endpoint>::new();
-        for (stream, claim) in self.leases_of(pipeline, node, class) {
+    fn endpoints(&self, pipeline: &PipelineName, node: &NodeName) -> Vec<Endpoint> {
+        let mut endpoints = BTreeMap::<&WorkerKey, Endpoint>::new();
+        for (stream, claim) in self.leases_of(pipeline, node) {
             if !self.is_applied(claim) {
                 continue;
             }
             let worker = &claim.worker;
             let draining = self.is_draining(stream, claim);
-            let entry = endpoints.entry(worker.worker.clone()).or_insert_with(|| Endpoint {
+            let entry = endpoints.entry(worker).or_insert_with(|| Endpoint {
                 worker: worker.worker.clone(),
                 address: self.observed(worker).and_then(|worker| worker.address.clone()),
                 load: Load::ZERO,
@@ -303,7 +301,7 @@ impl Core {
 
     /// A worker was granted a stream: where it is a share, it matters when its agent knows.
     pub(in crate::core) fn note_granted(&mut self, stream: &StreamKey, key: &WorkerKey) {
-        if !stream.set.is_class() {
+        if !stream.set.is_shares() {
             return;
         }
         let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use leasehold_types::{ClusterName, Load, Moment, SetName, ShareKey, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
 use super::super::Core;
 use super::field::Field;
@@ -107,9 +107,9 @@ impl Core {
     /// The shares that a class's workers are to have, and how many somebody has.
     pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
         let planned = self.pipelines.tenancies_of(class).map(|(_, tenancy)| tenancy.shares.len());
-        let set = SetName::of_class(class);
-        let claimed = self.ledger().map_or(0, |ledger| ledger.claimed(&set));
-        (planned.sum(), claimed)
+        let accounts = self.ledger().into_iter().flat_map(|ledger| ledger.accounts_of(class));
+        let claimed = accounts.map(|(_, account)| account.streams.len());
+        (planned.sum(), claimed.sum())
     }
 
     /// The least and the most workers of a class.

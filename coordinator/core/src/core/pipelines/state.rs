@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use leasehold_types::share::Endpoint;
 use leasehold_types::{
-    ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, StreamKey, WorkerKey, WorkerName,
+    ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, WorkerKey, WorkerName,
 };
 
+use super::super::wanted::Wanted;
 use crate::desired::Pipeline;
 use crate::view::{BindingPhase, PipelinePhase};
 
@@ -93,33 +94,26 @@ pub(super) struct NodeState {
 
 /// A share and its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::core) struct PlannedShare {
-    pub(in crate::core) on: WorkerName,
-    pub(in crate::core) load: Load,
-}
-
-/// What the plan says of a share's index.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct PlannedIndex<'a> {
-    /// The share that counts; none where no worker is chosen.
-    pub(in crate::core) share: Option<&'a PlannedShare>,
-    /// Whoever has it keeps it for now.
-    pub(in crate::core) stays: bool,
+pub(super) struct PlannedShare {
+    pub(super) on: WorkerName,
+    pub(super) load: Load,
 }
 
 impl Pipelines {
-    /// What the plan says of a share that is leased from this class.
-    pub(in crate::core) fn planned(
-        &self,
-        key: &ShareKey,
-        class: &ClusterName,
-    ) -> Option<PlannedIndex<'_>> {
+    /// What the plan wants of a share; none where its node is in no plan.
+    pub(in crate::core) fn wanted(&self, key: &ShareKey) -> Option<Wanted<'_>> {
         let state = self.all.get(&key.pipeline)?;
-        let node = state.nodes.get(&key.node).filter(|node| node.class == *class)?;
+        let node = state.nodes.get(&key.node)?;
         let counts = self.counts(&key.pipeline, state);
         let share = node.shares.get(&key.index).filter(|_| counts);
         let broken = state.phase == Some(PipelinePhase::Broken);
-        Some(PlannedIndex { share, stays: broken || self.unjudged.contains(&key.pipeline) })
+        Some(Wanted {
+            cluster: &node.class,
+            on: share.map(|share| &share.on),
+            load: share.map(|share| share.load),
+            stays: broken || self.unjudged.contains(&key.pipeline),
+            pinned: false,
+        })
     }
 
     /// An agent has reported a share: where its pipeline is not judged yet, that is the plan.
@@ -305,12 +299,6 @@ impl NodeState {
             shares: BTreeMap::new(),
             endpoints: None,
         }
-    }
-
-    /// What is leased as its share of this index.
-    pub(super) fn stream(&self, pipeline: &PipelineName, node: &NodeName, index: u32) -> StreamKey {
-        let key = ShareKey { pipeline: pipeline.clone(), node: node.clone(), index };
-        key.stream(&self.class)
     }
 
     /// The load that its shares take.

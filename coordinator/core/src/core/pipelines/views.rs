@@ -74,11 +74,13 @@ impl Core {
                 continue;
             };
             let worker = &share.on;
-            let stream = state.stream(name, node, *index);
+            let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
+            let stream = key.stream();
             let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(&stream));
-            return match claims.iter().find(|claim| claim.worker.worker != share.on) {
+            let owner = WorkerKey { cluster: state.class.clone(), worker: worker.clone() };
+            return match claims.iter().find(|claim| claim.worker != owner) {
                 Some(claim) => {
-                    let (holder, ends) = (&claim.worker.worker, ends(claim));
+                    let (holder, ends) = (&claim.worker, ends(claim));
                     format!(
                         "{worker} is to have share {index} of node {node}, and {holder} may \
                          still have it{ends}"
@@ -123,7 +125,7 @@ impl Core {
             };
             shares.insert(*index, planned);
         }
-        for (stream, claim) in self.leases_of(name, node, &state.class) {
+        for (stream, claim) in self.leases_of(name, node) {
             let Some(ShareKey { index, .. }) = ShareKey::of(stream) else { continue };
             let view = self.lease_view(stream, claim, index);
             let known = shares.get(&index).is_some_and(|it| it.token > view.token);
