@@ -1,0 +1,347 @@
+//! One agent without its worker: the agent's real core with a gRPC connection of its own, and a
+//! journal that is written nowhere. All of a fleet's run in this process.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_agent_core::{
+    Config, Effect, Holder, Journal, JournalError, Memory, Notice, Record, Target,
+};
+use leasehold_proto::coordinator::v1::OpenSessionRequest;
+use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant};
+use leasehold_types::{
+    Epoch, Incarnation, JobId, LinkNumber, Moment, Nonce, StartId, StreamKey, WorkerName,
+};
+use tests::demo::clock;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+
+use super::CLUSTER;
+use super::tally::Tally;
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent before it is pinged, and how long the answer may take.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Messages on their way to a coordinator that reads slowly; one more ends the link.
+const OUTBOX_MAX: usize = 64;
+/// What a link may say ahead of the holder.
+const EVENTS_MAX: usize = 64;
+/// Bytes that a coordinator may send ahead.
+const WINDOW_BYTES: u32 = 1024 * 1024;
+/// The bound of the wait before a second dial; it doubles with each attempt.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// The bound that no attempt exceeds.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// Beats whose sending is remembered until they are echoed.
+const SENT_MAX: usize = 1_024;
+
+/// An agent that runs.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    task: JoinHandle<()>,
+    jobs: mpsc::Sender<(JobId, oneshot::Sender<bool>)>,
+}
+
+impl Agent {
+    /// Starts the agent of the fleet that has this number.
+    pub(crate) fn start(index: usize, coordinators: Arc<[String]>, tally: Arc<Tally>) -> Self {
+        let (jobs, jobs_seen) = mpsc::channel(1);
+        let driver = Driver::new(index, coordinators, tally);
+        Self { task: tokio::spawn(driver.run(jobs_seen)), jobs }
+    }
+
+    /// Begins a job; whether the lease allows it.
+    pub(crate) async fn begin_job(&self, job: JobId) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let asked = self.jobs.send((job, reply)).await;
+        asked.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Ends it without a word, as kill -9 does, and waits until it is dead.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        // It ends with the abort, which is no news.
+        let _ = self.task.await;
+    }
+}
+
+/// A journal that always succeeds: the disk's time is not what is measured.
+struct Unwritten;
+
+impl Journal for Unwritten {
+    fn append(&mut self, _: &Record) -> Result<(), JournalError> {
+        Ok(())
+    }
+}
+
+/// What a link's task says.
+enum LinkEvent {
+    Opened,
+    Message(Box<CoordinatorMessage>),
+    Closed(String),
+}
+
+/// A link from its dial on; dropping it ends it.
+struct Link {
+    number: LinkNumber,
+    outbox: mpsc::Sender<AgentMessage>,
+    task: AbortHandle,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Driver {
+    index: usize,
+    holder: Holder<Unwritten>,
+    tally: Arc<Tally>,
+    coordinators: Arc<[String]>,
+    /// The coordinator to dial next.
+    next: usize,
+    link: Option<Link>,
+    events: mpsc::Sender<(LinkNumber, LinkEvent)>,
+    events_seen: mpsc::Receiver<(LinkNumber, LinkEvent)>,
+    /// The epoch of the welcome, until the link is live.
+    welcomed: Option<Epoch>,
+    /// Reports and beats that were sent and not yet echoed.
+    sent: VecDeque<(Nonce, Moment)>,
+    /// When the newest beat that was echoed had been sent.
+    echoed: Option<Moment>,
+}
+
+impl Driver {
+    fn new(index: usize, coordinators: Arc<[String]>, tally: Arc<Tally>) -> Self {
+        let (events, events_seen) = mpsc::channel(EVENTS_MAX);
+        let config = Config {
+            cluster: CLUSTER.parse().expect("a cluster's name"),
+            worker: format!("w-{index}").parse::<WorkerName>().expect("a worker's name"),
+            incarnation: Incarnation(clock::wall_us() / 1_000),
+            generation: 0,
+            stops_worker: true,
+            address: None,
+            shows_bindings: false,
+            drain_deadline: None,
+            stays: false,
+        };
+        let now = now();
+        let mut holder = Holder::new(config, Memory::default(), Unwritten, now);
+        let start: StartId = format!("start-{index}").parse().expect("a start's id");
+        holder.start_worker(start, 0, now).expect("nothing runs yet");
+        Self {
+            index,
+            holder,
+            tally,
+            next: index,
+            coordinators,
+            link: None,
+            events,
+            events_seen,
+            welcomed: None,
+            sent: VecDeque::new(),
+            echoed: None,
+        }
+    }
+
+    async fn run(mut self, mut jobs: mpsc::Receiver<(JobId, oneshot::Sender<bool>)>) {
+        self.carry_out(now());
+        loop {
+            let wakeup = self.holder.poll_timeout().map(|wakeup| wakeup.at.since(now()));
+            tokio::select! {
+                Some((link, event)) = self.events_seen.recv() => self.handle_link(link, event),
+                Some((job, reply)) = jobs.recv() => {
+                    let _ = reply.send(self.holder.begin_job(job, now()).is_ok());
+                }
+                () = tokio::time::sleep(wakeup.unwrap_or(Duration::MAX)) => {}
+            }
+            let now = now();
+            if self.holder.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
+                self.holder.handle_wake(now);
+            }
+            self.carry_out(now);
+        }
+    }
+
+    fn handle_link(&mut self, link: LinkNumber, event: LinkEvent) {
+        if self.link.as_ref().is_none_or(|current| current.number != link) {
+            return;
+        }
+        let now = now();
+        match event {
+            LinkEvent::Opened => self.holder.handle_open(link, now),
+            LinkEvent::Closed(why) => {
+                self.link = None;
+                self.holder.handle_closed(link, &why, now);
+            }
+            LinkEvent::Message(message) => {
+                if let CoordinatorMessage::Grant(grant) = &*message {
+                    self.note_echo(grant, now);
+                }
+                self.holder.handle_message(link, *message, now);
+                self.carry_out(now);
+                self.note_live(now);
+            }
+        }
+    }
+
+    /// How old the lease had become when this renewal came.
+    fn note_echo(&mut self, grant: &Grant, now: Moment) {
+        let Some(at) = self.sent.iter().position(|(nonce, _)| *nonce == grant.nonce) else {
+            return;
+        };
+        let (_, sent) = self.sent[at];
+        // The echoed one stays: a change carries the same nonce again.
+        self.sent.drain(..at);
+        if let Some(before) = self.echoed.replace(sent) {
+            self.tally.renewed(now.since(before));
+        }
+    }
+
+    fn note_live(&mut self, now: Moment) {
+        if let Some(epoch) = self.welcomed
+            && self.holder.peek(now).connected
+        {
+            self.welcomed = None;
+            self.tally.live(self.index, epoch);
+        }
+    }
+
+    fn carry_out(&mut self, now: Moment) {
+        while let Some(effect) = self.holder.poll_effect() {
+            match effect {
+                Effect::Dial { link, target, attempt } => {
+                    self.link = Some(self.dial(link, target, attempt));
+                }
+                Effect::Hangup(link) => {
+                    self.link.take_if(|current| current.number == link);
+                    self.welcomed = None;
+                    self.tally.unlinked(self.index);
+                }
+                Effect::Send(link, message) => self.send(link, message, now),
+                Effect::Notice(notice) => self.note(notice),
+                Effect::Superseded => self.tally.fault(format!("w-{} was superseded", self.index)),
+                Effect::LeaseChanged
+                | Effect::LeaseRenewed
+                | Effect::DrainEnded { .. }
+                | Effect::DrainOverdue { .. }
+                | Effect::Resumed => {}
+            }
+        }
+    }
+
+    fn send(&mut self, number: LinkNumber, message: AgentMessage, now: Moment) {
+        let nonce = match &message {
+            AgentMessage::Hello(_) => None,
+            AgentMessage::Report(report) => Some(report.nonce),
+            AgentMessage::Beat(beat) => Some(beat.nonce),
+        };
+        if let Some(nonce) = nonce {
+            self.sent.push_back((nonce, now));
+            if self.sent.len() > SENT_MAX {
+                self.sent.pop_front();
+            }
+        }
+        let Some(link) = self.link.as_ref().filter(|link| link.number == number) else { return };
+        if link.outbox.try_send(message).is_err() {
+            self.link = None;
+            self.holder.handle_closed(number, "the coordinator takes no more messages", now);
+        }
+    }
+
+    fn note(&mut self, notice: Notice) {
+        match notice {
+            Notice::Welcomed(epoch) => {
+                self.welcomed = Some(epoch);
+                self.tally.welcomed(epoch);
+            }
+            Notice::StreamGranted(stream, _) => self.tally.granted(number(&stream), self.index),
+            Notice::StreamReleased(stream, _) => self.tally.ended(number(&stream), self.index),
+            Notice::StreamExpired(stream, _) => {
+                self.tally.ended(number(&stream), self.index);
+                self.tally.expired();
+            }
+            Notice::PoolExpired(_) => self.tally.expired(),
+            Notice::Offence(rule) => {
+                self.tally.fault(format!("w-{} was offended: {rule}", self.index));
+            }
+            _ => {}
+        }
+    }
+
+    fn dial(&mut self, number: LinkNumber, target: Target, attempt: u32) -> Link {
+        let address = match target {
+            Target::Leader(address) => address,
+            Target::Next => {
+                self.next += 1;
+                self.coordinators[self.next % self.coordinators.len()].clone()
+            }
+        };
+        let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
+        let events = self.events.clone();
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(backoff(attempt)).await;
+            let why = match run_link(&address, number, messages, &events).await {
+                Ok(()) => "the coordinator has ended the session".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            let _ = events.send((number, LinkEvent::Closed(why))).await;
+        });
+        Link { number, outbox, task: task.abort_handle() }
+    }
+}
+
+/// Opens the session with an agent's own settings, and passes messages on until it ends.
+async fn run_link(
+    address: &str,
+    number: LinkNumber,
+    messages: mpsc::Receiver<AgentMessage>,
+    events: &mpsc::Sender<(LinkNumber, LinkEvent)>,
+) -> anyhow::Result<()> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES);
+    let channel = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await??;
+    let mut client = SessionServiceClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let _ = events.send((number, LinkEvent::Opened)).await;
+    let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
+    let mut responses = client.open_session(requests).await?.into_inner();
+    while let Some(response) = responses.message().await? {
+        let message = Box::new(CoordinatorMessage::try_from(response)?);
+        let _ = events.send((number, LinkEvent::Message(message))).await;
+    }
+    Ok(())
+}
+
+/// The agent's own: the first dial at once, then full jitter below a bound that doubles.
+fn backoff(attempt: u32) -> Duration {
+    let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
+    let bound = BACKOFF_MIN.saturating_mul(1 << doublings.min(16)).min(BACKOFF_MAX);
+    bound.mul_f64(fastrand::f64())
+}
+
+fn now() -> Moment {
+    Moment(clock::now_ns())
+}
+
+/// The number at the end of a stream's name.
+fn number(stream: &StreamKey) -> usize {
+    let name = stream.stream.to_string();
+    let digits = name.rsplit('-').next().and_then(|digits| digits.parse().ok());
+    digits.expect("the benchmark's streams are numbered")
+}

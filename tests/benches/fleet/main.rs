@@ -1,0 +1,135 @@
+//! Fleets at their declared limits: two real coordinators and all agents of a fleet, taken through
+//! every change that touches the whole of it. It fails on a second election, a lost lease, a second
+//! owner or a needless move, and never on a time.
+
+mod holder;
+mod replicas;
+mod scenario;
+mod tally;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use scenario::Size;
+
+const HELP: &str = "\
+Takes whole fleets of agents through every change: two real coordinators, and each agent's core
+with a gRPC connection of its own. All of it shares this machine's processors.
+
+Usage: cargo bench -p tests --bench fleet [-- OPTIONS]
+
+Options:
+  --agents N --streams N  this fleet alone (default: 1,000 agents with 1,000,000 streams; 50 agents
+                          with as many; 20,000 agents with 40,000 streams, or as many agents as may
+                          have open files here)
+  --ttl SECONDS           how long a lease lasts (default 10)
+  --patience SECONDS      a phase that takes longer is given up, and failed (default 600)
+  -h, --help              print this
+
+Columns:
+  time       from the phase's change to the state that it leads to
+  elections  leaders elected in the phase; more than one where the leader is killed, or any
+             elsewhere, is a failure
+  lost       leases that ended because no renewal came in time: a failure
+  moved      streams that went from one worker to another; more than the minimum is a failure
+  turn       the longest turn of a coordinator, or the bucket that it fell into
+  lease age  how much of its time the oldest lease had used when its renewal came";
+
+/// The cluster of all agents.
+const CLUSTER: &str = "bench";
+/// Open files that are not connections of agents.
+const OTHER_FILES: usize = 500;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(message) => {
+            eprintln!("fleet: {message} (try --help)");
+            return ExitCode::from(2);
+        }
+    };
+    let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    println!("fleet, {build}, {cores} processors");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(4))
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut failures = 0;
+    for size in options.sizes() {
+        failures += runtime.block_on(scenario::play(size)).len();
+    }
+    if failures > 0 {
+        println!("\nfleet: {failures} failures");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+struct Options {
+    agents: Option<usize>,
+    streams: Option<usize>,
+    ttl: Duration,
+    patience: Duration,
+}
+
+impl Options {
+    fn parse(args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let (ttl, patience) = (Duration::from_secs(10), Duration::from_secs(600));
+        let mut options = Self { agents: None, streams: None, ttl, patience };
+        // Cargo passes --bench to every benchmark.
+        let mut args = args.filter(|arg| arg != "--bench");
+        while let Some(arg) = args.next() {
+            if ["-h", "--help"].contains(&arg.as_str()) {
+                return Ok(None);
+            }
+            let value = args.next().and_then(|text| text.parse::<u32>().ok());
+            let value = value.filter(|value| *value > 0);
+            let value = value.ok_or_else(|| format!("{arg} wants a number above 0"));
+            match arg.as_str() {
+                "--agents" => options.agents = Some(value? as usize),
+                "--streams" => options.streams = Some(value? as usize),
+                "--ttl" => options.ttl = Duration::from_secs(value?.into()),
+                "--patience" => options.patience = Duration::from_secs(value?.into()),
+                other => return Err(format!("unknown option {other:?}")),
+            }
+        }
+        match (options.agents, options.streams) {
+            (Some(0..2), _) => Err("--agents must be at least 2".into()),
+            (_, Some(0..10)) => Err("--streams must be at least 10".into()),
+            (Some(_), None) | (None, Some(_)) => Err("--agents and --streams go together".into()),
+            (Some(_), Some(_)) | (None, None) => Ok(Some(options)),
+        }
+    }
+
+    fn sizes(&self) -> Vec<Size> {
+        let size = |(agents, streams): (usize, usize)| Size {
+            agents: at_most_files(agents),
+            streams,
+            ttl: self.ttl,
+            patience: self.patience,
+        };
+        match self.agents.zip(self.streams) {
+            Some(own) => vec![size(own)],
+            None => [(1_000, 1_000_000), (50, 1_000_000), (20_000, 40_000)].map(size).into(),
+        }
+    }
+}
+
+/// As many agents as this process and a coordinator may have connections.
+fn at_most_files(agents: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
+    if agents > most {
+        println!(
+            "!!! {agents} agents are cut to {most}: `ulimit -n` allows a process {limit} open files"
+        );
+    }
+    agents.min(most)
+}

@@ -1,0 +1,247 @@
+//! One fleet from its first connection to its last change: every phase is timed, and judged by
+//! what the holders saw.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::holder::Agent;
+use super::replicas::{Replicas, Turns};
+use super::tally::Tally;
+
+/// Streams that one worker may own.
+const STREAMS_PER_WORKER_MAX: usize = leasehold_types::limits::STREAMS_PER_WORKER_MAX;
+/// Jobs that begin one after another, on a worker each.
+const JOBS_MAX: usize = 100;
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How large a fleet is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Its agents.
+    pub(crate) agents: usize,
+    /// Its streams, with those that are added at the end.
+    pub(crate) streams: usize,
+    /// How long a lease lasts.
+    pub(crate) ttl: Duration,
+    /// How long a phase may take: this bench measures times and judges none, but a phase that
+    /// does not end is a failure.
+    pub(crate) patience: Duration,
+}
+
+/// What a phase must do and must not.
+struct Plan<'a> {
+    name: &'a str,
+    /// Elections that it is about.
+    elections: u64,
+    /// The fewest streams that have to move.
+    moves_min: usize,
+}
+
+/// A fleet under way.
+pub(crate) struct Scenario {
+    size: Size,
+    /// Streams that are wanted by now.
+    wanted: usize,
+    replicas: Replicas,
+    tally: Arc<Tally>,
+    addresses: Arc<[String]>,
+    agents: Vec<Option<Agent>>,
+    failures: Vec<String>,
+}
+
+/// Plays everything. Returns what went wrong, in words.
+pub(crate) async fn play(size: Size) -> Vec<String> {
+    println!(
+        "\n{} agents, {} streams, ttl {} s\n  {:<24} {:>9} {:>9} {:>6} {:>8} {:>8} {:>11} {:>9}",
+        size.agents,
+        size.streams,
+        size.ttl.as_secs(),
+        "",
+        "time",
+        "elections",
+        "lost",
+        "moved",
+        "minimum",
+        "turn",
+        "lease age"
+    );
+    let mut scenario = Scenario::start(size);
+    let ended = scenario.phases().await;
+    if let Err(failure) = ended {
+        scenario.failures.push(failure);
+    }
+    println!("  the most memory of a coordinator: {} MiB", scenario.replicas.memory_mib());
+    for agent in scenario.agents.into_iter().flatten() {
+        agent.kill().await;
+    }
+    for failure in &scenario.failures {
+        println!("  !!! {failure}");
+    }
+    scenario.failures
+}
+
+impl Scenario {
+    fn start(size: Size) -> Self {
+        let replicas = Replicas::start(size.agents, size.ttl.as_secs());
+        let addresses = replicas.addresses().into();
+        // One more agent takes a lost one's place where the others have no room.
+        let tally = Arc::new(Tally::new(size.agents + 1, size.streams));
+        let agents = std::iter::repeat_with(|| None).take(size.agents + 1).collect();
+        Self { size, wanted: 0, replicas, tally, addresses, agents, failures: Vec::new() }
+    }
+
+    async fn phases(&mut self) -> Result<(), String> {
+        let Size { agents, streams, .. } = self.size;
+        let more = agents.min(streams / 10);
+        let first = streams - more - 1;
+        self.phase(
+            plan("all connected"),
+            |it| (0..agents).for_each(|index| it.dial(index)),
+            |it| it.tally.live_since(1) == agents,
+        )
+        .await?;
+        self.phase(plan("all owned"), |it| it.put_set("first", 0..first), Self::all_owned).await?;
+        let before = self.tally.epoch();
+        let failover = Plan { name: "leader killed", elections: 1, moves_min: 0 };
+        self.phase(
+            failover,
+            |it| it.replicas.kill_leader(),
+            move |it| it.tally.live_since(before + 1) == agents && it.all_owned(),
+        )
+        .await?;
+        self.phase(
+            plan("one stream more"),
+            |it| it.put_set("first", 0..first + 1),
+            Self::all_owned,
+        )
+        .await?;
+        let name = format!("one set of {more} more");
+        let range = first + 1..streams;
+        self.phase(plan(&name), |it| it.put_set("second", range), Self::all_owned).await?;
+        self.jobs().await?;
+        self.lose_one().await
+    }
+
+    async fn jobs(&mut self) -> Result<(), String> {
+        let (mark, jobs) = (self.mark(), self.size.agents.min(JOBS_MAX));
+        for (job, agent) in self.agents.iter().flatten().take(jobs).enumerate() {
+            let id = format!("job-{job}").parse().expect("a job's id");
+            if !agent.begin_job(id).await {
+                return Err(format!("job {job} may not begin, and its worker has room"));
+            }
+        }
+        let counted = |it: &mut Self| it.replicas.sum("leasehold_jobs_running") >= jobs as f64;
+        self.end_phase(plan(&format!("{jobs} jobs begin")), mark, counted).await
+    }
+
+    async fn lose_one(&mut self) -> Result<(), String> {
+        let lost = self.size.agents / 2;
+        let mark = self.mark();
+        let agent = self.agents[lost].take().expect("all live");
+        agent.kill().await;
+        let had = self.tally.died(lost);
+        let room = (self.size.agents - 1) * STREAMS_PER_WORKER_MAX;
+        let name = if room < self.wanted {
+            self.dial(self.size.agents);
+            "one lost, one new"
+        } else {
+            "one lost"
+        };
+        self.end_phase(Plan { name, elections: 0, moves_min: had }, mark, Self::all_owned).await
+    }
+
+    fn dial(&mut self, index: usize) {
+        let (addresses, tally) = (Arc::clone(&self.addresses), Arc::clone(&self.tally));
+        self.agents[index] = Some(Agent::start(index, addresses, tally));
+    }
+
+    fn put_set(&mut self, set: &str, streams: Range<usize>) {
+        self.wanted = streams.end;
+        self.replicas.put_set(set, streams);
+    }
+
+    fn all_owned(&mut self) -> bool {
+        self.tally.owned() == self.wanted
+    }
+
+    async fn phase(
+        &mut self,
+        plan: Plan<'_>,
+        act: impl FnOnce(&mut Self),
+        done: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), String> {
+        let mark = self.mark();
+        act(self);
+        self.end_phase(plan, mark, done).await
+    }
+
+    fn mark(&self) -> Mark {
+        // What came since the last phase belongs to that one, and was judged with it.
+        Mark { epoch: self.epoch(), turns: self.replicas.turns(), begun: Instant::now() }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.replicas.epoch().max(self.tally.epoch())
+    }
+
+    /// Waits for the end of a phase and for half a lease more, in which nothing may happen.
+    async fn end_phase(
+        &mut self,
+        plan: Plan<'_>,
+        mark: Mark,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), String> {
+        let Plan { name, elections, moves_min } = plan;
+        let mut took = None;
+        while took.is_none() && mark.begun.elapsed() < self.size.patience {
+            tokio::time::sleep(LOOK).await;
+            took = done(self).then(|| mark.begun.elapsed());
+        }
+        tokio::time::sleep(self.size.ttl / 2).await;
+        let counts = self.tally.take();
+        let elected = self.epoch().saturating_sub(mark.epoch);
+        let turn = self.replicas.longest_turn(&mark.turns);
+        let time = took.map_or("never".to_owned(), |it| format!("{:.3} s", it.as_secs_f64()));
+        let age = counts.age.as_secs_f64() / self.size.ttl.as_secs_f64() * 100.0;
+        println!(
+            "  {name:<24} {time:>9} {elected:>9} {:>6} {:>8} {moves_min:>8} {turn:>11} {age:>7.0} %",
+            counts.expired, counts.moved
+        );
+        let mut fails = |what: String| self.failures.push(format!("{name}: {what}"));
+        if elected != elections {
+            fails(format!("{elected} elections, and {elections} are needed"));
+        }
+        if counts.expired > 0 {
+            fails(format!("{} leases ended without renewal", counts.expired));
+        }
+        if counts.moved != moves_min && took.is_some() {
+            fails(format!("{} streams moved, and {moves_min} have to", counts.moved));
+        }
+        counts.faults.into_iter().for_each(&mut fails);
+        if took.is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "{name}: not done after {} s: {} of {} streams owned, {} of {} agents live",
+            self.size.patience.as_secs(),
+            self.tally.owned(),
+            self.wanted,
+            self.tally.live_since(1),
+            self.size.agents
+        ))
+    }
+}
+
+/// How things stood when a phase began.
+struct Mark {
+    epoch: u64,
+    turns: Turns,
+    begun: Instant,
+}
+
+/// A phase that needs no election and no move.
+fn plan(name: &str) -> Plan<'_> {
+    Plan { name, elections: 0, moves_min: 0 }
+}

@@ -1,0 +1,163 @@
+//! What all holders of a fleet saw: who owns each stream, and what went wrong. Each holder enters
+//! what it did in the order in which it did it, before its next message leaves.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_types::Epoch;
+
+/// Faults that are remembered in words.
+const FAULTS_MAX: usize = 20;
+
+/// What all holders saw together.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    streams: Vec<Stream>,
+    /// The epoch under which each agent is live; 0 where it is not.
+    live: Vec<AtomicU64>,
+    owned: AtomicUsize,
+    moved: AtomicUsize,
+    expired: AtomicUsize,
+    epoch: AtomicU64,
+    age_ns: AtomicU64,
+    faults: Mutex<Vec<String>>,
+}
+
+/// Agents by number, from 1 on; 0 is none.
+#[derive(Debug, Default)]
+struct Stream {
+    owner: AtomicU32,
+    /// The owner, or the last one where there is none.
+    last: AtomicU32,
+}
+
+/// What was counted since the last look.
+#[derive(Clone, Debug)]
+pub(crate) struct Counts {
+    /// Streams that went from one worker to another.
+    pub(crate) moved: usize,
+    /// Leases that ended because no renewal came in time.
+    pub(crate) expired: usize,
+    /// The age of the oldest lease when its renewal came.
+    pub(crate) age: Duration,
+    /// What must never happen, in words.
+    pub(crate) faults: Vec<String>,
+}
+
+impl Tally {
+    /// Of so many agents and streams, of which nobody owns any.
+    pub(crate) fn new(agents: usize, streams: usize) -> Self {
+        Self {
+            streams: std::iter::repeat_with(Stream::default).take(streams).collect(),
+            live: std::iter::repeat_with(AtomicU64::default).take(agents).collect(),
+            owned: AtomicUsize::default(),
+            moved: AtomicUsize::default(),
+            expired: AtomicUsize::default(),
+            epoch: AtomicU64::default(),
+            age_ns: AtomicU64::default(),
+            faults: Mutex::default(),
+        }
+    }
+
+    /// An agent owns a stream from now on.
+    pub(crate) fn granted(&self, stream: usize, agent: usize) {
+        let (it, me) = (&self.streams[stream], as_number(agent));
+        match it.owner.swap(me, SeqCst) {
+            0 => _ = self.owned.fetch_add(1, SeqCst),
+            before if before == me => return,
+            before => {
+                self.fault(format!(
+                    "stream {stream} has two owners: w-{} and w-{agent}",
+                    before - 1
+                ));
+            }
+        }
+        let last = it.last.swap(me, SeqCst);
+        if last != 0 && last != me {
+            self.moved.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// An agent owns a stream no longer.
+    pub(crate) fn ended(&self, stream: usize, agent: usize) {
+        let owner = &self.streams[stream].owner;
+        if owner.compare_exchange(as_number(agent), 0, SeqCst, SeqCst).is_ok() {
+            self.owned.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// An agent is dead, and owns nothing. Returns how many streams it had.
+    pub(crate) fn died(&self, agent: usize) -> usize {
+        self.unlinked(agent);
+        let before = self.owned();
+        for stream in 0..self.streams.len() {
+            self.ended(stream, agent);
+        }
+        before - self.owned()
+    }
+
+    /// A lease has ended without renewal.
+    pub(crate) fn expired(&self) {
+        self.expired.fetch_add(1, SeqCst);
+    }
+
+    /// A leader of this epoch has welcomed an agent.
+    pub(crate) fn welcomed(&self, epoch: Epoch) {
+        self.epoch.fetch_max(epoch.0, SeqCst);
+    }
+
+    /// An agent has all that it is to have under this epoch.
+    pub(crate) fn live(&self, agent: usize, epoch: Epoch) {
+        self.live[agent].store(epoch.0, SeqCst);
+    }
+
+    /// An agent's link has ended.
+    pub(crate) fn unlinked(&self, agent: usize) {
+        self.live[agent].store(0, SeqCst);
+    }
+
+    /// A renewal came when the lease was that old.
+    pub(crate) fn renewed(&self, age: Duration) {
+        self.age_ns.fetch_max(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX), SeqCst);
+    }
+
+    /// What must never happen did.
+    pub(crate) fn fault(&self, fault: String) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if faults.len() < FAULTS_MAX {
+            faults.push(fault);
+        }
+    }
+
+    /// How many streams have an owner.
+    pub(crate) fn owned(&self) -> usize {
+        self.owned.load(SeqCst)
+    }
+
+    /// How many agents are live under this epoch or a later one.
+    pub(crate) fn live_since(&self, epoch: u64) -> usize {
+        self.live.iter().filter(|live| live.load(SeqCst) >= epoch.max(1)).count()
+    }
+
+    /// The highest epoch of any welcome.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(SeqCst)
+    }
+
+    /// What was counted since the last call.
+    pub(crate) fn take(&self) -> Counts {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        Counts {
+            moved: self.moved.swap(0, SeqCst),
+            expired: self.expired.swap(0, SeqCst),
+            age: Duration::from_nanos(self.age_ns.swap(0, SeqCst)),
+            faults: std::mem::take(&mut *faults),
+        }
+    }
+}
+
+fn as_number(agent: usize) -> u32 {
+    u32::try_from(agent + 1).expect("fleets are smaller")
+}
