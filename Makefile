@@ -13,6 +13,8 @@ export CARGO_FLAGS
 KEEP ?=
 PROFILE ?= release
 SEEDS ?= 20000
+# Of the faults of `make chaos`; bash has a variable of its own by this name.
+CHAOS_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
 # The agent in its image is built for size (Cargo.toml says how).
 AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
 TARGET := $${CARGO_TARGET_DIR:-target}
@@ -43,6 +45,12 @@ simulate: ## Many seeds of the simulator. `make simulate SEEDS=100000`
 	$(call say,simulating $(SEEDS) seeds)
 	@cargo run $(CARGO_FLAGS) -p leasehold-simulator -- --seeds $(SEEDS)
 
+.PHONY: chaos
+chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make chaos SECONDS=60`, or again `SEED=7`
+	@cargo build $(CARGO_FLAGS) -p tests --bin chaos --bin job_worker
+	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin chaos -- --seconds $(CHAOS_SECONDS) \
+	    $(if $(SEED),--seed $(SEED))
+
 .PHONY: lint
 lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's syntax. `make lint`
 	$(call say,formatting)
@@ -65,7 +73,7 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's synta
 IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
 
 .PHONY: bench
-bench: $(if $(filter planner agent,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=agent`, or with less to build `make bench PROFILE=dev`
+bench: $(if $(filter planner agent fleet,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
 	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
 	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
 	    -p leasehold-coordinator -p leasehold-agent)

@@ -1,6 +1,7 @@
 //! What tests of the whole are built from: the demo, real processes, and the tools that the
 //! project installs for them.
 
+pub mod chaos;
 pub mod demo;
 pub mod http;
 pub mod keda;

@@ -36,6 +36,8 @@ pub struct Own {
     pub to_ns: u64,
     /// Why it ended; empty where it never did.
     pub why: String,
+    /// The load that came with it, in thousandths; 0 where none did.
+    pub load_milli: u64,
 }
 
 /// A worker was told to end by a signal.
@@ -64,10 +66,14 @@ pub struct Evidence {
     pub created: BTreeSet<String>,
     /// Jobs that were put back after their worker was killed.
     pub retried: BTreeSet<String>,
+    /// The budgets, and since when each holds, in order.
+    pub budgets: Vec<(u64, u32)>,
     /// The demo's phases, in order.
     pub phases: Vec<Phase>,
     /// Lines that contradict others; none in a sound journal.
     pub contradictions: Vec<String>,
+    /// Workers that are stopped by a signal, and since when.
+    pub stopped: BTreeMap<String, u64>,
 }
 
 impl Evidence {
@@ -92,18 +98,25 @@ impl Evidence {
                 self.runs.push(run);
             }
             Event::JobEnd { job } => self.end_run(&job, &worker, at_ns),
-            Event::OwnStart { set, stream, token } => self.owns.push(Own {
+            Event::OwnStart { set, stream, token, load_milli } => self.owns.push(Own {
                 stream: format!("{set}/{stream}"),
                 worker,
                 token,
                 from_ns: at_ns,
                 to_ns: u64::MAX,
                 why: String::new(),
+                load_milli: load_milli.unwrap_or(0),
             }),
-            Event::OwnEnd { set, stream, token, why } => {
-                self.end_own(&format!("{set}/{stream}"), &worker, &token, at_ns, why);
+            Event::OwnEnd { set, stream, token, why, until_ns } => {
+                // Between the two the worker was not run, and used nothing.
+                let end_ns = until_ns.map_or(at_ns, |until_ns| until_ns.min(at_ns));
+                self.end_own(&format!("{set}/{stream}"), &worker, &token, end_ns, why);
             }
+            Event::Stopped => _ = self.stopped.insert(worker, at_ns),
+            Event::Continued => _ = self.stopped.remove(&worker),
             Event::Killed => {
+                // What was stopped did nothing between that and its end.
+                let at_ns = self.stopped.remove(&worker).unwrap_or(at_ns);
                 for run in self.runs.iter_mut().filter(|run| run.worker == worker) {
                     run.to_ns = run.to_ns.min(at_ns);
                 }
@@ -114,9 +127,11 @@ impl Evidence {
             Event::JobCreated { job } => drop(self.created.insert(job)),
             Event::JobRetried { job } => drop(self.retried.insert(job)),
             Event::Phase(phase) => self.phases.push(phase),
+            Event::Budget { max_jobs } => self.budgets.push((at_ns, max_jobs)),
             Event::JobPutBack { .. }
             | Event::Watching
             | Event::Seen { .. }
+            | Event::Fault { .. }
             | Event::Lease { .. } => {}
             Event::ToldToEnd { running, owned } => {
                 self.told.push(Told { worker, at_ns, running, owned });

@@ -77,6 +77,9 @@ pub enum Event {
         stream: String,
         /// The token.
         token: String,
+        /// The load that came with it, in thousandths: where it is a share of a pipeline.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        load_milli: Option<u64>,
     },
     /// A worker owns a stream no longer.
     OwnEnd {
@@ -88,6 +91,9 @@ pub enum Event {
         token: String,
         /// Why.
         why: String,
+        /// Until when its lease lasted by the worker's clock, where that was its end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until_ns: Option<u64>,
     },
     /// A worker was told to end by a signal.
     ToldToEnd {
@@ -103,6 +109,20 @@ pub enum Event {
     },
     /// The demo killed this worker, and it is dead.
     Killed,
+    /// The worker was stopped by SIGSTOP: from now on it does nothing.
+    Stopped,
+    /// It goes on.
+    Continued,
+    /// From now on at most so many jobs may run at once.
+    Budget {
+        /// How many.
+        max_jobs: u32,
+    },
+    /// Something was done to the fleet, in words.
+    Fault {
+        /// What.
+        what: String,
+    },
     /// A phase of the demo has ended.
     Phase(Phase),
 }

@@ -49,7 +49,7 @@ struct Args {
     /// Ask no agent, and run so many jobs at once.
     #[arg(long)]
     pool: Option<usize>,
-    /// End after so many jobs.
+    /// End after so many jobs; with 0 and --streams take none, and end when told to.
     #[arg(long, default_value_t = u64::MAX)]
     jobs: u64,
     /// Own streams, too.
@@ -111,6 +111,9 @@ async fn main() -> anyhow::Result<()> {
     if let Gate::Agent(address) = gate {
         let body = format!(r#"{{"start_id":"{}-{}"}}"#, args.worker, start_id());
         while call(address, "POST", "/v1/start", &body).await.is_err() {
+            if shared.stopping.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             tokio::time::sleep(RETRY).await;
         }
         if args.streams {
@@ -143,6 +146,9 @@ async fn main() -> anyhow::Result<()> {
     }
     while let Some(done) = jobs.join_next().await {
         done.context("a job")??;
+    }
+    while args.jobs == 0 && args.streams && !shared.stopping.load(Ordering::Relaxed) {
+        tokio::time::sleep(RETRY).await;
     }
     Ok(())
 }

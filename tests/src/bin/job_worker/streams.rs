@@ -1,5 +1,5 @@
-//! The streams that a worker owns. It owns each for as long as its lease is surely valid, by its
-//! own clock and from when it asked, and writes down both ends.
+//! The streams and shares of pipelines that a worker owns. It owns each for as long as its lease is
+//! surely valid, by its own clock and from when it asked, and writes down both ends.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,6 +18,9 @@ use super::{RETRY, Shared};
 /// How long the agent may keep the question for a change.
 const CHANGE_WAIT_MS: u32 = 500;
 
+/// Before a pipeline's name, where a share of it stands among the streams.
+const SHARES_OF: &str = "shares of ";
+
 /// A stream of a set.
 type Key = (String, String);
 
@@ -32,12 +35,26 @@ pub(super) struct Streams {
 struct Owned {
     token: String,
     until_ns: Option<u64>,
+    load_milli: Option<u64>,
 }
 
 #[derive(Deserialize)]
 struct Lease {
     version: u64,
     streams: Vec<Held>,
+    bindings: Vec<Binding>,
+}
+
+/// A share of a pipeline.
+#[derive(Deserialize)]
+struct Binding {
+    pipeline: String,
+    node: String,
+    index: u32,
+    token: String,
+    state: String,
+    valid_for_ms: Option<u64>,
+    documents_per_second: f64,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +64,23 @@ struct Held {
     token: String,
     state: String,
     valid_for_ms: Option<u64>,
+    #[serde(skip)]
+    load_milli: Option<u64>,
+}
+
+impl Binding {
+    /// The share as a stream of its pipeline, as journals have it.
+    fn into_held(self) -> Held {
+        Held {
+            set: format!("{SHARES_OF}{}", self.pipeline),
+            stream: format!("{}/{}", self.node, self.index),
+            token: self.token,
+            state: self.state,
+            valid_for_ms: self.valid_for_ms,
+            // A rate has at most three decimal places.
+            load_milli: Some((self.documents_per_second * 1e3).round() as u64),
+        }
+    }
 }
 
 impl Streams {
@@ -72,7 +106,8 @@ impl Streams {
             match lease {
                 Some(lease) => {
                     version = lease.version;
-                    self.follow(lease.streams, asked_ns).await?;
+                    let shares = lease.bindings.into_iter().map(Binding::into_held);
+                    self.follow(lease.streams.into_iter().chain(shares), asked_ns).await?;
                 }
                 None => tokio::time::sleep(RETRY.min(left.unwrap_or(RETRY))).await,
             }
@@ -80,13 +115,17 @@ impl Streams {
         }
     }
 
-    async fn follow(&mut self, streams: Vec<Held>, asked_ns: u64) -> anyhow::Result<()> {
+    async fn follow(
+        &mut self,
+        streams: impl Iterator<Item = Held>,
+        asked_ns: u64,
+    ) -> anyhow::Result<()> {
         let until_ns = |ms: u64| asked_ns + ms * 1_000_000;
-        let (held, revoked): (Vec<_>, Vec<_>) =
-            streams.into_iter().partition(|stream| stream.state == "held");
+        let (held, revoked): (Vec<_>, Vec<_>) = streams.partition(|stream| stream.state == "held");
         let mut may: BTreeMap<Key, Owned> = BTreeMap::new();
         for stream in held {
-            let owned = Owned { token: stream.token, until_ns: stream.valid_for_ms.map(until_ns) };
+            let until_ns = stream.valid_for_ms.map(until_ns);
+            let owned = Owned { token: stream.token, until_ns, load_milli: stream.load_milli };
             may.insert((stream.set, stream.stream), owned);
         }
         let is_over =
@@ -98,15 +137,19 @@ impl Streams {
         for (key, owned) in may {
             if !self.owned.contains_key(&key) {
                 let (set, stream) = key.clone();
-                let token = owned.token.clone();
-                self.shared.write(Event::OwnStart { set, stream, token }).await?;
+                let (token, load_milli) = (owned.token.clone(), owned.load_milli);
+                self.shared.write(Event::OwnStart { set, stream, token, load_milli }).await?;
             }
             self.owned.insert(key, owned);
         }
         self.count.store(self.owned.len(), Ordering::Relaxed);
         for stream in revoked {
-            let (set, name) = (quote(&stream.set), quote(&stream.stream));
-            let path = format!("/v1/streams/{set}/{name}?token={}", stream.token);
+            let path = match stream.set.strip_prefix(SHARES_OF) {
+                // The stream is the node and the share's number, as in the path.
+                Some(pipeline) => format!("/v1/bindings/{}/{}", quote(pipeline), stream.stream),
+                None => format!("/v1/streams/{}/{}", quote(&stream.set), quote(&stream.stream)),
+            };
+            let path = format!("{path}?token={}", stream.token);
             // One that was not heard is told again with the next answer.
             let _ = call(self.address, "DELETE", &path, "").await;
         }
@@ -125,9 +168,9 @@ impl Streams {
     }
 
     async fn stop(&mut self, key: &Key, why: &str) -> anyhow::Result<()> {
-        let Some(Owned { token, .. }) = self.owned.remove(key) else { return Ok(()) };
+        let Some(Owned { token, until_ns, .. }) = self.owned.remove(key) else { return Ok(()) };
         self.count.store(self.owned.len(), Ordering::Relaxed);
         let ((set, stream), why) = (key.clone(), why.to_owned());
-        self.shared.write(Event::OwnEnd { set, stream, token, why }).await
+        self.shared.write(Event::OwnEnd { set, stream, token, why, until_ns }).await
     }
 }

@@ -1,0 +1,213 @@
+//! The judge. It believes what the workers wrote down, by one clock, and nothing that a coordinator
+//! or an agent says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::wanted::CAPACITY;
+use crate::demo::checker::double_owned;
+use crate::demo::evidence::{Evidence, Own};
+use crate::demo::records::token_order;
+
+/// Cases of one kind that are told one by one.
+const CASES_MAX: usize = 10;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Jobs that were begun.
+    pub jobs: usize,
+    /// Of these, those that were done.
+    pub jobs_done: usize,
+    /// Times that a worker began to own a stream or a share.
+    pub owned: usize,
+    /// What must never happen, in words.
+    pub failures: Vec<String>,
+}
+
+/// Judges a run that is over: every worker was killed, or ended when its jobs had.
+#[must_use]
+pub fn judge(evidence: &Evidence) -> Verdict {
+    let mut failures = Vec::new();
+    let mut add = |what: &str, cases: Vec<String>| {
+        let more = cases.len().saturating_sub(CASES_MAX);
+        failures.extend(cases.into_iter().take(CASES_MAX).map(|case| format!("{what}: {case}")));
+        failures.extend((more > 0).then(|| format!("{what}: {more} cases more")));
+    };
+    add("a journal contradicts itself", evidence.contradictions.clone());
+    add("over the budget", over_budget(evidence));
+    add("two owners", double_owned(&evidence.owns).1);
+    add("an older token", older_tokens(&evidence.owns));
+    add("over the capacity", over_capacity(&evidence.owns));
+    let lost = evidence.runs.iter().filter(|run| run.to_ns == u64::MAX);
+    let lost = lost.map(|run| format!("{} of {} has no end", run.job, run.worker));
+    add("a lost job", lost.collect());
+    Verdict {
+        jobs: evidence.runs.len(),
+        jobs_done: evidence.runs.iter().filter(|run| run.done).count(),
+        owned: evidence.owns.len(),
+        failures,
+    }
+}
+
+/// Jobs that began while as many ran as may.
+fn over_budget(evidence: &Evidence) -> Vec<String> {
+    let mut steps: Vec<(u64, i32, &str)> = Vec::new();
+    for run in evidence.runs.iter().filter(|run| run.from_ns < run.to_ns) {
+        steps.push((run.from_ns, 1, &run.job));
+        steps.push((run.to_ns, -1, &run.job));
+    }
+    steps.sort_unstable();
+    let (mut running, mut cases) = (0, Vec::new());
+    for (at_ns, step, job) in steps {
+        running += step;
+        let budget = evidence.budgets.iter().rev().find(|(since_ns, _)| *since_ns <= at_ns);
+        let budget = budget.map_or(0, |(_, budget)| *budget);
+        if step > 0 && u32::try_from(running).is_ok_and(|running| running > budget) {
+            cases.push(format!("{job} began as one of {running} at {at_ns}, of {budget}"));
+        }
+    }
+    cases
+}
+
+/// Owners whose token is not above that of an earlier owner.
+fn older_tokens(owns: &[Own]) -> Vec<String> {
+    let mut highest: BTreeMap<&str, &Own> = BTreeMap::new();
+    let mut cases = Vec::new();
+    let mut owns: Vec<&Own> = owns.iter().filter(|own| own.from_ns < own.to_ns).collect();
+    owns.sort_by_key(|own| own.from_ns);
+    for own in owns {
+        let Ok(token) = token_order(&own.token) else {
+            cases.push(format!("{} of {} is no token", own.token, own.stream));
+            continue;
+        };
+        let before = highest.insert(&own.stream, own);
+        let Some(before) = before else { continue };
+        let again = before.worker == own.worker && before.token == own.token;
+        if !again && token_order(&before.token).is_ok_and(|before| before >= token) {
+            cases.push(format!(
+                "{} went from {} under {} to {} under {}",
+                own.stream, before.worker, before.token, own.worker, own.token
+            ));
+        }
+    }
+    cases
+}
+
+/// Workers whose shares add up to more than they can take.
+fn over_capacity(owns: &[Own]) -> Vec<String> {
+    let mut steps: BTreeMap<&str, Vec<(u64, i64)>> = BTreeMap::new();
+    for own in owns.iter().filter(|own| own.load_milli > 0 && own.from_ns < own.to_ns) {
+        let load = i64::try_from(own.load_milli).unwrap_or(i64::MAX);
+        let steps = steps.entry(&own.worker).or_default();
+        steps.push((own.from_ns, load));
+        steps.push((own.to_ns, -load));
+    }
+    let most = i64::from(CAPACITY) * 1_000;
+    let mut cases = BTreeSet::new();
+    for (worker, mut steps) in steps {
+        // Ends sort before beginnings: they are below 0.
+        steps.sort_unstable();
+        let mut load = 0;
+        for (at_ns, step) in steps {
+            load += step;
+            if load > most {
+                cases.insert(format!("{worker} has {load} thousandths at {at_ns}, of {most}"));
+            }
+        }
+    }
+    cases.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::journal::{Event, Line};
+
+    /// Lines in short: `TIME WORKER EVENT [VALUE...]`.
+    fn verdict(text: &str) -> Vec<String> {
+        let line = |text: &str| {
+            let parts: Vec<&str> = text.split_whitespace().collect();
+            let word = |index: usize| parts[index].to_owned();
+            let number = |index: usize| parts.get(index).and_then(|text| text.parse().ok());
+            let (set, stream) = ("s".to_owned(), || word(3));
+            let event = match parts[2] {
+                "start" => Event::JobStart { job: word(3) },
+                "end" => Event::JobEnd { job: word(3) },
+                "own" => {
+                    Event::OwnStart { set, stream: stream(), token: word(4), load_milli: number(5) }
+                }
+                "lose" => Event::OwnEnd {
+                    set,
+                    stream: stream(),
+                    token: word(4),
+                    why: "expired".to_owned(),
+                    until_ns: number(5),
+                },
+                "killed" => Event::Killed,
+                "stopped" => Event::Stopped,
+                "continued" => Event::Continued,
+                "budget" => Event::Budget { max_jobs: parts[3].parse().unwrap() },
+                other => panic!("{other}"),
+            };
+            Line { at_ns: parts[0].parse().unwrap(), wall_us: 1, worker: word(1), event }
+        };
+        let lines = text.lines().map(str::trim).filter(|text| !text.is_empty()).map(line);
+        judge(&Evidence::new(lines.collect())).failures
+    }
+
+    #[track_caller]
+    fn check(text: &str, want: &[&str]) {
+        let failures = verdict(text);
+        let kinds: Vec<&str> =
+            failures.iter().filter_map(|failure| failure.split(':').next()).collect();
+        assert_eq!(kinds, want, "{failures:?}");
+    }
+
+    #[test]
+    fn a_budget_counts_from_when_it_is_in_force() {
+        check("1 c budget 1\n 2 a start x\n 3 a end x\n 3 b start y\n 4 b end y", &[]);
+        check(
+            "1 c budget 1\n 2 a start x\n 3 b start y\n 4 b end y\n 5 a end x",
+            &["over the budget"],
+        );
+        check(
+            "1 c budget 2\n 2 a start x\n 3 b start y\n 4 c budget 1\n 5 b end y\n 6 a end x",
+            &[],
+        );
+    }
+
+    #[test]
+    fn a_stopped_worker_owns_until_its_lease_ends() {
+        let handover = "1 a own x 1.1\n 2 a stopped\n 9 b own x 1.2\n 20 a continued";
+        check(&format!("{handover}\n 21 a lose x 1.1 8\n 22 b lose x 1.2"), &[]);
+        check(&format!("{handover}\n 21 a lose x 1.1 12\n 22 b lose x 1.2"), &["two owners"]);
+    }
+
+    #[test]
+    fn a_worker_killed_while_stopped_did_nothing_since() {
+        check("1 a own x 1.1\n 2 a stopped\n 9 b own x 1.2\n 20 a killed\n 22 b lose x 1.2", &[]);
+        check("1 a own x 1.1\n 9 b own x 1.2\n 20 a killed\n 22 b lose x 1.2", &["two owners"]);
+    }
+
+    #[test]
+    fn tokens_grow_from_owner_to_owner() {
+        check("1 a own x 1.9\n 2 a lose x 1.9\n 3 b own x 1.10\n 4 b lose x 1.10", &[]);
+        check("1 a own x 1.9\n 2 a lose x 1.9\n 3 a own x 1.9\n 4 a lose x 1.9", &[]);
+        let falls = "1 a own x 2.1\n 2 a lose x 2.1\n 3 b own x 1.10\n 4 b lose x 1.10";
+        check(falls, &["an older token"]);
+    }
+
+    #[test]
+    fn shares_add_up_to_the_capacity_at_most() {
+        let first = "1 a own x 1.1 20000";
+        check(&format!("{first}\n 2 a own y 1.2 10000\n 3 a killed"), &[]);
+        check(&format!("{first}\n 2 a own y 1.2 10001\n 3 a killed"), &["over the capacity"]);
+        check(&format!("{first}\n 2 a lose x 1.1\n 2 a own y 1.2 20000\n 3 a killed"), &[]);
+    }
+
+    #[test]
+    fn a_job_ends_or_dies_with_its_worker() {
+        check("1 c budget 1\n 2 a start x\n 3 a killed", &[]);
+        check("1 c budget 1\n 2 a start x", &["a lost job"]);
+    }
+}
