@@ -5,13 +5,16 @@ pub mod file;
 pub(crate) mod freshness;
 mod herald;
 pub mod kube;
+mod leading;
 pub(crate) mod watcher;
+mod written;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::{Event, Exposure};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::{Exposure, Life};
 use leasehold_types::{ClusterName, Epoch, PipelineName, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -140,8 +143,9 @@ pub enum Denied {
 #[derive(Debug)]
 pub enum Command {
     /// Write down what these workers may hold, then send [`Event::Registered`].
-    Register(Vec<(WorkerKey, Exposure)>),
-    /// Strike these workers from what is written down.
+    Register(Vec<(WorkerKey, Life, Exposure)>),
+    /// Strike these workers from what is written down. What was asked to be written down of them
+    /// before is not answered any more.
     Unregister(Vec<WorkerKey>),
     /// Renew leadership now: something waits for a renewal sent from now on.
     Confirm,

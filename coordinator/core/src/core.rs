@@ -5,6 +5,7 @@ mod explain;
 mod pipelines;
 mod plan;
 mod reconcile;
+mod register;
 mod send;
 mod session;
 mod time;
@@ -19,9 +20,10 @@ use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, WorkerKey, WorkerName};
 
-use crate::desired::{Cluster, Desired, StreamSet};
+use crate::desired::{Cluster, Desired, Mode, StreamSet};
 use crate::effect::{Effect, Freed, Notice, Wakeup};
 use crate::event::{ConnId, Elected, Event, Renewed};
+use crate::exposure::{SetList, SetLists};
 use crate::ledger::{Ended, Ledger};
 use crate::observed::Worker;
 use crate::planner::streams::Unplaced;
@@ -45,6 +47,8 @@ pub struct Core {
     clusters: BTreeMap<ClusterName, ClusterState>,
     sets: BTreeMap<SetName, SetState>,
     pipelines: Pipelines,
+    /// The lists of sets that were in force.
+    lists: SetLists,
     conns: BTreeMap<ConnId, WorkerKey>,
     timers: BTreeSet<(Moment, Timer)>,
     /// What waits for a confirmed leadership.
@@ -86,6 +90,8 @@ struct ClusterState {
     pools_dirty: bool,
     /// Streams are to be planned, and since when.
     plan: Option<PlanDue>,
+    /// The sets of which a worker may own streams, where its agent cannot stop it and where it can.
+    lists: [Arc<SetList>; 2],
     /// Whoever keeps it from planning was waited for.
     hold_ended: bool,
 }
@@ -125,6 +131,7 @@ impl Core {
             clusters: BTreeMap::new(),
             sets: BTreeMap::new(),
             pipelines: Pipelines::default(),
+            lists: SetLists::default(),
             conns: BTreeMap::new(),
             timers: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
@@ -212,7 +219,7 @@ impl Core {
     fn elected(&mut self, elected: Elected, now: Moment) {
         self.leave_term(&None);
         let Elected { epoch, until, predecessor_end, exposed } = elected;
-        let ledger = Ledger::new(epoch, self.config.bounds, predecessor_end, &exposed);
+        let ledger = Ledger::new(epoch, self.config.bounds, predecessor_end, &exposed, &self.lists);
         for (key, unheard) in ledger.unheard() {
             let timer = Timer::Unheard(key.clone());
             self.timers.insert((unheard.until, timer));
@@ -286,6 +293,7 @@ impl Core {
                 workers: BTreeMap::new(),
                 pools_dirty: true,
                 plan: None,
+                lists: Default::default(),
                 hold_ended: false,
             });
             state.pools_dirty |= state.spec != *spec;
@@ -293,6 +301,7 @@ impl Core {
         }
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
         self.desire_sets(&before, &desired, now);
+        self.list_sets();
         self.desire_pipelines(&before, now);
         let all: Vec<_> = self.conns.values().cloned().collect();
         for key in &all {
@@ -334,6 +343,28 @@ impl Core {
             });
             for stream in claimed.unwrap_or_default() {
                 self.touch(&stream, now);
+            }
+        }
+    }
+
+    /// Notes of which sets the workers of each cluster may own streams from now on.
+    fn list_sets(&mut self) {
+        let mut lists: BTreeMap<ClusterName, [BTreeMap<SetName, bool>; 2]> = BTreeMap::new();
+        for (name, set) in &self.sets {
+            let pinned = set.spec.mode == Mode::Pinned;
+            let [unstoppable, stoppable] = lists.entry(set.spec.cluster.clone()).or_default();
+            unstoppable.insert(name.clone(), true);
+            stoppable.insert(name.clone(), pinned);
+        }
+        for (name, state) in &mut self.clusters {
+            let [mut unstoppable, mut stoppable] = lists.remove(name).unwrap_or_default();
+            if state.spec.class.is_some() && state.defined {
+                unstoppable.insert(name.shares(), true);
+                stoppable.insert(name.shares(), false);
+            }
+            state.lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
+            for list in &state.lists {
+                self.lists.note(name, list);
             }
         }
     }

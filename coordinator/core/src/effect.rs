@@ -5,7 +5,8 @@ use leasehold_types::{
     ClusterName, Epoch, Moment, NodeName, PipelineName, StreamKey, Token, WorkerKey,
 };
 
-use crate::event::{ConnId, Exposure};
+use crate::event::ConnId;
+use crate::exposure::{Exposure, Life};
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// Something for the driver to carry out, in this order.
@@ -23,8 +24,9 @@ pub enum Effect {
     Close(ConnId),
     /// Write down that these workers may hold so much, then answer with
     /// [`crate::event::Event::Registered`].
-    Register(Vec<(WorkerKey, Exposure)>),
-    /// Strike these workers from what is written down: they hold nothing.
+    Register(Vec<(WorkerKey, Life, Exposure)>),
+    /// Strike these workers from what is written down: they hold nothing. A registration of them
+    /// that was asked for before is not to be answered any more.
     Unregister(Vec<WorkerKey>),
     /// Renew leadership at once: something waits for a renewal sent from now on.
     Confirm,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_types::message::{Beat, Hello, Report};
-use leasehold_types::{Epoch, Incarnation, Moment, SetName, WorkerKey};
+use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use crate::desired::Desired;
+use crate::exposure::{Entry, Exposure, Life};
 
 /// Names one agent's connection within one process; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,8 +38,9 @@ pub enum Event {
         /// Where agents are sent.
         leader: Option<String>,
     },
-    /// The platform has written down what these workers may hold, under this leader's epoch.
-    Registered(Vec<(WorkerKey, Exposure)>),
+    /// The platform has written down what these workers may hold, under this leader's epoch, and
+    /// leadership was confirmed after that. It speaks for these lives of the workers alone.
+    Registered(Vec<(WorkerKey, Life, Exposure)>),
     /// The platform's word: nothing of these workers runs any more.
     Gone(Vec<WorkerKey>),
     /// Somebody wants a worker to drain.
@@ -58,7 +59,7 @@ pub struct Elected {
     /// When the predecessor has surely stopped granting by itself.
     pub predecessor_end: Moment,
     /// Every worker that may hold anything, read after the epoch was taken.
-    pub exposed: BTreeMap<WorkerKey, Exposure>,
+    pub exposed: BTreeMap<WorkerKey, Entry>,
 }
 
 /// A renewal of leadership that succeeded.
@@ -70,47 +71,4 @@ pub struct Renewed {
     pub sent_at: Moment,
     /// Leadership ends here unless it is renewed again.
     pub until: Moment,
-}
-
-/// The most that a worker may hold, written down before it is granted anything beyond.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exposure {
-    /// The newest agent that was granted anything: an older one that still lives knows nothing of
-    /// it, however much it reports.
-    pub incarnation: Incarnation,
-    /// The longest time that one of its leases may last.
-    pub ttl: Duration,
-    /// The largest pool.
-    pub jobs_max: u32,
-    /// The sets of which it may own streams; true where such a lease is never freed by time.
-    pub sets: BTreeMap<SetName, bool>,
-}
-
-impl Exposure {
-    /// Whether `self` allows all that `other` does.
-    #[must_use]
-    pub fn covers(&self, other: &Self) -> bool {
-        self.incarnation >= other.incarnation
-            && self.ttl >= other.ttl
-            && self.jobs_max >= other.jobs_max
-            && other
-                .sets
-                .iter()
-                .all(|(set, timeless)| self.sets.get(set).is_some_and(|have| *have || !timeless))
-    }
-
-    /// The least exposure that covers both.
-    #[must_use]
-    pub fn join(&self, other: &Self) -> Self {
-        let mut sets = self.sets.clone();
-        for (set, timeless) in &other.sets {
-            *sets.entry(set.clone()).or_default() |= timeless;
-        }
-        Self {
-            incarnation: self.incarnation.max(other.incarnation),
-            ttl: self.ttl.max(other.ttl),
-            jobs_max: self.jobs_max.max(other.jobs_max),
-            sets,
-        }
-    }
 }

@@ -14,10 +14,10 @@ use leasehold_types::{
     WorkerName,
 };
 
-use crate::event::Exposure;
+use crate::exposure::{Entry, Life, SetLists};
 pub(crate) use account::{Account, Unknown};
 pub(crate) use claims::{Claim, Phase};
-pub(crate) use unheard::Unheard;
+use unheard::UnheardWorkers;
 
 /// A stream lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,9 @@ pub(crate) struct Ledger {
     claims: BTreeMap<StreamKey, Vec<Claim>>,
     /// How many streams of each set have a claim.
     claimed: BTreeMap<SetName, usize>,
-    unheard: BTreeMap<WorkerKey, Unheard>,
+    unheard: UnheardWorkers,
+    /// The newest account's.
+    life: Life,
 }
 
 impl Ledger {
@@ -53,7 +55,8 @@ impl Ledger {
         epoch: Epoch,
         bounds: TimeBounds,
         predecessor_end: Moment,
-        exposed: &BTreeMap<WorkerKey, Exposure>,
+        exposed: &BTreeMap<WorkerKey, Entry>,
+        lists: &SetLists,
     ) -> Self {
         let mut ledger = Self {
             epoch,
@@ -65,10 +68,11 @@ impl Ledger {
             accounts: BTreeMap::new(),
             claims: BTreeMap::new(),
             claimed: BTreeMap::new(),
-            unheard: BTreeMap::new(),
+            unheard: UnheardWorkers::default(),
+            life: Life(0),
         };
-        for (key, exposure) in exposed {
-            ledger.expose(key, exposure);
+        for (key, entry) in exposed {
+            ledger.expose(key, entry, lists);
         }
         ledger
     }
@@ -95,6 +99,11 @@ impl Ledger {
         }
     }
 
+    fn next_life(&mut self) -> Life {
+        self.life.0 += 1;
+        self.life
+    }
+
     pub(crate) fn account(&self, key: &WorkerKey) -> Option<&Account> {
         self.accounts.get(key)
     }
@@ -105,8 +114,11 @@ impl Ledger {
 
     /// The account of a worker that has one or gets one now.
     pub(crate) fn open(&mut self, key: &WorkerKey, now: Moment) -> &mut Account {
-        let number = self.number_max;
-        self.accounts.entry(key.clone()).or_insert_with(|| Account::new(number, now))
+        let (life, number) = (&mut self.life, self.number_max);
+        self.accounts.entry(key.clone()).or_insert_with(|| {
+            life.0 += 1;
+            Account::new(*life, number, now)
+        })
     }
 
     /// The accounts of one cluster.

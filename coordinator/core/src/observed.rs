@@ -40,8 +40,6 @@ pub(crate) struct Worker {
     pub(crate) reroutes: BTreeSet<StreamKey>,
     /// Shares that it was granted, with the grants that it has not acknowledged yet.
     pub(crate) untold: BTreeSet<(GrantNumber, StreamKey)>,
-    /// What it may hold was asked to be written down, and is not yet.
-    pub(crate) registering: bool,
 }
 
 /// An agent's connection.
@@ -81,7 +79,6 @@ impl Worker {
             news: BTreeSet::new(),
             reroutes: BTreeSet::new(),
             untold: BTreeSet::new(),
-            registering: false,
         }
     }
 

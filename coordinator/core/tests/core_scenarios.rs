@@ -12,7 +12,8 @@ use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::{Effect, Notice};
-use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
@@ -187,14 +188,14 @@ impl Scenario {
         let mut exposed = BTreeMap::new();
         for (name, timeless) in [("exposed", false), ("pinned", true)] {
             for worker in pairs.get(name).into_iter().flat_map(|it| it.split(',')) {
-                let sets = [(SetName::new("s").expect("a set"), timeless)].into();
+                let list = SetList::from_iter([(SetName::new("s").expect("a set"), timeless)]);
                 let exposure = Exposure {
                     incarnation: Incarnation(1),
                     ttl: Duration::from_secs(10),
                     jobs_max: 3,
-                    sets,
+                    sets: list.sets(),
                 };
-                exposed.insert(key(worker), exposure);
+                exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
         }
         let predecessor: u64 = pairs.get("predecessor-ms").map_or(0, |it| it.parse().expect("ms"));
@@ -310,7 +311,7 @@ fn shown(effect: &Effect) -> Option<String> {
         }
         Effect::Close(conn) => format!("{} close", conn.0),
         Effect::Register(workers) => {
-            let names: Vec<_> = workers.iter().map(|(key, _)| key.worker.as_str()).collect();
+            let names: Vec<_> = workers.iter().map(|(key, ..)| key.worker.as_str()).collect();
             format!("register {}", names.join(","))
         }
         Effect::Unregister(workers) => {

@@ -27,14 +27,13 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use kube::Client;
-use leasehold_coordinator_core::event::Exposure;
 use leasehold_injection::{Resources, Sidecar};
-use leasehold_types::{TimeBounds, WorkerKey};
+use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::access::Guard;
 use self::authority::{Authority, CaBundle, Publication};
-use self::campaign::{Campaign, CampaignSettings, Exposures};
+use self::campaign::{Campaign, CampaignSettings};
 use self::desired::{Following, Objects};
 use self::election::Election;
 use self::leads::leads;
@@ -293,20 +292,6 @@ fn seen_in<T: Clone + Default + PartialEq + Send + Sync + 'static>(
         }
     });
     receiver
-}
-
-impl Exposures for Pods {
-    async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Exposure>> {
-        Self::list_exposed(self).await
-    }
-
-    async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
-        Self::expose(self, entries).await
-    }
-
-    async fn conceal(&self, keys: &[WorkerKey]) {
-        Self::conceal(self, keys).await;
-    }
 }
 
 /// The custom resource definitions, as YAML documents.

@@ -60,6 +60,18 @@ mutations! {
     StaleClock,
     /// Coordinator: a worker is silent although messages of it may wait to be taken.
     HearUnread,
+    /// Coordinator: what is written down is said to be before leadership is confirmed.
+    RegisteredWithoutLeadership,
+    /// Coordinator: a registration that was answered counts for a later life of its worker.
+    RegisteredOfAnotherLife,
+    /// Coordinator: a strike ends an entry whoever wrote it.
+    StrikeWithoutEpoch,
+    /// Coordinator: a stream is granted whose set is not in the worker's entry.
+    GrantUnregisteredSet,
+    /// Coordinator: grants rest on an entry that this leader has not adopted.
+    GrantUnderForeignEntry,
+    /// Coordinator: an entry that cannot be read means that the worker holds nothing.
+    UnreadableEntryIsNothing,
     /// Agent: a lease counts from when the grant came, not from when the beat was sent.
     CountFromReceive,
     /// Agent: a lower epoch is obeyed.

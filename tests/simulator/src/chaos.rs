@@ -1,6 +1,7 @@
 //! What goes wrong: each fault picks its victim and its time from the seed.
 
-use leasehold_coordinator_core::event::{Event, Exposure};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::Entry;
 
 use super::clock::MS;
 use super::faults::Fault;
@@ -280,7 +281,9 @@ impl World {
         let node = &self.pods[pod];
         let complete = node.disk.borrow().memory.complete;
         let doubtful = !complete || node.twin || node.replaced;
-        let timeless = |exposure: &Exposure| exposure.sets.values().any(|timeless| *timeless);
+        let timeless = |entry: &Option<Entry>| {
+            entry.as_ref().is_none_or(|entry| entry.exposure.sets.is_timeless())
+        };
         doubtful && self.store.register.get(&node.key).is_some_and(timeless)
     }
 

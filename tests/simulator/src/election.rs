@@ -1,37 +1,39 @@
-//! A replica's part in the election, and its requests to the store, which may be late or lost.
+//! A replica's part in the election: how it stands by, and the stores that its campaign asks, which
+//! may be late, lose what they are asked, or be unreadable.
 //!
-//! Invariant: leadership counts from when a request was sent; the register is read after the
-//! epoch was taken.
+//! Invariant: leadership counts from when a request was sent.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::event::{Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::campaign::{
+    Change, Lead, LeadSettings, Order, Over, Request as LeadRequest, Standing, Taken, Write,
+    Written,
+};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::{Exposure, Life};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use super::clock::{MS, Real};
+use super::faults::one_in;
 use super::network::Cut;
 use super::queue::Happening;
-use super::store::{Answer, Request};
+use super::store::{Answer, Commit, LeadAnswer, Request, Shape};
 use super::world::World;
 
-/// A term that this replica has.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Term {
-    /// Its number.
-    pub epoch: Epoch,
-    /// Its end by this replica's clock.
-    pub until: Moment,
-    /// When the predecessor has surely stopped.
-    pub predecessor_end: Moment,
-    /// The core has been told.
-    pub told: bool,
-}
+/// How often a change of an object that others write to is tried.
+const TRIES_MAX: u32 = 3;
+/// One change of an object in so many meets another's.
+const CONFLICT_ONE_IN: u32 = 6;
+/// One list of entries in so many finds one that somebody has spoiled.
+const SPOILED_ONE_IN: u32 = 12;
+/// One write to a log in so many fails.
+const FAILED_ONE_IN: u32 = 30;
 
 /// One life's view of the election.
 #[derive(Debug, Default)]
 pub(super) struct Election {
-    /// The term that it has.
-    pub term: Option<Term>,
+    /// What it does as a leader, while it is one.
+    pub lead: Option<Lead>,
     /// The version last seen, and when it was first seen.
     pub seen: Option<(u64, Moment)>,
     /// It takes over as soon as it has looked, since it knows that the leader is lost.
@@ -42,9 +44,16 @@ pub(super) struct Election {
     taking: Option<(Moment, Moment)>,
     /// An agent remembers this epoch.
     above: Epoch,
-    /// Registrations to come, oldest first; the first is on its way.
-    writes: VecDeque<(u64, Request)>,
+    /// A leader's requests that are not answered.
+    asked: BTreeMap<u64, LeadRequest>,
     number: u64,
+}
+
+impl Election {
+    /// The term that it has, and its end by this replica's clock.
+    pub(super) fn term(&self) -> Option<(Epoch, Moment)> {
+        self.lead.as_ref().map(|lead| (lead.epoch(), lead.until()))
+    }
 }
 
 impl World {
@@ -53,7 +62,13 @@ impl World {
             return;
         }
         let run = self.replicas[replica].run;
-        let delay = self.delay() / 2;
+        let mut delay = self.delay() / 2;
+        if let Request::Lead(_, _, _, LeadRequest::Write(_)) = &request
+            && self.rng.u8(0..8) == 0
+        {
+            self.cover.hit("fault: entries written late");
+            delay += self.rng.u64(0..self.profile.ttl_real());
+        }
         self.after(delay, Happening::Store { replica, run, request });
     }
 
@@ -62,19 +77,122 @@ impl World {
         if self.network.cuts.contains(&Cut::Store(replica)) {
             return;
         }
-        if let Request::Write(epoch, number, entries) = &request {
-            let check = Request::Check(*epoch, *number, entries.clone());
-            let pause = self.rng.u64(0..=2 * MS);
-            self.after(pause, Happening::Store { replica, run, request: check });
-        }
-        if let Request::Take { .. } = &request {
-            self.cover.hit("take tried");
-        }
-        let answer = self.store.serve(replica, request);
+        let answer = match request {
+            Request::Read => {
+                Some(Answer::State(self.store.version, self.store.epoch, self.store.owner))
+            }
+            Request::Take { version, above } => {
+                self.cover.hit("take tried");
+                Some(Answer::Taken(self.store.take(replica, version, above)))
+            }
+            Request::Release(epoch) => {
+                self.store.release(replica, epoch);
+                None
+            }
+            Request::Lead(epoch, number, sent_at, request) => self
+                .serve(replica, run, (epoch, number), sent_at, request)
+                .map(|answer| Answer::Lead(epoch, number, answer)),
+            Request::Commit(commit) => self
+                .commit_object(replica, run, &commit)
+                .map(|answer| Answer::Lead(commit.epoch, commit.number, answer)),
+        };
         if let Some(answer) = answer {
             let delay = self.delay() / 2;
             self.after(delay, Happening::Answer { replica, run, answer });
         }
+    }
+
+    fn serve(
+        &mut self,
+        replica: usize,
+        run: u64,
+        (epoch, number): (Epoch, u64),
+        sent_at: Moment,
+        request: LeadRequest,
+    ) -> Option<LeadAnswer> {
+        match request {
+            LeadRequest::Renew => {
+                let standing = self.store.renew(replica, epoch);
+                Some(LeadAnswer::Renewed(standing, self.store.version, sent_at))
+            }
+            LeadRequest::List => {
+                let spoils = self.store.shape == Shape::Objects && !self.store.register.is_empty();
+                if spoils && self.calm_since.is_none() && one_in(&mut self.rng, SPOILED_ONE_IN) {
+                    let at = self.rng.usize(0..self.store.register.len());
+                    if let Some(key) = self.store.register.keys().nth(at).cloned() {
+                        self.cover.hit("fault: entry spoiled");
+                        self.store.spoil(&key);
+                    }
+                }
+                Some(LeadAnswer::Listed(Some(self.store.list(epoch))))
+            }
+            LeadRequest::Write(changes) if self.store.shape == Shape::Logs => {
+                // Writes to a file keep their order: one that was given up is not made.
+                let node = &self.replicas[replica];
+                if node.run != run || !node.election.asked.contains_key(&number) {
+                    return None;
+                }
+                let fails = self.calm_since.is_none() && one_in(&mut self.rng, FAILED_ONE_IN);
+                // What comes before the failure may be on disk.
+                let whole = if fails { self.rng.usize(0..=changes.len()) } else { changes.len() };
+                self.store.append(epoch, &changes[..whole]);
+                let written = if fails { Written::Failed } else { Written::Done };
+                let outcomes = changes.into_iter().map(|change| (change, written));
+                Some(LeadAnswer::Wrote(outcomes.collect()))
+            }
+            LeadRequest::Write(mut changes) => {
+                let change = changes.pop()?;
+                self.change_object(replica, run, (epoch, number), change, 0)
+            }
+        }
+    }
+
+    /// Reads an object, and has what becomes of it written a little later.
+    fn change_object(
+        &mut self,
+        replica: usize,
+        run: u64,
+        (epoch, number): (Epoch, u64),
+        change: Change,
+        conflicts: u32,
+    ) -> Option<LeadAnswer> {
+        let (version, write) = self.store.look(epoch, &change);
+        let entry = match write {
+            Write::Put(entry) => entry,
+            Write::Nothing => return Some(LeadAnswer::Wrote(vec![(change, Written::Done)])),
+            Write::Superseded => {
+                self.cover.hit("entry of a successor left alone");
+                return Some(LeadAnswer::Wrote(vec![(change, Written::Superseded)]));
+            }
+        };
+        if one_in(&mut self.rng, CONFLICT_ONE_IN) {
+            self.store.touch(change.key());
+        }
+        let commit = Commit { epoch, number, change, entry, version, conflicts };
+        let mut delay = self.delay();
+        if self.rng.u8(0..8) == 0 {
+            delay += self.rng.u64(0..self.profile.ttl_real() * 2);
+        }
+        self.after(delay, Happening::Store { replica, run, request: Request::Commit(commit) });
+        None
+    }
+
+    fn commit_object(&mut self, replica: usize, run: u64, commit: &Commit) -> Option<LeadAnswer> {
+        let change = commit.change.clone();
+        if self.store.commit(commit) {
+            return Some(LeadAnswer::Wrote(vec![(change, Written::Done)]));
+        }
+        self.cover.hit("entry written by others meanwhile");
+        let node = &self.replicas[replica];
+        if node.run != run || !node.election.asked.contains_key(&commit.number) {
+            // Who would try again has given up, or is dead.
+            return None;
+        }
+        if commit.conflicts + 1 == TRIES_MAX {
+            return Some(LeadAnswer::Wrote(vec![(change, Written::Failed)]));
+        }
+        let (asked, conflicts) = ((commit.epoch, commit.number), commit.conflicts + 1);
+        self.change_object(replica, run, asked, change, conflicts)
     }
 
     /// The store's answer reaches a replica.
@@ -87,36 +205,61 @@ impl World {
         match answer {
             Answer::State(version, epoch, owner) => self.saw(replica, version, epoch, owner, now),
             Answer::Taken(won) => self.taken(replica, won),
-            Answer::Listed(epoch, exposed) => {
-                let Some(term) = self.replicas[replica].election.term.as_mut() else { return };
-                if term.epoch != epoch || term.told || now >= term.until {
-                    return;
-                }
-                term.told = true;
-                let (until, predecessor_end) = (term.until, term.predecessor_end);
-                let elected = Elected { epoch, until, predecessor_end, exposed };
-                self.core_event(replica, Event::Elected(elected));
-            }
-            Answer::Renewed(epoch, sent, version) => self.renewed(replica, epoch, sent, version),
-            Answer::Registered(epoch, number, ok, entries) => {
+            Answer::Lead(epoch, number, answer) => {
                 let election = &mut self.replicas[replica].election;
-                if election.term.is_none_or(|term| term.epoch != epoch) {
-                    return;
-                }
-                if election.writes.front().is_none_or(|(first, _)| *first != number) {
-                    return;
-                }
-                election.writes.pop_front();
-                if !ok {
-                    self.deposed(replica, None);
-                    return;
-                }
-                self.send_write(replica);
-                if !entries.is_empty() {
-                    self.cover.hit("registered");
-                    self.core_event(replica, Event::Registered(entries));
+                let asked = election.asked.remove(&number).is_some();
+                if asked && election.term().is_some_and(|(term, _)| term == epoch) {
+                    self.lead_answer(replica, answer);
                 }
             }
+        }
+    }
+
+    fn lead_answer(&mut self, replica: usize, answer: LeadAnswer) {
+        let now = self.local_of_replica(replica);
+        let election = &mut self.replicas[replica].election;
+        let Some(lead) = election.lead.as_mut() else { return };
+        match answer {
+            LeadAnswer::Renewed(standing, version, sent_at) => {
+                if standing == Standing::Leads {
+                    election.seen = Some((version, now));
+                }
+                lead.renewed(standing, sent_at, now);
+            }
+            LeadAnswer::Listed(exposed) => lead.listed(exposed, now),
+            LeadAnswer::Wrote(outcomes) => lead.wrote(outcomes, now),
+        }
+        self.drive_lead(replica);
+    }
+
+    /// Carries out what a leader wants of its stores, and gives the core its events.
+    fn drive_lead(&mut self, replica: usize) {
+        let run = self.replicas[replica].run;
+        loop {
+            let now = self.local_of_replica(replica);
+            let election = &mut self.replicas[replica].election;
+            let Some(lead) = election.lead.as_mut() else { return };
+            if let Some(request) = lead.poll_request() {
+                let epoch = lead.epoch();
+                election.number += 1;
+                let number = election.number;
+                election.asked.insert(number, request.clone());
+                self.ask_store(replica, Request::Lead(epoch, number, now, request));
+                let patience = self.profile.slow_max * 2 + self.profile.ttl_real() + 50 * MS;
+                self.after(patience, Happening::Retry { replica, run, number });
+            } else if let Some(event) = lead.poll_event() {
+                if let Event::Registered(_) = &event {
+                    self.cover.hit("registered");
+                }
+                self.core_event(replica, event);
+            } else {
+                break;
+            }
+        }
+        let lead = self.replicas[replica].election.lead.as_ref();
+        match lead.and_then(Lead::over) {
+            Some(Over::Deposed | Over::Expired) => self.deposed(replica, None),
+            None => {}
         }
     }
 
@@ -132,11 +275,12 @@ impl World {
         if election.seen.is_none_or(|(seen, _)| version > seen) {
             election.seen = Some((version, now));
         }
-        if election.term.is_some_and(|term| term.epoch < epoch) {
+        if election.term().is_some_and(|(term, _)| term < epoch) {
             self.deposed(replica, owner);
             return;
         }
-        if election.term.is_none() && election.leader != owner && owner != Some(replica) {
+        let leads = election.lead.is_some();
+        if !leads && election.leader != owner && owner != Some(replica) {
             election.leader = owner;
             self.core_event(replica, Event::Deposed { leader: owner.map(address) });
         }
@@ -144,7 +288,7 @@ impl World {
         let Some((version, since)) = election.seen else { return };
         let silent = now.since(since) >= self.profile.takeover_after;
         let takes = silent || owner.is_none() || election.eager;
-        if election.term.is_none() && takes {
+        if election.lead.is_none() && takes {
             self.take_from(replica, version, since);
         }
     }
@@ -162,7 +306,7 @@ impl World {
         let election = &mut self.replicas[replica].election;
         let patience = if election.eager { patience / 20 } else { patience };
         let asked_lately = election.taking.is_some_and(|(sent, _)| now.since(sent) < patience);
-        if election.term.is_some() || asked_lately {
+        if election.lead.is_some() || asked_lately {
             return;
         }
         election.taking = Some((now, since));
@@ -173,8 +317,9 @@ impl World {
     fn taken(&mut self, replica: usize, won: Option<(Epoch, u64)>) {
         let now = self.local_of_replica(replica);
         let (leadership, bounds) = (self.profile.leadership, self.profile.bounds);
+        let renew_every = leadership / 6;
         let election = &mut self.replicas[replica].election;
-        let Some((sent, since)) = election.taking.take() else { return };
+        let Some((sent_at, since)) = election.taking.take() else { return };
         let Some((epoch, version)) = won else { return };
         election.seen = Some((version, now));
         election.eager = false;
@@ -184,59 +329,47 @@ impl World {
             Epoch(1) => now,
             _ => since + bounds.outlast(leadership),
         };
-        let until = sent + leadership;
-        election.term = Some(Term { epoch, until, predecessor_end, told: false });
-        election.writes.clear();
+        let (batch_max, batches_max) = match self.store.shape {
+            Shape::Logs => (64, 1),
+            Shape::Objects => (1, 4),
+        };
+        let settings = LeadSettings { leadership, renew_every, batch_max, batches_max };
+        let taken = Taken { epoch, sent_at, predecessor_end };
+        election.asked.clear();
+        election.lead = Some(Lead::new(settings, taken, now));
         let run = self.replicas[replica].run;
-        self.ask_store(replica, Request::List(epoch));
         self.after(self.renew_every(), Happening::Renew { replica, run });
+        self.drive_lead(replica);
     }
 
     fn renew_every(&self) -> Real {
         self.profile.leadership.as_nanos() as Real / 6
     }
 
-    /// The periodic renewal.
+    /// A leader's clock.
     pub(super) fn renew_due(&mut self, replica: usize) {
-        let Some(term) = self.replicas[replica].election.term else { return };
+        let now = self.local_of_replica(replica);
+        let Some(lead) = self.replicas[replica].election.lead.as_mut() else { return };
+        lead.tick(true, now);
         let run = self.replicas[replica].run;
-        if !term.told {
-            self.ask_store(replica, Request::List(term.epoch));
-        }
-        self.renew(replica);
         self.after(self.renew_every(), Happening::Renew { replica, run });
+        self.drive_lead(replica);
     }
 
-    /// Sends a renewal now.
-    pub(super) fn renew(&mut self, replica: usize) {
+    /// The core wants something of its platform.
+    pub(super) fn order(&mut self, replica: usize, order: Order) {
         let now = self.local_of_replica(replica);
-        if let Some(term) = self.replicas[replica].election.term {
-            self.ask_store(replica, Request::Renew(term.epoch, now));
-        }
-    }
-
-    fn renewed(&mut self, replica: usize, epoch: Epoch, sent_at: Moment, version: Option<u64>) {
-        let now = self.local_of_replica(replica);
-        let leadership = self.profile.leadership;
-        let election = &mut self.replicas[replica].election;
-        let Some(term) = election.term.as_mut().filter(|term| term.epoch == epoch) else { return };
-        let Some(version) = version else {
-            self.deposed(replica, None);
-            return;
-        };
-        term.until = term.until.max(sent_at + leadership);
-        let (until, told) = (term.until, term.told);
-        election.seen = Some((version, now));
-        if told {
-            self.core_event(replica, Event::Renewed(Renewed { epoch, sent_at, until }));
+        if let Some(lead) = self.replicas[replica].election.lead.as_mut() {
+            lead.order(order, now);
+            self.drive_lead(replica);
         }
     }
 
     fn deposed(&mut self, replica: usize, leader: Option<usize>) {
         let election = &mut self.replicas[replica].election;
-        election.term = None;
+        election.lead = None;
         election.leader = leader;
-        election.writes.clear();
+        election.asked.clear();
         let leader = leader.filter(|leader| *leader != replica).map(address);
         self.core_event(replica, Event::Deposed { leader });
     }
@@ -246,9 +379,9 @@ impl World {
         self.cover.hit("stepped down");
         let election = &mut self.replicas[replica].election;
         election.above = election.above.max(above.unwrap_or_default());
-        election.writes.clear();
-        if let Some(term) = election.term.take() {
-            self.ask_store(replica, Request::Release(term.epoch));
+        election.asked.clear();
+        if let Some(lead) = election.lead.take() {
+            self.ask_store(replica, Request::Release(lead.epoch()));
         }
     }
 
@@ -261,45 +394,38 @@ impl World {
         self.after(jitter, Happening::Poll { replica, run });
     }
 
+    /// A leader's request was not answered in time.
+    pub(super) fn no_answer(&mut self, replica: usize, number: u64) {
+        let now = self.local_of_replica(replica);
+        let election = &mut self.replicas[replica].election;
+        let Some(request) = election.asked.remove(&number) else { return };
+        let Some(lead) = election.lead.as_mut() else { return };
+        match request {
+            LeadRequest::Renew => lead.renewed(Standing::Unknown, now, now),
+            LeadRequest::List => lead.listed(None, now),
+            LeadRequest::Write(changes) => {
+                let failed = changes.into_iter().map(|change| (change, Written::Failed));
+                lead.wrote(failed.collect(), now);
+            }
+        }
+        self.drive_lead(replica);
+    }
+
     /// The core wants exposures written down.
-    pub(super) fn register(&mut self, replica: usize, entries: Vec<(WorkerKey, Exposure)>) {
-        self.write_down(replica, |epoch, number| Request::Write(epoch, number, entries));
+    pub(super) fn register(&mut self, replica: usize, entries: Vec<(WorkerKey, Life, Exposure)>) {
+        self.order(replica, Order::Register(entries));
     }
 
     /// The core wants workers struck.
     pub(super) fn strike(&mut self, replica: usize, keys: Vec<WorkerKey>) {
         self.cover.hit("unregistered");
-        self.write_down(replica, |epoch, number| Request::Strike(epoch, number, keys));
+        self.order(replica, Order::Unregister(keys));
     }
 
-    fn write_down(&mut self, replica: usize, request: impl FnOnce(Epoch, u64) -> Request) {
-        let election = &mut self.replicas[replica].election;
-        let Some(term) = election.term else { return };
-        election.number += 1;
-        let number = election.number;
-        election.writes.push_back((number, request(term.epoch, number)));
-        if election.writes.len() == 1 {
-            self.send_write(replica);
-        }
-    }
-
-    fn send_write(&mut self, replica: usize) {
-        let run = self.replicas[replica].run;
-        let Some((number, request)) = self.replicas[replica].election.writes.front().cloned()
-        else {
-            return;
-        };
-        self.ask_store(replica, request);
-        let patience = self.profile.slow_max * 2 + 50 * MS;
-        self.after(patience, Happening::Retry { replica, run, number });
-    }
-
-    /// A registration was not answered: once more.
-    pub(super) fn retry_write(&mut self, replica: usize, number: u64) {
-        let election = &self.replicas[replica].election;
-        if election.writes.front().is_some_and(|(first, _)| *first == number) {
-            self.send_write(replica);
-        }
+    /// The core wants leadership confirmed.
+    pub(super) fn confirm(&mut self, replica: usize) {
+        self.cover.hit("confirm wanted");
+        self.order(replica, Order::Confirm);
     }
 }
 

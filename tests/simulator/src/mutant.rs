@@ -47,6 +47,12 @@ impl Mutant {
             Mutation::AnyReleaseFrees => &["S3", "S10"],
             Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],
             Mutation::CutBeforeRelease | Mutation::NodeLoadPerClass => &["S14"],
+            Mutation::RegisteredWithoutLeadership
+            | Mutation::RegisteredOfAnotherLife
+            | Mutation::StrikeWithoutEpoch
+            | Mutation::GrantUnregisteredSet
+            | Mutation::GrantUnderForeignEntry
+            | Mutation::UnreadableEntryIsNothing => &["S1", "S2", "S3", "S8", "S13", "S14"],
             Mutation::ObeyLowerEpoch => &["S6"],
             Mutation::ObeyLowerNumber => &["S6", "S10", "S11"],
             Mutation::UseUnwritten => &["S11"],

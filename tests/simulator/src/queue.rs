@@ -41,11 +41,11 @@ pub(super) enum Happening {
     Settle { replica: usize, run: u64 },
     /// A replica's process starts.
     BootReplica { replica: usize },
-    /// A replica renews its term.
+    /// A leader's clock.
     Renew { replica: usize, run: u64 },
     /// A replica looks at the store.
     Poll { replica: usize, run: u64 },
-    /// A registration is sent again, unless it was answered.
+    /// A leader's request was not answered in time.
     Retry { replica: usize, run: u64, number: u64 },
     /// A request reaches the store.
     Store { replica: usize, run: u64, request: Request },

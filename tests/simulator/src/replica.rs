@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use leasehold_coordinator_core::campaign::Lead;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
@@ -17,7 +18,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Epoch, Moment};
 
 use super::clock::{Clock, MS, Real};
-use super::election::{Election, Term};
+use super::election::Election;
 use super::network::{Data, LinkId};
 use super::queue::Happening;
 use super::wire;
@@ -188,9 +189,9 @@ impl World {
     fn after_settle(&mut self, replica: usize) {
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_ref() else { return };
-        if node.election.term.is_some_and(|term| term.told) && node.leads().is_none() {
+        if node.election.lead.as_ref().is_some_and(Lead::is_elected) && node.leads().is_none() {
             // The core has stepped down by itself.
-            node.election.term = None;
+            node.election.lead = None;
         }
         let wake = core.poll_timeout().map(|wakeup| wakeup.at);
         if wake != node.wake {
@@ -240,10 +241,7 @@ impl World {
             }
             Effect::Register(entries) => self.register(replica, entries),
             Effect::Unregister(keys) => self.strike(replica, keys),
-            Effect::Confirm => {
-                self.cover.hit("confirm wanted");
-                self.renew(replica);
-            }
+            Effect::Confirm => self.confirm(replica),
             Effect::StepDown { above } => self.step_down(replica, above),
             Effect::Notice(notice) => {
                 self.count_notice(&notice);
@@ -263,9 +261,9 @@ impl World {
         }
         if let CoordinatorMessage::Grant(grant) = &message {
             let now = self.local_of_replica(replica);
-            let term = self.replicas[replica].election.term;
-            let over = |term: Term| now >= term.until && !mutation::on(Mutation::GrantAfterTerm);
-            if term.is_none_or(|term| term.epoch != grant.epoch || over(term)) {
+            let term = self.replicas[replica].election.term();
+            let over = |until| now >= until && !mutation::on(Mutation::GrantAfterTerm);
+            if term.is_none_or(|(epoch, until)| epoch != grant.epoch || over(until)) {
                 self.cover.hit("grant stopped at the writer");
                 self.close_conn(link);
                 self.core_event(replica, Event::Closed(ConnId(link as u64)));

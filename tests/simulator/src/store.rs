@@ -1,14 +1,31 @@
-//! The election's store and the register of exposures, with the semantics of standalone mode.
+//! The two stores of the election: terms, and what workers may hold. The second has one of two
+//! shapes: logs in files, one a term, or entries on objects that others write to.
 //!
 //! Invariant: an epoch is handed out once, by compare-and-swap.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use leasehold_coordinator_core::event::Exposure;
-use leasehold_types::mutation::{self, Mutation};
+use leasehold_coordinator_core::campaign::{Change, Request as LeadRequest, Standing};
+use leasehold_coordinator_core::campaign::{Write, Written, over};
+use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
-/// What is on the shared disk.
+/// At least as long as any lease of a run.
+const UNREADABLE_TTL: Duration = Duration::from_secs(10);
+
+/// How entries are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A log for each term, which begins with all that the one before it said. A change of an
+    /// earlier term's log, once the next was begun, is read by nobody.
+    #[default]
+    Logs,
+    /// An entry for each worker, replaced where its version is the one that was read.
+    Objects,
+}
+
+/// What is stored.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     /// The newest term that was handed out.
@@ -17,8 +34,14 @@ pub(super) struct Store {
     pub owner: Option<usize>,
     /// Grows with every election and renewal.
     pub version: u64,
-    /// What workers may hold.
-    pub register: BTreeMap<WorkerKey, Exposure>,
+    /// How entries are kept.
+    pub shape: Shape,
+    /// What workers may hold; none where the entry cannot be read.
+    pub register: BTreeMap<WorkerKey, Option<Entry>>,
+    /// Of objects, the versions; they outlive their entries.
+    versions: BTreeMap<WorkerKey, u64>,
+    /// Of logs, the newest.
+    log: Epoch,
 }
 
 /// What a replica asks of the store.
@@ -33,18 +56,29 @@ pub(super) enum Request {
         /// The new epoch is above this, too.
         above: Epoch,
     },
-    /// Who may hold what? Sent after the epoch was taken.
-    List(Epoch),
-    /// Renew this term; when that was sent.
-    Renew(Epoch, Moment),
     /// Give this term up.
     Release(Epoch),
-    /// Write exposures down: first half of a registration.
-    Write(Epoch, u64, Vec<(WorkerKey, Exposure)>),
-    /// Is it still this epoch? Second half.
-    Check(Epoch, u64, Vec<(WorkerKey, Exposure)>),
-    /// Strike workers, under this epoch.
-    Strike(Epoch, u64, Vec<WorkerKey>),
+    /// A leader's request, its number, and when it was sent.
+    Lead(Epoch, u64, Moment, LeadRequest),
+    /// The second half of a change of an object: what was read has this version.
+    Commit(Commit),
+}
+
+/// A change of an object that rests on what was read.
+#[derive(Clone, Debug)]
+pub(super) struct Commit {
+    /// The leader's term.
+    pub epoch: Epoch,
+    /// The number of its request.
+    pub number: u64,
+    /// What it wants.
+    pub change: Change,
+    /// What it makes of what it read.
+    pub entry: Option<Entry>,
+    /// The version that it read.
+    pub version: u64,
+    /// How often it has found another since.
+    pub conflicts: u32,
 }
 
 /// What the store answers.
@@ -54,60 +88,34 @@ pub(super) enum Answer {
     State(u64, Epoch, Option<usize>),
     /// To a take: the new epoch and version, if it was won.
     Taken(Option<(Epoch, u64)>),
+    /// To a leader's request of this term and number.
+    Lead(Epoch, u64, LeadAnswer),
+}
+
+/// What is answered to a leader.
+#[derive(Clone, Debug)]
+pub(super) enum LeadAnswer {
+    /// To a renewal: what it found, the version since, and when it was sent.
+    Renewed(Standing, u64, Moment),
     /// To a list.
-    Listed(Epoch, BTreeMap<WorkerKey, Exposure>),
-    /// To a renewal: when it was sent, and the new version or the refusal.
-    Renewed(Epoch, Moment, Option<u64>),
-    /// A registration or a strike (by number) is done, or refused; the entries written.
-    Registered(Epoch, u64, bool, Vec<(WorkerKey, Exposure)>),
+    Listed(Option<BTreeMap<WorkerKey, Entry>>),
+    /// To a write.
+    Wrote(Vec<(Change, Written)>),
 }
 
 impl Store {
-    /// Carries a request out; a write answers only at its check.
-    pub(super) fn serve(&mut self, replica: usize, request: Request) -> Option<Answer> {
-        match request {
-            Request::Read => Some(Answer::State(self.version, self.epoch, self.owner)),
-            Request::Take { version, above } => {
-                Some(Answer::Taken(self.take(replica, version, above)))
-            }
-            Request::List(epoch) => Some(Answer::Listed(epoch, self.register.clone())),
-            Request::Renew(epoch, sent) => {
-                let mine = self.epoch == epoch && self.owner == Some(replica);
-                self.version += u64::from(mine);
-                Some(Answer::Renewed(epoch, sent, mine.then_some(self.version)))
-            }
-            Request::Release(epoch) => {
-                if self.epoch == epoch && self.owner == Some(replica) {
-                    self.owner = None;
-                    self.version += 1;
-                }
-                None
-            }
-            Request::Write(_, _, entries) => {
-                for (key, exposure) in entries {
-                    let entry = self.register.entry(key).or_default();
-                    *entry = entry.join(&exposure);
-                }
-                None
-            }
-            Request::Check(epoch, number, entries) => {
-                // In standalone mode this look at the epoch confirms a leader, too.
-                let leads = self.epoch == epoch || mutation::on(Mutation::SkipConfirm);
-                Some(Answer::Registered(epoch, number, leads, entries))
-            }
-            Request::Strike(epoch, number, keys) => {
-                let mine = self.epoch == epoch;
-                if mine {
-                    for key in &keys {
-                        self.register.remove(key);
-                    }
-                }
-                Some(Answer::Registered(epoch, number, mine, Vec::new()))
-            }
-        }
+    /// A store that holds nothing.
+    pub(super) fn new(shape: Shape) -> Self {
+        Self { shape, ..Self::default() }
     }
 
-    fn take(&mut self, replica: usize, version: u64, above: Epoch) -> Option<(Epoch, u64)> {
+    /// Takes the next epoch.
+    pub(super) fn take(
+        &mut self,
+        replica: usize,
+        version: u64,
+        above: Epoch,
+    ) -> Option<(Epoch, u64)> {
         if version != self.version {
             return None;
         }
@@ -116,4 +124,98 @@ impl Store {
         self.version += 1;
         Some((self.epoch, self.version))
     }
+
+    /// Gives a term up.
+    pub(super) fn release(&mut self, replica: usize, epoch: Epoch) {
+        if self.epoch == epoch && self.owner == Some(replica) {
+            self.owner = None;
+            self.version += 1;
+        }
+    }
+
+    /// Renews a term.
+    pub(super) fn renew(&mut self, replica: usize, epoch: Epoch) -> Standing {
+        if self.epoch != epoch || self.owner != Some(replica) {
+            return Standing::Deposed;
+        }
+        self.version += 1;
+        Standing::Leads
+    }
+
+    /// Every entry. The leader of a term begins its log with what it reads.
+    pub(super) fn list(&mut self, epoch: Epoch) -> BTreeMap<WorkerKey, Entry> {
+        if self.shape == Shape::Logs {
+            self.log = self.log.max(epoch);
+            for entry in self.register.values_mut().flatten() {
+                entry.epoch = self.log;
+            }
+        }
+        let entries = self.register.iter();
+        entries.map(|(key, it)| (key.clone(), it.clone().unwrap_or_else(unreadable))).collect()
+    }
+
+    /// Writes to a term's log.
+    pub(super) fn append(&mut self, epoch: Epoch, changes: &[Change]) {
+        if epoch < self.log {
+            return;
+        }
+        for change in changes {
+            match change {
+                Change::Enter(key, _, exposure) => {
+                    let exposure = exposure.clone();
+                    self.register.insert(key.clone(), Some(Entry { epoch, exposure }));
+                }
+                Change::Strike(key) => {
+                    self.register.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Reads an object: its version, and what the change makes of it.
+    pub(super) fn look(&self, epoch: Epoch, change: &Change) -> (u64, Write) {
+        let unreadable = unreadable();
+        let found = self.register.get(change.key());
+        let found = found.map(|found| found.as_ref().unwrap_or(&unreadable));
+        let version = self.versions.get(change.key()).copied().unwrap_or(0);
+        (version, over(found, change, epoch))
+    }
+
+    /// Replaces an object, unless it has changed.
+    pub(super) fn commit(&mut self, commit: &Commit) -> bool {
+        let key = commit.change.key();
+        let version = self.versions.entry(key.clone()).or_default();
+        if *version != commit.version {
+            return false;
+        }
+        *version += 1;
+        match &commit.entry {
+            Some(entry) => {
+                self.register.insert(key.clone(), Some(entry.clone()));
+            }
+            None => {
+                self.register.remove(key);
+            }
+        }
+        true
+    }
+
+    /// Somebody else writes to an object.
+    pub(super) fn touch(&mut self, key: &WorkerKey) {
+        *self.versions.entry(key.clone()).or_default() += 1;
+    }
+
+    /// Somebody makes an entry unreadable.
+    pub(super) fn spoil(&mut self, key: &WorkerKey) {
+        if let Some(entry) = self.register.get_mut(key) {
+            *entry = None;
+            self.touch(key);
+        }
+    }
+}
+
+/// What an entry counts as that cannot be read; its leases do not outlast a run.
+fn unreadable() -> Entry {
+    let exposure = Exposure { ttl: UNREADABLE_TTL, ..Exposure::anything() };
+    Entry { epoch: Epoch(0), exposure }
 }

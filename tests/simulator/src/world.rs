@@ -17,7 +17,7 @@ use super::platform::Manifests;
 use super::pod::Pod;
 use super::queue::{Happening, Queue};
 use super::replica::Replica;
-use super::store::Store;
+use super::store::{Shape, Store};
 use super::trace::Trace;
 use super::tracked::Tracked;
 
@@ -63,6 +63,7 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let profile = Profile::new(seed, &mut rng);
         let manifests = Manifests::new(&mut rng, &profile);
+        let shape = if rng.bool() { Shape::Logs } else { Shape::Objects };
         let replicas = (0..profile.replicas)
             .map(|_| Replica::new(Clock::new(&mut rng, profile.bounds.drift_ppm)))
             .collect();
@@ -71,7 +72,7 @@ impl World {
             t: 0,
             queue: Queue::default(),
             profile,
-            store: Store::default(),
+            store: Store::new(shape),
             replicas,
             pods: Tracked::default(),
             network: Network::default(),
@@ -221,7 +222,7 @@ impl World {
             Happening::BootReplica { replica } => self.boot_replica(replica),
             Happening::Renew { replica, .. } => self.renew_due(replica),
             Happening::Poll { replica, .. } => self.poll_store(replica),
-            Happening::Retry { replica, number, .. } => self.retry_write(replica, number),
+            Happening::Retry { replica, number, .. } => self.no_answer(replica, number),
             Happening::Store { replica, run, request } => self.store_request(replica, run, request),
             Happening::Answer { replica, answer, .. } => self.store_answer(replica, answer),
             other => unreachable!("{other:?} is not of a replica"),

@@ -45,7 +45,7 @@ impl Core {
                 unknown.slots
             ));
         }
-        if self.observed(key).is_some_and(|worker| worker.registering) {
+        if account.registering.is_some() {
             facts.push("what it may hold is being written down; grants wait for that".into());
         }
         let summary = match spec.class {
@@ -84,7 +84,7 @@ impl Core {
         }
         let ledger = self.ledger()?;
         if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.heard) {
-            let timeless = unheard.exposure.sets.get(&key.set).copied().unwrap_or(false);
+            let timeless = unheard.exposure.sets.is_timeless();
             let ends = match timeless {
                 true => "until it reports or is declared gone".into(),
                 false => {

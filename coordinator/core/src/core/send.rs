@@ -14,7 +14,7 @@ use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerK
 use super::pipelines::{Again, RouteRoom};
 use super::{Core, Role, Timer};
 use crate::effect::{Effect, Notice};
-use crate::event::Exposure;
+use crate::exposure::Exposure;
 use crate::ledger::{Claim, Ledger, Phase};
 
 impl Core {
@@ -127,11 +127,14 @@ impl Core {
     /// The times that hold for one agent; none before what it may hold is written down.
     fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let exposure = &self.ledger()?.account(key)?.exposure;
+        let account = self.ledger()?.account(key)?;
+        let exposure = &account.exposure;
         // Written down for an older agent alone, it would not tell a successor of this one.
         let written = exposure.incarnation >= self.observed(key)?.incarnation;
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
-        let ttl = cluster.spec.ttl.min(exposed);
+        // What is being written in its place may allow less.
+        let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
+        let ttl = cluster.spec.ttl.min(exposed).min(next);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
             Terms { reserve: self.reserve(key, exposed), ..self.terms(&spec) }
@@ -159,7 +162,8 @@ impl Core {
         let Role::Leads(term) = &mut self.role else { return None };
         let account = term.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
-        let known = account.unknown.is_none() && account.exposure.jobs_max >= target;
+        let known = account.unknown.is_none()
+            && account.is_registered(|exposure| exposure.jobs_max >= target);
         let most = if known { committed.saturating_add(*free) } else { size };
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
@@ -286,14 +290,15 @@ impl Core {
     ) -> bool {
         let Some(ledger) = self.ledger() else { return false };
         let Some(account) = ledger.account(key) else { return false };
-        let sets = [(stream.set.clone(), timeless)].into();
-        let needed = Exposure { sets, ..Exposure::default() };
+        let is_listed = |exposure: &Exposure| {
+            self.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+        };
         let has_room = |load| {
             let class = self.class(&key.cluster);
             class.is_some_and(|class| account.has_room(load, class.capacity))
                 && self.is_within_node(stream, load)
         };
-        account.exposure.covers(&needed)
+        (account.is_registered(is_listed) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
             && ledger.is_free(stream, self.heard)

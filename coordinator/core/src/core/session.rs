@@ -11,9 +11,8 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, WorkerKey};
 
 use super::{Core, Role, Timer};
-use crate::desired::Mode;
 use crate::effect::{Effect, Freed, Notice};
-use crate::event::{ConnId, Exposure};
+use crate::event::ConnId;
 use crate::ledger::Unknown;
 use crate::observed::{Session, Worker};
 
@@ -336,53 +335,6 @@ impl Core {
         if let Some(session) = session.filter(|session| session.conn == conn) {
             session.writable = true;
             self.dirty.insert(key);
-        }
-    }
-
-    /// What the platform has written down may be granted now.
-    pub(super) fn registered(&mut self, workers: Vec<(WorkerKey, Exposure)>) {
-        for (key, exposure) in workers {
-            let Role::Leads(term) = &mut self.role else { return };
-            let Some(account) = term.ledger.account_mut(&key) else { continue };
-            account.exposure = account.exposure.join(&exposure);
-            if let Some(worker) = self.worker_mut(&key) {
-                worker.registering = false;
-            }
-            self.register_if_needed(&key);
-            self.pools_dirty(&key.cluster);
-            self.dirty.insert(key);
-        }
-    }
-
-    /// Has what the worker may come to hold written down, where it is not yet.
-    pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
-        let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
-        let wanted = self.exposure(key, worker.stops_worker);
-        let Some(account) = self.ledger().and_then(|ledger| ledger.account(key)) else { return };
-        if worker.registering || account.exposure.covers(&wanted) {
-            return;
-        }
-        let exposure = account.exposure.join(&wanted);
-        if let Some(worker) = self.worker_mut(key) {
-            worker.registering = true;
-        }
-        self.effects.push_back(Effect::Register(vec![(key.clone(), exposure)]));
-    }
-
-    /// The most that the worker may come to hold under what is desired.
-    fn exposure(&self, key: &WorkerKey, stops_worker: bool) -> Exposure {
-        let Some(cluster) = self.clusters.get(&key.cluster) else { return Exposure::default() };
-        let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == key.cluster);
-        let timeless = |set: &super::SetState| set.spec.mode == Mode::Pinned || !stops_worker;
-        let incarnation = self.observed(key).map_or(Incarnation(0), |worker| worker.incarnation);
-        let sets = sets.map(|(name, set)| (name.clone(), timeless(set)));
-        let class = self.class(&key.cluster);
-        let shares = class.map(|_| (key.cluster.shares(), !stops_worker));
-        Exposure {
-            incarnation,
-            ttl: cluster.spec.ttl,
-            jobs_max: cluster.spec.jobs_per_worker_max,
-            sets: sets.chain(shares).collect(),
         }
     }
 

@@ -1,13 +1,13 @@
 //! One worker's account: the slots that it may be using, and the streams that it may own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_types::message::{HeldPool, Jobs, PoolGrant};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{GrantNumber, Incarnation, Load, Moment, StreamKey, Token};
+use leasehold_types::{GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, Token};
 
-use crate::event::Exposure;
+use crate::exposure::{Exposure, Life};
 
 /// What is known of one worker.
 #[derive(Clone, Debug)]
@@ -18,8 +18,14 @@ pub(crate) struct Account {
     pub(crate) fresh_since: Option<Incarnation>,
     /// When its newest report or beat came.
     pub(crate) heard: Moment,
+    /// Which of the worker's accounts it is.
+    pub(crate) life: Life,
     /// The most that it may hold, as written down.
     pub(crate) exposure: Exposure,
+    /// This leader has written `exposure`, or adopted it: no strike of an earlier one ends it.
+    pub(crate) adopted: bool,
+    /// What is being written in its place.
+    pub(crate) registering: Option<Exposure>,
     /// The longest lease that it may have been granted.
     pub(crate) ttl: Duration,
     /// The newest grant's number.
@@ -38,6 +44,8 @@ pub(crate) struct Account {
     pub(crate) unknown: Option<Unknown>,
     /// The streams that it has a claim on.
     pub(crate) streams: BTreeSet<StreamKey>,
+    /// Of each set that it has claims on streams of: how many, and whether any is timeless.
+    pub(crate) sets: BTreeMap<SetName, (usize, bool)>,
     /// What the loads of all its claims add up to.
     pub(crate) load: Load,
     /// The newest grant that told it of streams.
@@ -57,12 +65,15 @@ pub(crate) struct Unknown {
 
 impl Account {
     /// An account whose next grant has the number after `number`.
-    pub(crate) fn new(number: GrantNumber, now: Moment) -> Self {
+    pub(crate) fn new(life: Life, number: GrantNumber, now: Moment) -> Self {
         Self {
             incarnation: None,
             fresh_since: None,
             heard: now,
+            life,
             exposure: Exposure::default(),
+            adopted: false,
+            registering: None,
             ttl: Duration::ZERO,
             number,
             pool: None,
@@ -72,6 +83,7 @@ impl Account {
             jobs: Jobs::Running(0),
             unknown: None,
             streams: BTreeSet::new(),
+            sets: BTreeMap::new(),
             load: Load::ZERO,
             streams_told: GrantNumber(0),
             acknowledged: GrantNumber(0),
@@ -159,6 +171,30 @@ impl Account {
         self.unknown = self.unknown.filter(|unknown| !told || unknown.until > now);
     }
 
+    /// A claim on a stream of a set begins.
+    pub(crate) fn claims(&mut self, set: &SetName, timeless: bool) {
+        let (claims, any_timeless) = self.sets.entry(set.clone()).or_default();
+        *claims += 1;
+        *any_timeless |= timeless;
+    }
+
+    /// Claims on streams of a set have ended.
+    pub(crate) fn claims_less(&mut self, set: &SetName, ended: usize) {
+        if let Some((claims, _)) = self.sets.get_mut(set) {
+            *claims = claims.saturating_sub(ended);
+            if *claims == 0 {
+                self.sets.remove(set);
+            }
+        }
+    }
+
+    /// Whether all that is in force of what is written down, and all that is about to replace it,
+    /// allows something new. What a predecessor wrote is in force only once it was adopted.
+    pub(crate) fn is_registered(&self, allows: impl Fn(&Exposure) -> bool) -> bool {
+        let all = allows(&self.exposure) && self.registering.as_ref().is_none_or(allows);
+        all && (self.adopted || mutation::on(Mutation::GrantUnderForeignEntry))
+    }
+
     /// The highest token that the holder is known to have had.
     pub(crate) fn pool_token(&self) -> Option<Token> {
         self.pool.map(|pool| pool.token)
@@ -173,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_size_that_was_only_told_is_kept_no_longer_than_it_is_in_effect() {
-        let mut account = Account::new(GrantNumber(0), Moment(0));
+        let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
         let token = Token { epoch: Epoch(1), seq: 7 };
         let told = |size| Some(HeldPool { token, size });
         // A worker that counts for itself may keep to a size above what it was granted.

@@ -10,7 +10,6 @@ use leasehold_types::{
 };
 
 use super::{Ended, Ledger};
-use crate::event::Exposure;
 
 /// A stream lease that may be in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +84,7 @@ impl Ledger {
     pub(crate) fn is_free(&self, stream: &StreamKey, now: Moment) -> bool {
         let unclaimed =
             self.claims(stream).is_empty() || mutation::on(Mutation::GrantBeforeRelease);
-        unclaimed && self.unheard_of(&stream.set, now).is_none()
+        unclaimed && self.is_heard_of(stream, now)
     }
 
     /// Grants a free stream to the account's agent; a share, with its load.
@@ -152,6 +151,11 @@ impl Ledger {
                 Some(claim) => {
                     claim.incarnation = incarnation;
                     claim.timeless |= timeless;
+                    let account = self.accounts.get_mut(key);
+                    let of_set = account.and_then(|account| account.sets.get_mut(&stream.set));
+                    if let Some((_, any_timeless)) = of_set {
+                        *any_timeless |= timeless;
+                    }
                     claim.told = GrantNumber(0);
                     if claim.is_orphaned() {
                         claim.phase = Phase::Held;
@@ -246,15 +250,20 @@ impl Ledger {
             Ended { stream: stream.clone(), worker: claim.worker, token: claim.token }
         });
         let removed: Vec<_> = removed.collect();
+        let ended = removed.len();
         let left = claims.iter().any(|claim| claim.worker == *key);
         if claims.is_empty() {
             self.claims.remove(stream);
             if let Some(claimed) = self.claimed.get_mut(&stream.set) {
                 *claimed -= 1;
             }
+            if ended > 0 {
+                self.unheard.note_known(stream);
+            }
         }
         if let Some(account) = self.accounts.get_mut(key) {
             account.load -= unloaded;
+            account.claims_less(&stream.set, ended);
             if !left {
                 account.streams.remove(stream);
             }
@@ -266,12 +275,7 @@ impl Ledger {
         if let Some(account) = self.accounts.get_mut(&claim.worker) {
             account.streams.insert(stream.clone());
             account.load += claim.load.unwrap_or_default();
-            // What is held was once written down, by this leader or one before.
-            let sets = [(stream.set.clone(), claim.timeless)].into();
-            let held = Exposure { ttl: account.ttl, sets, ..Exposure::default() };
-            if !account.exposure.covers(&held) {
-                account.exposure = account.exposure.join(&held);
-            }
+            account.claims(&stream.set, claim.timeless);
         }
         let claims = self.claims.entry(stream.clone()).or_default();
         if claims.is_empty() {

@@ -1,14 +1,18 @@
 //! Workers that may hold leases nobody here has heard of: those of a predecessor's time that have
-//! not reported, and those whose agent has lost its memory.
+//! not reported, and those whose agent has lost its memory. They are kept by cluster and by what
+//! they may hold, so that no question walks over all of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use leasehold_types::message::{Jobs, ReportedMemory};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, GrantNumber, Incarnation, Moment, SetName, WorkerKey};
+use leasehold_types::{
+    ClusterName, GrantNumber, Incarnation, Moment, SetName, StreamKey, WorkerKey, WorkerName,
+};
 
 use super::{Account, Ledger, Unknown};
-use crate::event::Exposure;
+use crate::exposure::{Entry, Exposure, SetList, SetLists, Sets, SetsVersion};
 
 /// What a worker may hold unheard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,20 +22,133 @@ pub(crate) struct Unheard {
     pub(crate) until: Moment,
     /// Its agent has reported, but without a memory.
     pub(crate) amnesiac: bool,
+    scope: Option<Scope>,
+}
+
+/// Streams that workers may hold unheard of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Scope {
+    /// Those of the sets of one list.
+    Listed(SetsVersion),
+    /// Those of every set of a namespace.
+    Any { namespace: Option<String>, timeless: bool },
+}
+
+/// The workers that may hold streams of one scope, by when what ends by time is over.
+#[derive(Clone, Debug, Default)]
+struct Group {
+    list: Option<Arc<SetList>>,
+    workers: BTreeSet<(Moment, WorkerKey)>,
+}
+
+/// All that may be held unheard of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnheardWorkers {
+    workers: BTreeMap<WorkerKey, Unheard>,
+    /// Those that have not reported.
+    silent: BTreeMap<ClusterName, BTreeSet<(Moment, WorkerName)>>,
+    groups: BTreeMap<Scope, Group>,
+    /// The lists that name a set.
+    by_set: BTreeMap<SetName, BTreeSet<SetsVersion>>,
+    /// Streams without a claim that had an owner in this term: nobody else can hold them.
+    known: BTreeSet<StreamKey>,
+}
+
+impl UnheardWorkers {
+    fn insert(&mut self, key: &WorkerKey, unheard: Unheard) {
+        self.remove(key);
+        let at = (unheard.until, key.clone());
+        if !unheard.amnesiac {
+            let silent = self.silent.entry(key.cluster.clone()).or_default();
+            silent.insert((unheard.until, key.worker.clone()));
+        }
+        if let Some(scope) = &unheard.scope {
+            self.groups.entry(scope.clone()).or_default().workers.insert(at);
+        }
+        self.workers.insert(key.clone(), unheard);
+    }
+
+    pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Unheard> {
+        let unheard = self.workers.remove(key)?;
+        if let Some(silent) = self.silent.get_mut(&key.cluster) {
+            silent.remove(&(unheard.until, key.worker.clone()));
+            if silent.is_empty() {
+                self.silent.remove(&key.cluster);
+            }
+        }
+        if let Some(group) = unheard.scope.as_ref().and_then(|scope| self.groups.get_mut(scope)) {
+            group.workers.remove(&(unheard.until, key.clone()));
+        }
+        if self.workers.is_empty() {
+            self.known.clear();
+        }
+        Some(unheard)
+    }
+
+    /// The scope of what this exposure allows.
+    fn scope(&mut self, key: &WorkerKey, sets: Sets, lists: &SetLists) -> Option<Scope> {
+        let version = match sets {
+            Sets::None => return None,
+            Sets::Any => None,
+            Sets::Listed { version, .. } => Some(version),
+        };
+        let list = version.and_then(|version| lists.get(&key.cluster, version));
+        let Some((version, list)) = version.zip(list) else {
+            let namespace = key.cluster.parts().0.map(str::to_owned);
+            return Some(Scope::Any { namespace, timeless: sets.is_timeless() });
+        };
+        let scope = Scope::Listed(version);
+        let group = self.groups.entry(scope.clone()).or_default();
+        if group.list.is_none() {
+            group.list = Some(Arc::clone(list));
+            for (set, _) in list.iter() {
+                self.by_set.entry(set.clone()).or_default().insert(version);
+            }
+        }
+        Some(scope)
+    }
+
+    /// A stream has lost its last claim.
+    pub(super) fn note_known(&mut self, stream: &StreamKey) {
+        if !self.workers.is_empty() {
+            self.known.insert(stream.clone());
+        }
+    }
+
+    /// The worker that holds up `set` the longest, of those in a scope.
+    fn last_of(
+        &self,
+        scope: &Scope,
+        set: &SetName,
+        is_over: impl Fn(Moment) -> bool,
+    ) -> Option<&WorkerKey> {
+        let group = self.groups.get(scope)?;
+        let (until, key) = group.workers.last()?;
+        let timeless = match (scope, &group.list) {
+            (Scope::Any { timeless, .. }, _) => *timeless,
+            (Scope::Listed(_), Some(list)) => list.get(set)?,
+            (Scope::Listed(_), None) => true,
+        };
+        (timeless || !is_over(*until)).then_some(key)
+    }
 }
 
 impl Ledger {
     /// A worker of a predecessor's time.
-    pub(super) fn expose(&mut self, key: &WorkerKey, exposure: &Exposure) {
+    pub(super) fn expose(&mut self, key: &WorkerKey, entry: &Entry, lists: &SetLists) {
+        let exposure = &entry.exposure;
         let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
-        let mut account = Account::new(GrantNumber(0), Moment(0));
+        let life = self.next_life();
+        let mut account = Account::new(life, GrantNumber(0), Moment(0));
         account.exposure = exposure.clone();
+        account.adopted = entry.epoch == self.epoch;
         account.ttl = exposure.ttl;
         account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
         account.jobs = Jobs::Unknown;
         self.accounts.insert(key.clone(), account);
-        let unheard = Unheard { exposure: exposure.clone(), until, amnesiac: false };
-        self.unheard.insert(key.clone(), unheard);
+        let scope = self.unheard.scope(key, exposure.sets, lists);
+        let exposure = exposure.clone();
+        self.unheard.insert(key, Unheard { exposure, until, amnesiac: false, scope });
     }
 
     /// A report came of a worker of a predecessor's time: what its journal cannot know of lasts
@@ -42,20 +159,19 @@ impl Ledger {
         memory: ReportedMemory,
         now: Moment,
     ) -> Option<Moment> {
-        let until = now + self.bounds.outlast(self.unheard.get(key)?.exposure.ttl);
-        let all = memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees);
-        let unheard = self.unheard.get_mut(key)?;
-        if all {
-            self.unheard.remove(key);
+        let mut unheard = self.unheard.remove(key)?;
+        if memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees) {
             return None;
         }
         if !unheard.amnesiac {
             unheard.amnesiac = true;
             // An earlier agent may still live, and obey the predecessor to its end.
-            let latest = unheard.until.max(until);
+            let latest = unheard.until.max(now + self.bounds.outlast(unheard.exposure.ttl));
             unheard.until = if memory.aged { unheard.until.max(now) } else { latest };
         }
-        Some(unheard.until)
+        let until = unheard.until;
+        self.unheard.insert(key, unheard);
+        Some(until)
     }
 
     /// See the mutation.
@@ -65,29 +181,46 @@ impl Ledger {
 
     /// Forgets what an amnesiac may hold by time, where that time is over and confirmed.
     pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(unheard) = self.unheard.get(key) else { return };
-        let timeless = unheard.exposure.sets.values().any(|timeless| *timeless);
+        let Some(unheard) = self.unheard.workers.get(key) else { return };
+        let timeless = unheard.exposure.sets.is_timeless();
         let over = unheard.amnesiac && unheard.until <= now && !timeless;
         if over && self.confirmed_since(unheard.until) {
             self.unheard.remove(key);
         }
     }
 
-    /// Until when what a worker may hold unheard of by time may last, if there is any.
-    pub(crate) fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.unheard.get(key).map(|unheard| unheard.until)
+    /// What a worker may hold unheard of, if anything.
+    pub(crate) fn unheard_exposure(&self, key: &WorkerKey) -> Option<&Exposure> {
+        self.unheard.workers.get(key).map(|unheard| &unheard.exposure)
     }
 
-    /// The worker that may have a stream of this set unheard of, if there is one.
+    /// Until when what a worker may hold unheard of by time may last, if there is any.
+    pub(crate) fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
+        self.unheard.workers.get(key).map(|unheard| unheard.until)
+    }
+
+    /// A worker that may have a stream of this set unheard of, if there is one: of those of the
+    /// same scope, the one whose time ends last.
     pub(crate) fn unheard_of(&self, set: &SetName, now: Moment) -> Option<(&WorkerKey, &Unheard)> {
-        if mutation::on(Mutation::SkipHold) {
+        if self.unheard.workers.is_empty() || mutation::on(Mutation::SkipHold) {
             return None;
         }
-        self.unheard.iter().find(|(_, unheard)| match unheard.exposure.sets.get(set) {
-            None => false,
-            Some(true) => true,
-            Some(false) => now < unheard.until || !self.confirmed_since(unheard.until),
-        })
+        let is_over = |until: Moment| until <= now && self.confirmed_since(until);
+        let versions = self.unheard.by_set.get(set).into_iter().flatten();
+        let listed = versions.map(|version| Scope::Listed(*version));
+        let namespace = set.namespace().map(str::to_owned);
+        let any = [true, false].map(|timeless| {
+            let namespace = namespace.clone();
+            Scope::Any { namespace, timeless }
+        });
+        let key = listed.chain(any).find_map(|scope| self.unheard.last_of(&scope, set, is_over))?;
+        self.unheard.workers.get_key_value(key)
+    }
+
+    /// Whether nobody unheard of can hold a stream: its set is held by nobody that was not heard,
+    /// or the stream had an owner in this term, which was then the only one.
+    pub(super) fn is_heard_of(&self, stream: &StreamKey, now: Moment) -> bool {
+        self.unheard.known.contains(stream) || self.unheard_of(&stream.set, now).is_none()
     }
 
     /// Until when a cluster must neither free nor grow: somebody has not reported whose leases
@@ -96,14 +229,13 @@ impl Ledger {
         &self,
         cluster: &ClusterName,
         now: Moment,
-    ) -> Option<(Moment, &WorkerKey)> {
+    ) -> Option<(Moment, WorkerKey)> {
         if mutation::on(Mutation::SkipHold) {
             return None;
         }
-        let silent = self.unheard.iter().filter(|(key, unheard)| {
-            key.cluster == *cluster && !unheard.amnesiac && now < unheard.until
-        });
-        silent.map(|(key, unheard)| (unheard.until, key)).max()
+        let (until, worker) = self.unheard.silent.get(cluster)?.last()?;
+        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
+        (now < *until).then_some((*until, key))
     }
 
     /// All clusters that [`Self::held_by`] somebody.
@@ -111,13 +243,13 @@ impl Ledger {
         if mutation::on(Mutation::SkipHold) {
             return BTreeSet::new();
         }
-        let silent = self.unheard.iter();
-        let silent = silent.filter(|(_, unheard)| !unheard.amnesiac && now < unheard.until);
-        silent.map(|(key, _)| key.cluster.clone()).collect()
+        let silent = self.unheard.silent.iter();
+        let held = silent.filter(|(_, workers)| workers.last().is_some_and(|last| now < last.0));
+        held.map(|(cluster, _)| cluster.clone()).collect()
     }
 
     /// All that may hold something unheard of.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = (&WorkerKey, &Unheard)> {
-        self.unheard.iter()
+        self.unheard.workers.iter()
     }
 }

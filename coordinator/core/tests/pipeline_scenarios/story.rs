@@ -9,7 +9,8 @@ use leasehold_coordinator_core::desired::{
     Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
 use leasehold_coordinator_core::effect::{Effect, Notice};
-use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
@@ -190,9 +191,9 @@ impl Story {
                 incarnation: Incarnation(1),
                 ttl: Duration::from_secs(10),
                 jobs_max: 1,
-                sets: [(key.cluster.shares(), false)].into(),
+                sets: SetList::from_iter([(key.cluster.shares(), false)]).sets(),
             };
-            (key, exposure)
+            (key, Entry { epoch: Epoch(0), exposure })
         });
         let elected = Elected {
             epoch: self.epoch,

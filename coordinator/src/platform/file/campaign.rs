@@ -2,20 +2,25 @@
 //! leads, and stands by again. It says that it leads only from a look at the disk that it began
 //! afterwards at the latest; what it says is over when that time is.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::{Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::campaign::{Change, LeadSettings, Standing, Taken, Written};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::Settings;
 use super::blocking;
-use super::register::{self, Change, Register};
-use super::terms::{Claim, Seat, Sight, Standing, Terms};
+use super::register::{self, Register};
+use super::terms::{self, Claim, Seat, Sight, Terms};
 use crate::clock;
 use crate::platform::Command;
+use crate::platform::leading::{Answer, Ended, Leading, Stores};
 
 /// Signs of life within the time after which a silent leader is replaced.
 const BEATS: u32 = 8;
@@ -28,6 +33,8 @@ const LOOK_MIN: Duration = Duration::from_millis(5);
 const JITTER_MAX: Duration = Duration::from_millis(10);
 /// The pause after an attempt that the disk did not let happen.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Changes of the register that are written at once.
+const BATCH_MAX: usize = 4_096;
 
 /// One replica's campaign.
 pub(crate) struct Campaign {
@@ -40,25 +47,14 @@ pub(crate) struct Campaign {
     /// The leader's address that the driver was told last.
     told: Option<String>,
     /// What is wrong with the disk, said once.
-    trouble: Option<String>,
+    trouble: Trouble,
 }
 
 /// How a replica's time in one role has ended.
 enum Next {
-    Lead(Box<Lead>),
+    Lead(Box<Won>),
     StandBy,
     End,
-}
-
-/// What a leader has in its hands.
-struct Lead {
-    seat: Seat,
-    register: Register,
-    until: Moment,
-    /// Written down or about to be, and not yet said to be registered.
-    unsaid: Vec<(WorkerKey, Exposure)>,
-    /// Changes not yet on disk wait in the register.
-    unwritten: bool,
 }
 
 /// What a standby has seen of the leader.
@@ -72,9 +68,24 @@ struct Watch {
 
 /// A term that was won.
 struct Won {
-    lead: Box<Lead>,
-    elected: Elected,
+    taken: Taken,
+    stores: TermFiles,
 }
+
+/// The files of one term, as its leader has them open. The claim and the register are apart: a
+/// register that is slow to reach the disk delays no sign of life.
+struct TermFiles {
+    terms: Terms,
+    seat: Arc<Mutex<Seat>>,
+    register: Arc<Mutex<Register>>,
+    /// What the register says, and whether all of it is in this term's log.
+    entries: BTreeMap<WorkerKey, Entry>,
+    trouble: Trouble,
+}
+
+/// What is wrong with the disk, said once.
+#[derive(Clone, Debug, Default)]
+struct Trouble(Option<String>);
 
 impl Campaign {
     pub(crate) fn new(
@@ -84,7 +95,8 @@ impl Campaign {
         commands: mpsc::Receiver<Command>,
     ) -> Self {
         let above = Epoch::default();
-        Self { settings, terms, events, commands, above, told: None, trouble: None }
+        let trouble = Trouble::default();
+        Self { settings, terms, events, commands, above, told: None, trouble }
     }
 
     /// Runs until the driver is gone or the replica has resigned. It takes no term before `ready`.
@@ -94,7 +106,7 @@ impl Campaign {
         loop {
             next = match next {
                 Next::StandBy => self.stand_by(&mut ready).await,
-                Next::Lead(lead) => self.lead(lead).await,
+                Next::Lead(won) => self.lead(*won).await,
                 Next::End => return,
             }
         }
@@ -131,7 +143,7 @@ impl Campaign {
             }
             match self.look(watch.take()).await {
                 Err(error) => {
-                    self.fails(&error, "the state folder cannot be read");
+                    self.trouble.fails(&error, "the state folder cannot be read");
                     sleep(PAUSE).await;
                 }
                 Ok((seen, vacant)) => {
@@ -204,125 +216,50 @@ impl Campaign {
         sleep(JITTER_MAX.mul_f64(fastrand::f64())).await;
         let (settings, terms, above) = (self.settings.clone(), self.terms.clone(), self.above);
         let won = blocking(move || take_term(&settings, &terms, above, seen.as_ref())).await;
-        let Won { lead, elected } = match won {
-            Ok(won) => won?,
+        match won {
+            Ok(won) => {
+                let won = won?;
+                self.trouble.recovers();
+                Some(Next::Lead(Box::new(won)))
+            }
             Err(error) => {
-                self.fails(&error, "no term can be taken");
+                self.trouble.fails(&error, "no term can be taken");
                 sleep(PAUSE).await;
-                return None;
+                None
             }
-        };
-        self.recovers();
-        let workers = elected.exposed.len();
-        tracing::info!(epoch = elected.epoch.0, exposed = workers, "elected");
-        match self.events.send(Event::Elected(elected)).await {
-            Ok(()) => Some(Next::Lead(lead)),
-            Err(_) => Some(Next::End),
         }
     }
 
-    async fn lead(&mut self, mut lead: Box<Lead>) -> Next {
+    async fn lead(&mut self, won: Won) -> Next {
+        let Won { taken, mut stores } = won;
         let period = (self.settings.takeover_after / BEATS).min(self.settings.leadership / 10);
-        let period = period.clamp(LOOK_MIN, Duration::from_secs(1));
-        let mut beats = interval(period);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let mut batch = Vec::new();
-            tokio::select! {
-                biased;
-                _ = beats.tick() => {}
-                command = self.commands.recv() => match command {
-                    None => return Next::End,
-                    Some(command) => batch.push(command),
-                },
-                () = self.events.closed() => return Next::End,
+        let settings = LeadSettings {
+            leadership: self.settings.leadership,
+            renew_every: period.clamp(LOOK_MIN, Duration::from_secs(1)),
+            batch_max: BATCH_MAX,
+            batches_max: 1,
+        };
+        let (events, commands) = (&self.events, &mut self.commands);
+        let mut leading = Leading::new(settings, taken, &mut stores, events, commands);
+        let ended = leading.run().await;
+        let until = leading.until();
+        match ended {
+            Ended::DriverGone => Next::End,
+            Ended::Deposed | Ended::Expired => {
+                tracing::info!(epoch = taken.epoch.0, ?ended, "leads no more");
+                let_go_at_end(stores.seat, until);
+                self.deposed().await
             }
-            while let Ok(command) = self.commands.try_recv() {
-                batch.push(command);
+            Ended::StepDown { above } => {
+                self.stay_above(above);
+                let told = self.events.send(Event::Deposed { leader: None }).await;
+                if told.is_ok() { Next::StandBy } else { Next::End }
             }
-            let mut changes = Vec::new();
-            for command in batch {
-                match command {
-                    Command::Confirm => {}
-                    Command::Register(entries) => {
-                        lead.unsaid.extend(entries.iter().cloned());
-                        changes.extend(entries.into_iter().map(|(key, e)| Change::Enter(key, e)));
-                    }
-                    Command::Unregister(keys) => {
-                        changes.extend(keys.into_iter().map(Change::Strike));
-                    }
-                    Command::StepDown { above } => {
-                        self.stay_above(above);
-                        tracing::info!(epoch = lead.seat.epoch.0, ?above, "leadership given up");
-                        let told = self.events.send(Event::Deposed { leader: None }).await;
-                        return if told.is_ok() { Next::StandBy } else { Next::End };
-                    }
-                    Command::Resign(done) => {
-                        tracing::info!(epoch = lead.seat.epoch.0, "resigned");
-                        drop(lead);
-                        let _ = done.send(());
-                        return Next::End;
-                    }
-                }
-            }
-            lead = match self.renew(lead, changes).await {
-                Ok(lead) => lead,
-                Err(next) => return next,
-            };
-        }
-    }
-
-    /// Writes what is to be written, then renews, then says both.
-    async fn renew(
-        &mut self,
-        mut lead: Box<Lead>,
-        changes: Vec<Change>,
-    ) -> Result<Box<Lead>, Next> {
-        let terms = self.terms.clone();
-        let (lead_back, sent_at, standing) = blocking(move || {
-            let mut written = Ok(());
-            if lead.unwritten || !changes.is_empty() {
-                written = lead.register.write(&changes);
-                lead.unwritten = written.is_err();
-            }
-            let sent_at = clock::now();
-            // What could not be written does not keep the leader from leading.
-            let standing = terms.renew(&mut lead.seat);
-            (lead, sent_at, standing.map(|standing| (standing, written)))
-        })
-        .await;
-        let mut lead = lead_back;
-        let epoch = lead.seat.epoch;
-        match standing {
-            Ok((Standing::Leads, written)) => {
-                lead.until = sent_at + self.settings.leadership;
-                let renewed = Renewed { epoch, sent_at, until: lead.until };
-                self.events.send(Event::Renewed(renewed)).await.map_err(|_| Next::End)?;
-                match written {
-                    Err(error) => self.fails(&error, "workers cannot be registered"),
-                    Ok(()) => {
-                        self.recovers();
-                        let said = std::mem::take(&mut lead.unsaid);
-                        if !said.is_empty() {
-                            let said = Event::Registered(said);
-                            self.events.send(said).await.map_err(|_| Next::End)?;
-                        }
-                    }
-                }
-                Ok(lead)
-            }
-            Ok((Standing::Deposed(by), _)) => {
-                tracing::info!(epoch = epoch.0, by = by.0, "deposed");
-                let_go_at_end(*lead);
-                Err(self.deposed().await)
-            }
-            Err(error) => {
-                self.fails(&error, "leadership cannot be renewed");
-                if clock::now() < lead.until {
-                    return Ok(lead);
-                }
-                let_go_at_end(*lead);
-                Err(self.deposed().await)
+            Ended::Resign(done) => {
+                tracing::info!(epoch = taken.epoch.0, "resigned");
+                drop(stores);
+                let _ = done.send(());
+                Next::End
             }
         }
     }
@@ -341,30 +278,77 @@ impl Campaign {
     fn stay_above(&mut self, above: Option<Epoch>) {
         self.above = self.above.max(above.unwrap_or_default());
     }
+}
 
-    fn fails(&mut self, error: &io::Error, what: &'static str) {
+impl Trouble {
+    fn fails(&mut self, error: &dyn std::fmt::Display, what: &'static str) {
         let text = error.to_string();
-        if self.trouble.as_ref() != Some(&text) {
+        if self.0.as_ref() != Some(&text) {
             tracing::error!(error = text, "{what}");
-            self.trouble = Some(text);
+            self.0 = Some(text);
         }
     }
 
     fn recovers(&mut self) {
-        if self.trouble.take().is_some() {
+        if self.0.take().is_some() {
             tracing::info!("the state folder works again");
         }
     }
 }
 
+impl Stores for TermFiles {
+    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
+        let (terms, seat) = (self.terms.clone(), Arc::clone(&self.seat));
+        Box::pin(blocking(move || {
+            let sent_at = clock::now();
+            let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+            let standing = terms.renew(&mut seat).map(|standing| match standing {
+                terms::Standing::Leads => Standing::Leads,
+                terms::Standing::Deposed(by) => {
+                    tracing::info!(epoch = seat.epoch.0, by = by.0, "deposed");
+                    Standing::Deposed
+                }
+            });
+            (sent_at, standing.map_err(|error| error.to_string()))
+        }))
+    }
+
+    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>> {
+        let entries = std::mem::take(&mut self.entries);
+        Box::pin(std::future::ready(Ok(entries)))
+    }
+
+    fn write(&mut self, changes: Vec<Change>) -> Answer<Vec<(Change, Written)>> {
+        let register = Arc::clone(&self.register);
+        Box::pin(blocking(move || {
+            let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = match register.write(&changes) {
+                Ok(()) => Written::Done,
+                Err(error) => {
+                    tracing::warn!(error = error.to_string(), "the register cannot be written");
+                    Written::Failed
+                }
+            };
+            changes.into_iter().map(|change| (change, written)).collect()
+        }))
+    }
+
+    fn fails(&mut self, what: &'static str, why: &str) {
+        self.trouble.fails(&why, what);
+    }
+
+    fn works(&mut self) {
+        self.trouble.recovers();
+    }
+}
+
 /// The driver may grant until it has taken in that it is deposed, at most until the term's end.
 /// Only then may others take this leader for ended.
-fn let_go_at_end(lead: Lead) {
-    let left = lead.until.since(clock::now());
-    let alive = lead.seat.into_alive();
+fn let_go_at_end(seat: Arc<Mutex<Seat>>, until: Moment) {
+    let left = until.since(clock::now());
     tokio::spawn(async move {
         sleep(left).await;
-        drop(alive);
+        drop(seat);
     });
 }
 
@@ -405,18 +389,24 @@ fn take_term(
     let mut register = Register::open(&settings.state_dir, epoch)?;
     let predecessor_end = predecessor_end(settings, terms, epoch, seen, claimed < registered)?;
     // Where it cannot be written yet, this leader leads those who are in it, and registers nobody.
-    let unwritten = register.write(&[]).is_err();
-    if terms.renew(&mut seat)? != Standing::Leads {
+    let adopted = if register.write(&[]).is_ok() { epoch } else { Epoch::default() };
+    if terms.renew(&mut seat)? != terms::Standing::Leads {
         return Ok(None);
     }
     if let Err(error) = terms.prune() {
         tracing::warn!(error = error.to_string(), "old epochs cannot be removed");
     }
-    let until = sent_at + settings.leadership;
-    let exposed = register.entries().clone();
-    let lead = Lead { seat, register, until, unsaid: Vec::new(), unwritten };
-    let elected = Elected { epoch, until, predecessor_end, exposed };
-    Ok(Some(Won { lead: Box::new(lead), elected }))
+    let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
+    let entries = register.entries().iter();
+    let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
+    let stores = TermFiles {
+        terms: terms.clone(),
+        seat: Arc::new(Mutex::new(seat)),
+        register: Arc::new(Mutex::new(register)),
+        entries,
+        trouble: Trouble::default(),
+    };
+    Ok(Some(Won { taken: Taken { epoch, sent_at, predecessor_end }, stores }))
 }
 
 /// When every earlier leader has surely stopped. One whose process has ended or that has given up

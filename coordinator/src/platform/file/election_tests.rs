@@ -8,14 +8,14 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::{Elected, Event, Exposure};
-use leasehold_types::{
-    ClusterName, Epoch, Incarnation, SetName, TimeBounds, WorkerKey, WorkerName,
-};
+use leasehold_coordinator_core::campaign::Change;
+use leasehold_coordinator_core::event::{Elected, Event};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
+use leasehold_types::{ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::register::{Change, Register};
+use super::register::Register;
 use super::terms::{Claim, Standing, Terms};
 use super::{Settings, start};
 use crate::clock;
@@ -49,7 +49,7 @@ fn worker(name: &str) -> WorkerKey {
 }
 
 fn exposure(jobs_max: u32) -> Exposure {
-    let sets = BTreeMap::from([(SetName::new("cars").unwrap(), true)]);
+    let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
     Exposure { incarnation: Incarnation(3), ttl: Duration::from_secs(10), jobs_max, sets }
 }
 
@@ -105,10 +105,10 @@ async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
     assert!(first.until <= clock::now() + Duration::from_secs(30));
 
     let mut b = start(settings(folder.path(), "b")).await.unwrap();
-    a.commands.send(Command::Register(vec![(worker("w"), exposure(3))])).await.unwrap();
+    a.commands.send(Command::Register(vec![(worker("w"), Life(1), exposure(3))])).await.unwrap();
     loop {
         if let Event::Registered(said) = next(&mut a).await {
-            assert_eq!(said, [(worker("w"), exposure(3))]);
+            assert_eq!(said, [(worker("w"), Life(1), exposure(3))]);
             break;
         }
     }
@@ -118,7 +118,8 @@ async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
     a.abort();
     let second = elected(&mut b).await;
     assert_eq!(second.epoch, Epoch(2));
-    assert_eq!(second.exposed, BTreeMap::from([(worker("w"), exposure(3))]));
+    let entry = Entry { epoch: Epoch(2), exposure: exposure(3) };
+    assert_eq!(second.exposed, BTreeMap::from([(worker("w"), entry)]), "adopted");
     // The first has ended, as its lock tells: nothing of it need be waited for.
     assert!(second.predecessor_end <= clock::now());
 }
@@ -181,7 +182,7 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
     let first = elected(&mut a).await;
     let terms = Terms::open(&settings.state_dir).unwrap();
     let mut usurper = terms.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
-    a.commands.send(Command::Register(vec![(worker("late"), exposure(1))])).await.unwrap();
+    a.commands.send(Command::Register(vec![(worker("late"), Life(1), exposure(1))])).await.unwrap();
     loop {
         match next(&mut a).await {
             Event::Registered(said) => panic!("{said:?} registered by a deposed leader"),
@@ -201,6 +202,38 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_struck_at_once_is_not_said_to_be_registered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    elected(&mut a).await;
+    // Together, so that they can be taken together.
+    let first = a.commands.reserve_many(3).await.unwrap();
+    let both = vec![(worker("w"), Life(1), exposure(3)), (worker("x"), Life(2), exposure(1))];
+    let commands =
+        [Command::Register(both), Command::Unregister(vec![worker("w")]), Command::Confirm];
+    first.zip(commands).for_each(|(place, command)| place.send(command));
+    loop {
+        if let Event::Registered(said) = next(&mut a).await {
+            assert_eq!(said, [(worker("x"), Life(2), exposure(1))]);
+            break;
+        }
+    }
+}
+
+/// A state folder was lost, or put back from a copy: agents know later epochs than it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_goes_above_an_epoch_that_somebody_names_in_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    // What docs/OPERATIONS.md says: an empty claim with the number that the log names.
+    fs::write(settings.state_dir.join("epochs/00000000000000000040.json"), "").unwrap();
+    assert_eq!(deposed(&mut a).await, None);
+    assert_eq!(elected(&mut a).await.epoch, Epoch(41));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
@@ -208,7 +241,7 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
     a.commands.send(Command::StepDown { above: Some(Epoch(6)) }).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(7));
-    a.commands.send(Command::Register(vec![(worker("w"), exposure(3))])).await.unwrap();
+    a.commands.send(Command::Register(vec![(worker("w"), Life(1), exposure(3))])).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
 
     // In one step: the leader would put files back while others are being removed.
@@ -237,7 +270,7 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
         next(&mut a).await;
     }
     assert!(!terms.is_over(Epoch(7)));
-    a.commands.send(Command::Register(vec![(worker("x"), exposure(1))])).await.unwrap();
+    a.commands.send(Command::Register(vec![(worker("x"), Life(2), exposure(1))])).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
     let _a = drain(a);
     let register = Register::open(&settings.state_dir, Epoch(8)).unwrap();
@@ -317,7 +350,7 @@ fn of_many_that_take_one_epoch_exactly_one_has_it() {
 fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let mut first = Register::open(folder.path(), Epoch(1)).unwrap();
-    let enter = |name: &str, jobs| Change::Enter(worker(name), exposure(jobs));
+    let enter = |name: &str, jobs| Change::Enter(worker(name), Life(1), exposure(jobs));
     first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
     first.write(&[Change::Strike(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
     let log = folder.path().join("register/00000000000000000001.log");
@@ -333,9 +366,16 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     third.write(&[]).unwrap();
     assert!(!log.exists(), "an old log stays");
 
-    // A line in the middle may be a worker's: nobody may lead without it.
+    // An exposure that cannot be read, or is of another release, allows anything.
     let newest = folder.path().join("register/00000000000000000006.log");
     let text = fs::read_to_string(&newest).unwrap();
+    fs::write(&newest, text.replacen("jobsMax", "most", 1)).unwrap();
+    let entries = Register::open(folder.path(), Epoch(7)).unwrap();
+    let unreadable =
+        BTreeMap::from([(worker("b"), Exposure::anything()), (worker("c"), exposure(4))]);
+    assert_eq!(*entries.entries(), unreadable);
+
+    // A line in the middle may be any worker's: nobody may lead without it.
     fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
     let error = Register::open(folder.path(), Epoch(7)).unwrap_err().to_string();
     assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");
@@ -345,7 +385,8 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
 fn a_log_does_not_grow_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut register = Register::open(folder.path(), Epoch(1)).unwrap();
-    let changes: Vec<_> = (0..5_000).map(|n| Change::Enter(worker("w"), exposure(n))).collect();
+    let changes: Vec<_> =
+        (0..5_000).map(|n| Change::Enter(worker("w"), Life(1), exposure(n))).collect();
     for _ in 0..5 {
         register.write(&changes).unwrap();
     }

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use leasehold_coordinator_core::event::Exposure;
-use leasehold_types::{ClusterName, Epoch, Incarnation, SetName, WorkerKey, WorkerName};
+use leasehold_coordinator_core::campaign::Change;
+use leasehold_coordinator_core::exposure::Exposure;
+use leasehold_types::{ClusterName, Epoch, WorkerKey, WorkerName};
 use serde::{Deserialize, Serialize};
 
 use super::terms::{numbered, same_file, sync_folder, write_durably};
+use crate::platform::written::WrittenExposure;
 
 /// Logs that are kept: this leader's and the one before.
 const LOGS_KEPT: usize = 2;
@@ -24,28 +25,12 @@ const LINES_SPARE: usize = 10_000;
 /// All that is registered.
 pub(crate) type Entries = BTreeMap<WorkerKey, Exposure>;
 
-/// A change of one worker's entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Enter(WorkerKey, Exposure),
-    Strike(WorkerKey),
-}
-
 /// One line of a log.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Line {
-    Enter { cluster: ClusterName, worker: WorkerName, exposure: Written },
+    Enter { cluster: ClusterName, worker: WorkerName, exposure: serde_json::Value },
     Strike { cluster: ClusterName, worker: WorkerName },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    incarnation: Incarnation,
-    ttl_ms: u64,
-    jobs_max: u32,
-    sets: BTreeMap<SetName, bool>,
 }
 
 /// The log of one epoch, open for its leader.
@@ -92,7 +77,7 @@ impl Register {
         let mut text = Vec::new();
         for change in changes {
             self.apply(change);
-            append_line(&mut text, change)?;
+            append_line(&mut text, &line(change)?)?;
         }
         let lines = self.lines + changes.len();
         let grown = lines > 4 * self.entries.len() + LINES_SPARE;
@@ -111,7 +96,7 @@ impl Register {
 
     fn apply(&mut self, change: &Change) {
         match change {
-            Change::Enter(key, exposure) => {
+            Change::Enter(key, _, exposure) => {
                 self.entries.insert(key.clone(), exposure.clone());
             }
             Change::Strike(key) => {
@@ -125,7 +110,7 @@ impl Register {
         fs::create_dir_all(&self.folder)?;
         let mut text = Vec::new();
         for (key, exposure) in &self.entries {
-            append_line(&mut text, &Change::Enter(key.clone(), exposure.clone()))?;
+            append_line(&mut text, &enter(key, exposure)?)?;
         }
         let path = log_path(&self.folder, self.epoch);
         let temporary = path.with_extension("log.tmp");
@@ -154,25 +139,31 @@ fn log_path(folder: &Path, epoch: Epoch) -> PathBuf {
     folder.join(format!("{:020}.log", epoch.0))
 }
 
-fn append_line(text: &mut Vec<u8>, change: &Change) -> io::Result<()> {
-    let line = match change.clone() {
-        Change::Strike(WorkerKey { cluster, worker }) => Line::Strike { cluster, worker },
-        Change::Enter(WorkerKey { cluster, worker }, exposure) => {
-            // A part of a millisecond counts as a whole one: an entry never says too little.
-            let ttl_ms = exposure.ttl.as_nanos().div_ceil(1_000_000);
-            let ttl_ms = u64::try_from(ttl_ms).unwrap_or(u64::MAX);
-            let Exposure { incarnation, jobs_max, sets, .. } = exposure;
-            let exposure = Written { incarnation, ttl_ms, jobs_max, sets };
-            Line::Enter { cluster, worker, exposure }
+fn line(change: &Change) -> io::Result<Line> {
+    match change {
+        Change::Enter(key, _, exposure) => enter(key, exposure),
+        Change::Strike(WorkerKey { cluster, worker }) => {
+            Ok(Line::Strike { cluster: cluster.clone(), worker: worker.clone() })
         }
-    };
-    serde_json::to_writer(&mut *text, &line).map_err(io::Error::other)?;
+    }
+}
+
+fn enter(key: &WorkerKey, exposure: &Exposure) -> io::Result<Line> {
+    let exposure = serde_json::to_value(WrittenExposure::from(exposure));
+    let exposure = exposure.map_err(io::Error::other)?;
+    let WorkerKey { cluster, worker } = key.clone();
+    Ok(Line::Enter { cluster, worker, exposure })
+}
+
+fn append_line(text: &mut Vec<u8>, line: &Line) -> io::Result<()> {
+    serde_json::to_writer(&mut *text, line).map_err(io::Error::other)?;
     text.push(b'\n');
     Ok(())
 }
 
 /// What a log says. A last line without its end was never said to be registered, and is passed
-/// over; any other that cannot be read is an error, since it may be a worker's.
+/// over; any other that cannot be read is an error, since it may be any worker's. Where only the
+/// exposure cannot be read, the worker may hold anything.
 fn read(path: &Path) -> io::Result<Entries> {
     let text = fs::read(path)?;
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -187,9 +178,8 @@ fn read(path: &Path) -> io::Result<Entries> {
         })?;
         match line {
             Line::Enter { cluster, worker, exposure } => {
-                let Written { incarnation, ttl_ms, jobs_max, sets } = exposure;
-                let ttl = Duration::from_millis(ttl_ms);
-                let exposure = Exposure { incarnation, ttl, jobs_max, sets };
+                let written = serde_json::from_value::<WrittenExposure>(exposure);
+                let exposure = written.map_or_else(|_| Exposure::anything(), Exposure::from);
                 entries.insert(WorkerKey { cluster, worker }, exposure);
             }
             Line::Strike { cluster, worker } => {

@@ -248,11 +248,6 @@ impl Seat {
         self.beats += 1;
         self.heartbeat.write_all_at(format!("{:020}\n", self.beats).as_bytes(), 0)
     }
-
-    /// The file that tells others, while it is locked, that this leader's process runs.
-    pub(crate) fn into_alive(self) -> File {
-        self.alive
-    }
 }
 
 /// The numbers of a folder's files with this extension, lowest first.

@@ -2,39 +2,23 @@
 //! stands by again. A term begins only with a write to the Lease that was answered, and lasts from
 //! when the last such write was sent.
 
-mod changes;
 mod lead;
 mod standby;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::{Event, Exposure};
-use leasehold_types::{Epoch, TimeBounds, WorkerKey};
+use leasehold_coordinator_core::event::Event;
+use leasehold_types::{Epoch, Moment, TimeBounds};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use self::lead::Lead;
 use super::election::{Election, Seat, Sight};
+use super::pods::Pods;
 use crate::platform::Command;
 use crate::tls::trust::Trust;
 
 /// How long giving a place up may take: the process that ends waits for it.
 const RELEASE_WITHIN: Duration = Duration::from_millis(900);
-
-/// Where a leader writes down what workers may hold.
-pub(crate) trait Exposures: Clone + Send + Sync + 'static {
-    /// Every worker that may hold anything, not older than the call.
-    fn list_exposed(
-        &self,
-    ) -> impl Future<Output = anyhow::Result<BTreeMap<WorkerKey, Exposure>>> + Send;
-
-    /// Writes entries down; says of each whether it is written.
-    fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> impl Future<Output = Vec<bool>> + Send;
-
-    /// Strikes what is written down of these workers.
-    fn conceal(&self, keys: &[WorkerKey]) -> impl Future<Output = ()> + Send;
-}
 
 /// How a replica takes part.
 #[derive(Clone, Debug)]
@@ -54,10 +38,10 @@ pub(crate) struct CampaignSettings {
 }
 
 /// One replica's campaign.
-pub(crate) struct Campaign<X> {
+pub(crate) struct Campaign {
     settings: CampaignSettings,
     election: Election,
-    exposures: X,
+    pods: Pods,
     events: mpsc::Sender<Event>,
     commands: mpsc::Receiver<Command>,
     /// The highest epoch that this process has seen or heard of: the next must be above it.
@@ -68,21 +52,22 @@ pub(crate) struct Campaign<X> {
 
 /// How a replica's time in one role has ended.
 enum Next {
-    Lead(Box<Lead>),
+    /// A place was taken by a write that was sent then.
+    Lead(Box<Seat>, Moment),
     StandBy,
     End,
 }
 
-impl<X: Exposures> Campaign<X> {
+impl Campaign {
     pub(crate) fn new(
         settings: CampaignSettings,
         election: Election,
-        exposures: X,
+        pods: Pods,
         events: mpsc::Sender<Event>,
         commands: mpsc::Receiver<Command>,
     ) -> Self {
         let above = Epoch::default();
-        Self { settings, election, exposures, events, commands, above, trouble: None }
+        Self { settings, election, pods, events, commands, above, trouble: None }
     }
 
     /// Runs until the driver is gone or the replica has resigned. It takes no term before `ready`.
@@ -92,7 +77,7 @@ impl<X: Exposures> Campaign<X> {
         loop {
             next = match next {
                 Next::StandBy => self.stand_by(&mut ready).await,
-                Next::Lead(lead) => self.lead(lead).await,
+                Next::Lead(seat, sent_at) => self.lead(*seat, sent_at).await,
                 Next::End => return,
             }
         }
@@ -140,14 +125,6 @@ impl<X: Exposures> Campaign<X> {
 async fn wait_ready(ready: &mut Option<oneshot::Receiver<()>>) -> Result<(), Next> {
     match ready {
         Some(ready) => ready.await.map_err(|_| Next::End),
-        None => std::future::pending().await,
-    }
-}
-
-/// The next event of something that may not be there; waits for ever where it is not.
-async fn if_some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
-    match future {
-        Some(future) => future.await,
         None => std::future::pending().await,
     }
 }

@@ -3,25 +3,24 @@
 //! written: what cannot be read counts as the most that any worker may hold.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use kube::ResourceExt;
-use leasehold_coordinator_core::event::Exposure;
-use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
-use leasehold_types::{ClusterName, Incarnation, SetName};
+use leasehold_coordinator_core::exposure::{Entry, Exposure};
+use leasehold_types::{ClusterName, Epoch};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::names::{CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATION};
+use crate::platform::written::WrittenExposure;
 
 /// One cluster's part of the annotation.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Written {
-    incarnation: Incarnation,
-    ttl_ms: u64,
-    jobs_max: u32,
-    #[serde(default)]
-    sets: BTreeMap<SetName, bool>,
+struct WrittenEntry {
+    /// The term of the leader that wrote it.
+    epoch: Epoch,
+    #[serde(flatten)]
+    exposure: WrittenExposure,
 }
 
 /// The cluster that a pod's label names; none where there is no label, or no name of a cluster.
@@ -32,60 +31,56 @@ pub(super) fn cluster(pod: &impl ResourceExt) -> Option<ClusterName> {
 
 /// What a pod's annotation says of clusters of the pod's own namespace: it is its author's word,
 /// who may speak for no other. Where it cannot be read, or is missing though it was written, the
-/// pod counts with [`most`].
-pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Exposure> {
-    let unreadable = || cluster(pod).map(|cluster| (cluster, most())).into_iter().collect();
+/// pod counts as if it may hold anything.
+pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
+    let unreadable = || cluster(pod).map(|cluster| (cluster, anything())).into_iter().collect();
     let Some(text) = pod.annotations().get(EXPOSURE_ANNOTATION) else {
         return match pod.labels().contains_key(EXPOSED_LABEL) {
             true => unreadable(),
             false => BTreeMap::new(),
         };
     };
-    match serde_json::from_str::<BTreeMap<ClusterName, Written>>(text) {
-        Ok(written) => {
-            let namespace = pod.namespace();
-            let own = |name: &ClusterName| name.parts().0 == namespace.as_deref();
-            let written = written.into_iter().filter(|(name, _)| own(name));
-            written.map(|(name, it)| (name, it.into())).collect()
+    let written = match serde_json::from_str::<BTreeMap<ClusterName, Value>>(text) {
+        Ok(written) => written,
+        Err(error) => {
+            warn(pod, &error);
+            return unreadable();
+        }
+    };
+    let namespace = pod.namespace();
+    let own = written.into_iter().filter(|(name, _)| name.parts().0 == namespace.as_deref());
+    let entries = own.map(|(name, text)| match serde_json::from_value::<WrittenEntry>(text) {
+        Ok(WrittenEntry { epoch, exposure }) => {
+            (name, Entry { epoch, exposure: Exposure::from(exposure) })
         }
         Err(error) => {
-            tracing::debug!(%error, text, "annotation {EXPOSURE_ANNOTATION} cannot be read");
-            unreadable()
+            warn(pod, &error);
+            (name, anything())
         }
-    }
+    });
+    entries.collect()
 }
 
-/// The most that any worker may hold, but for the names of its sets. No agent counts as older than
-/// the one that was granted it: the one that lives is to be heard.
-pub(super) fn most() -> Exposure {
-    Exposure { ttl: TTL_MAX, jobs_max: JOBS_PER_WORKER_MAX, ..Exposure::default() }
+/// What an entry stands for that cannot be read. Any leader may replace it.
+fn anything() -> Entry {
+    Entry { epoch: Epoch(0), exposure: Exposure::anything() }
 }
 
-/// The annotation's text for `exposures`; none where there are none.
-pub(super) fn text(exposures: &BTreeMap<ClusterName, Exposure>) -> Option<String> {
-    let written: BTreeMap<_, _> =
-        exposures.iter().map(|(name, exposure)| (name, Written::from(exposure))).collect();
+fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {
+    let (namespace, pod) = (pod.namespace(), pod.name_any());
+    tracing::debug!(
+        %error, namespace, pod,
+        "annotation {EXPOSURE_ANNOTATION} cannot be read: the pod counts as if it may hold anything"
+    );
+}
+
+/// The annotation's text for `entries`; none where there are none.
+pub(super) fn text(entries: &BTreeMap<ClusterName, Entry>) -> Option<String> {
+    let written = entries.iter().map(|(name, entry)| {
+        let exposure = WrittenExposure::from(&entry.exposure);
+        (name, WrittenEntry { epoch: entry.epoch, exposure })
+    });
+    let written: BTreeMap<_, _> = written.collect();
     let text = (!written.is_empty()).then(|| serde_json::to_string(&written));
     text.map(|text| text.expect("names and numbers are JSON"))
-}
-
-impl From<&Exposure> for Written {
-    fn from(exposure: &Exposure) -> Self {
-        let Exposure { incarnation, ttl, jobs_max, sets } = exposure;
-        Self {
-            incarnation: *incarnation,
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-            jobs_max: *jobs_max,
-            sets: sets.clone(),
-        }
-    }
-}
-
-impl From<Written> for Exposure {
-    /// Numbers beyond what a worker may ever hold were not written here.
-    fn from(written: Written) -> Self {
-        let Written { incarnation, ttl_ms, jobs_max, sets } = written;
-        let ttl = Duration::from_millis(ttl_ms).min(TTL_MAX);
-        Self { incarnation, ttl, jobs_max: jobs_max.min(JOBS_PER_WORKER_MAX), sets }
-    }
 }

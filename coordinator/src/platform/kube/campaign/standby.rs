@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::lead::Lead;
-use super::{Campaign, Exposures, Next, RELEASE_WITHIN, if_some, wait_ready};
+use super::{Campaign, Next, RELEASE_WITHIN, wait_ready};
 use crate::clock;
 use crate::platform::Command;
 use crate::platform::kube::election::{Election, Look, Seat, Sight, Trouble};
 use crate::platform::kube::names::LEASE;
 use crate::platform::kube::peer::Follower;
 use crate::platform::kube::vigil::{News, Vacancy, Verdict, Vigil};
+use crate::platform::leading::if_some;
 
 /// Candidates wait for a random part of this, so that one is first.
 const JITTER_MAX: Duration = Duration::from_millis(10);
@@ -63,7 +63,7 @@ enum Woken {
     Time,
 }
 
-impl<X: Exposures> Campaign<X> {
+impl Campaign {
     pub(super) async fn stand_by(&mut self, ready: &mut Option<oneshot::Receiver<()>>) -> Next {
         let mut watch = self.watch();
         loop {
@@ -207,8 +207,7 @@ impl<X: Exposures> Campaign<X> {
                 tracing::info!(epoch, ?why, "the Lease was taken");
                 self.recovers();
                 self.above = self.above.max(seat.epoch);
-                let lead = Lead::new(seat, sent_at, self.settings.leadership);
-                Some(Next::Lead(Box::new(lead)))
+                Some(Next::Lead(Box::new(seat), sent_at))
             }
             // Another was quicker: the next look shows whom to follow.
             Found::Taken(Ok(None)) => None,

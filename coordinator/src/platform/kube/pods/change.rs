@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::event::Exposure;
-use leasehold_types::ClusterName;
+use leasehold_coordinator_core::campaign::{self, Write};
+use leasehold_coordinator_core::exposure::Entry;
+use leasehold_types::{ClusterName, Epoch};
 use serde_json::{Value, json};
 
 use super::super::exposure;
@@ -22,42 +23,55 @@ const KEEP_ANNOTATIONS: [(&str, &str); 2] =
 pub(super) struct Base {
     pub(super) uid: String,
     pub(super) version: u64,
-    pub(super) exposures: BTreeMap<ClusterName, Exposure>,
+    pub(super) exposures: BTreeMap<ClusterName, Entry>,
 }
 
 /// What is to become of a pod.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// So much is written down for this cluster, beside what is already.
-    Expose(ClusterName, Exposure),
-    /// This is written down no more for this cluster; what has replaced it stays.
-    Conceal(ClusterName, Exposure),
+    /// The entry of this cluster becomes what a leader of this term wants.
+    Entry(ClusterName, Epoch, campaign::Change),
     /// It is marked as busy.
     Busy,
     /// It is marked as idle, unless anything has happened to it since it was seen.
     Idle,
 }
 
+/// What there is to write.
+#[derive(Clone, Debug)]
+pub(super) enum Wanted {
+    /// This metadata; what is written down by that.
+    Patch(Value, BTreeMap<ClusterName, Entry>),
+    /// It is as it should be.
+    Nothing,
+    /// A later leader has written the entry: it is left alone.
+    Superseded,
+}
+
 impl Change {
-    /// The metadata to write, and what is written down by that; none where there is nothing to do.
-    pub(super) fn over(&self, base: &Base) -> Option<(Value, BTreeMap<ClusterName, Exposure>)> {
+    /// What to write over a pod as it was seen.
+    pub(super) fn over(&self, base: &Base) -> Wanted {
         let mut exposures = base.exposures.clone();
         let mut metadata = match self {
-            Self::Expose(cluster, exposure) => {
-                let joined = exposures.get(cluster).map(|have| have.join(exposure));
-                exposures.insert(cluster.clone(), joined.unwrap_or_else(|| exposure.clone()));
-                if exposure.jobs_max > 0 { busy(true) } else { json!({}) }
-            }
-            Self::Conceal(cluster, meant) => {
-                if exposures.remove(cluster).as_ref() != Some(meant) {
-                    return None;
+            Self::Entry(cluster, epoch, change) => {
+                match campaign::over(exposures.get(cluster), change, *epoch) {
+                    Write::Nothing => return Wanted::Nothing,
+                    Write::Superseded => return Wanted::Superseded,
+                    Write::Put(Some(entry)) => {
+                        let jobs = entry.exposure.jobs_max > 0;
+                        exposures.insert(cluster.clone(), entry);
+                        if jobs { busy(true) } else { json!({}) }
+                    }
+                    Write::Put(None) => {
+                        exposures.remove(cluster);
+                        if exposures.is_empty() { busy(false) } else { json!({}) }
+                    }
                 }
-                if exposures.is_empty() { busy(false) } else { json!({}) }
             }
             Self::Busy => busy(true),
             Self::Idle => busy(false),
         };
-        if let Self::Expose(..) | Self::Conceal(..) = self {
+        if let Self::Entry(..) = self {
             let exposed = (!exposures.is_empty()).then_some(TRUE);
             metadata["labels"][EXPOSED_LABEL] = json!(exposed);
             metadata["annotations"][EXPOSURE_ANNOTATION] = json!(exposure::text(&exposures));
@@ -66,13 +80,13 @@ impl Change {
         // after another write.
         metadata["uid"] = json!(base.uid);
         metadata["resourceVersion"] = json!(base.version.to_string());
-        Some((metadata, exposures))
+        Wanted::Patch(metadata, exposures)
     }
 
     /// Whether it still holds of a pod that was written to since it was seen.
     pub(super) fn holds_on(&self) -> bool {
         match self {
-            Self::Expose(..) | Self::Conceal(..) | Self::Busy => true,
+            Self::Entry(..) | Self::Busy => true,
             Self::Idle => false,
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use leasehold_coordinator_core::event::Exposure;
+use leasehold_coordinator_core::exposure::Entry;
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
@@ -51,7 +51,7 @@ pub(crate) struct PodFacts {
     /// The digest of the streams that it began with, as written.
     pub(crate) streams: Option<String>,
     /// The most that it may hold, by cluster, as written.
-    pub(crate) exposures: BTreeMap<ClusterName, Exposure>,
+    pub(crate) exposures: BTreeMap<ClusterName, Entry>,
     /// The generation of its template, where its template says one.
     pub(crate) generation: Option<u64>,
     /// Its deletion cost, where one is written.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::Exposure;
+use leasehold_coordinator_core::exposure::Entry as ExposureEntry;
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 
@@ -44,7 +44,7 @@ pub(super) struct Ghost {
     /// The workers that it was.
     pub(super) keys: Vec<WorkerKey>,
     /// What they may hold.
-    pub(super) exposures: BTreeMap<ClusterName, Exposure>,
+    pub(super) exposures: BTreeMap<ClusterName, ExposureEntry>,
     /// When it vanished.
     pub(super) since: Moment,
     /// How long its containers may take to end; zero where that was never seen.
@@ -69,7 +69,7 @@ pub(super) enum Asked {
 pub(super) struct Listed {
     pub(super) uid: String,
     pub(super) version: u64,
-    pub(super) exposures: BTreeMap<ClusterName, Exposure>,
+    pub(super) exposures: BTreeMap<ClusterName, ExposureEntry>,
 }
 
 /// What the core says when it is asked about a ghost.
@@ -173,7 +173,7 @@ impl Roll {
         &mut self,
         listed: BTreeMap<PodName, Listed>,
         now: Moment,
-    ) -> BTreeMap<WorkerKey, Exposure> {
+    ) -> BTreeMap<WorkerKey, ExposureEntry> {
         let mut exposed = BTreeMap::new();
         for (name, entry) in &self.pods {
             if !entry.facts.over && !listed.contains_key(name) {
@@ -313,7 +313,8 @@ impl Roll {
         let Some((_, leads_since)) = heard.term else {
             return if age >= REMEMBERED { Verdict::Forget } else { Verdict::Wait };
         };
-        let ttl = ghost.exposures.values().map(|exposure| exposure.ttl).max().unwrap_or_default();
+        let ttl =
+            ghost.exposures.values().map(|entry| entry.exposure.ttl).max().unwrap_or_default();
         let outlasted = age >= bounds.outlast(ttl);
         let is_gone = match heard.presence {
             Some(Presence::Connected) => self
@@ -376,9 +377,9 @@ impl Entry {
 }
 
 fn join(
-    exposed: &mut BTreeMap<WorkerKey, Exposure>,
+    exposed: &mut BTreeMap<WorkerKey, ExposureEntry>,
     name: &PodName,
-    exposures: &BTreeMap<ClusterName, Exposure>,
+    exposures: &BTreeMap<ClusterName, ExposureEntry>,
 ) {
     for (cluster, exposure) in exposures {
         let Some(key) = name.key_in(cluster) else { continue };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leasehold_coordinator_core::event::Exposure;
+use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
@@ -59,9 +59,10 @@ fn ended(phase: &str) -> Value {
     json!({ "status": { "phase": phase, "containerStatuses": [terminated] } })
 }
 
-fn exposed(jobs: u32) -> (Value, BTreeMap<ClusterName, Exposure>) {
+fn exposed(jobs: u32) -> (Value, BTreeMap<ClusterName, Entry>) {
     let exposure = Exposure { ttl: TTL, jobs_max: jobs, ..Exposure::default() };
-    let exposures = BTreeMap::from([(cluster("builds"), exposure)]);
+    let entry = Entry { epoch: Epoch(6), exposure };
+    let exposures = BTreeMap::from([(cluster("builds"), entry)]);
     let text = exposure::text(&exposures);
     (json!({ "metadata": { "annotations": { "leasehold.dev/exposure": text } } }), exposures)
 }
@@ -131,7 +132,8 @@ fn a_pod_that_ends_is_gone_once_and_its_deletion_says_nothing_more() {
 #[test]
 fn a_pod_speaks_for_no_worker_of_another_namespace() {
     let victim = ClusterName::in_namespace("victim", "prod").expect("a name");
-    let exposures = BTreeMap::from([(victim, Exposure::default())]);
+    let exposures =
+        BTreeMap::from([(victim, Entry { epoch: Epoch(6), exposure: Exposure::default() })]);
     let text = exposure::text(&exposures);
     let mut patch = ended("Failed");
     merge(&mut patch, json!({ "metadata": { "annotations": { "leasehold.dev/exposure": text } } }));
@@ -362,7 +364,7 @@ fn a_list_shows_what_may_be_held_by_pods_and_ghosts_but_not_by_those_that_are_ov
     assert_eq!(roll.list(BTreeMap::new(), at(1)), held);
     // It vanished, and may still run.
     let mut roll = deleted_by_force();
-    let jobs = |exposed: &BTreeMap<WorkerKey, Exposure>| exposed[&key("builds")].jobs_max;
+    let jobs = |exposed: &BTreeMap<WorkerKey, Entry>| exposed[&key("builds")].exposure.jobs_max;
     assert_eq!(jobs(&roll.list(BTreeMap::new(), at(101))), 2);
 }
 

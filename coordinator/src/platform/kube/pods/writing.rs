@@ -6,26 +6,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use leasehold_coordinator_core::event::{Event, Exposure};
-use leasehold_types::{SetName, WorkerKey};
+use leasehold_coordinator_core::campaign::{self, Written};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::{Entry, Sets};
+use leasehold_types::{Epoch, WorkerKey};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::super::exposure;
 use super::super::names::{CLUSTER_LABEL, EXPOSED_LABEL, FIELD_MANAGER};
-use super::super::resources::StreamSet;
-use super::change::{Base, Change};
+use super::change::{Base, Change, Wanted};
 use super::facts::{PodName, version};
 use super::roll::Listed;
 use super::{PodFacts, Pods};
 use crate::clock;
 
-/// Pods that are written at once.
-const WRITTEN_AT_ONCE_MAX: usize = 16;
 /// How long a write may take.
 const WRITE_WITHIN: Duration = Duration::from_secs(5);
 /// How often a write is tried on a pod that others write to.
@@ -40,7 +38,7 @@ impl Pods {
     ///
     /// # Errors
     /// Where the API server does not answer: try again.
-    pub(crate) async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Exposure>> {
+    pub(crate) async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Entry>> {
         let mut listed = BTreeMap::new();
         for scope in self.0.scopes() {
             // A pod that lost its cluster's label still bears the other where it may hold
@@ -54,9 +52,15 @@ impl Pods {
                 }
             }
         }
-        let mut exposed = self.0.roll().list(listed, clock::now());
+        let exposed = self.0.roll().list(listed, clock::now());
         self.0.has_changed();
-        self.name_sets(&mut exposed).await?;
+        for (key, _) in exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any) {
+            tracing::warn!(
+                cluster = %key.cluster, worker = %key.worker,
+                "it counts as if it may hold anything: the exposure annotation of its pod cannot \
+                 be read, or says so"
+            );
+        }
         Ok(exposed)
     }
 
@@ -83,74 +87,32 @@ impl Pods {
         Ok(pods.collect())
     }
 
-    /// A worker that counts with the most may own streams of every set of its namespace.
-    async fn name_sets(&self, exposed: &mut BTreeMap<WorkerKey, Exposure>) -> anyhow::Result<()> {
-        let mut known: BTreeMap<String, Vec<SetName>> = BTreeMap::new();
-        let most = exposure::most();
-        for (key, exposure) in exposed.iter_mut().filter(|(_, it)| it.covers(&most)) {
-            tracing::warn!(
-                cluster = %key.cluster, worker = %key.worker,
-                "it counts with the most that a worker may hold: the exposure annotation of its \
-                 pod cannot be read, or says so"
-            );
-            let Some(namespace) = key.cluster.parts().0 else { continue };
-            if !known.contains_key(namespace) {
-                let client = self.0.settings.client.clone();
-                let api: Api<StreamSet> = Api::namespaced(client, namespace);
-                let all = ListParams::default();
-                let sets = timeout(LIST_WITHIN, api.list_metadata(&all)).await??;
-                let names = sets.items.into_iter();
-                let names = names.map(|set| SetName::in_namespace(namespace, &set.name_any()));
-                known.insert(namespace.to_owned(), names.filter_map(Result::ok).collect());
-            }
-            exposure.sets.extend(known[namespace].iter().map(|set| (set.clone(), true)));
-        }
-        Ok(())
-    }
-
-    /// Writes down what these workers may hold; one answer an entry: whether that is done. It is
-    /// done, too, where no pod is left to write to: the worker is then said to be gone first.
-    /// It is not where the pod vanished and may still run.
-    pub(crate) async fn expose(&self, entries: &[(WorkerKey, Exposure)]) -> Vec<bool> {
-        // Owned entries: futures over borrowed ones are not `Send` for every lifetime.
-        let owned = entries.iter().cloned().enumerate();
-        let writes = owned.map(|(index, (key, exposure))| async move {
-            (index, self.expose_one(&key, &exposure).await)
-        });
-        let mut written = vec![false; entries.len()];
-        let mut writes = std::pin::pin!(stream::iter(writes).buffer_unordered(WRITTEN_AT_ONCE_MAX));
-        while let Some((index, done)) = writes.next().await {
-            written[index] = done;
-        }
-        written
-    }
-
-    /// Strikes what is written down for these workers. What fails stays written: it is more than
-    /// they hold, which is safe.
-    pub(crate) async fn conceal(&self, keys: &[WorkerKey]) {
-        let writes = keys.iter().cloned().map(|key| async move {
-            let Some(name) = PodName::of(&key) else { return };
-            let facts = self.0.roll().find(&name).cloned();
-            let Some(facts) = facts else { return };
-            let Some(meant) = facts.exposures.get(&key.cluster).cloned() else { return };
-            self.write(&facts, &Change::Conceal(key.cluster, meant)).await;
-        });
-        stream::iter(writes).buffer_unordered(WRITTEN_AT_ONCE_MAX).collect::<()>().await;
-    }
-
-    async fn expose_one(&self, key: &WorkerKey, exposure: &Exposure) -> bool {
-        let Some(name) = PodName::of(key) else { return false };
+    /// Makes a worker's entry what a leader of this term wants. An entry is written, too, where no
+    /// pod is left to write to: the worker is then said to be gone first. It is not where the pod
+    /// vanished and may still run. A strike that fails leaves more written than the worker holds.
+    pub(crate) async fn write_entry(&self, epoch: Epoch, change: campaign::Change) -> Written {
+        let key = change.key().clone();
+        let Some(name) = PodName::of(&key) else { return Written::Failed };
         let (facts, haunted) = {
             let roll = self.0.roll();
             (roll.find(&name).cloned(), roll.is_haunted(&name))
         };
-        let Some(facts) = facts.filter(|facts| !facts.over) else {
-            // Gone before this worker was said to be: then it is said again, before it could be
-            // granted anything.
-            let gone = || self.0.events.send(Event::Gone(vec![key.clone()]));
-            return !haunted && gone().await.is_ok();
-        };
-        self.write(&facts, &Change::Expose(key.cluster.clone(), exposure.clone())).await
+        let facts = facts.filter(|facts| !facts.over);
+        match (facts, &change) {
+            (Some(facts), _) => {
+                self.write(&facts, &Change::Entry(key.cluster, epoch, change)).await
+            }
+            (None, campaign::Change::Strike(_)) => Written::Done,
+            (None, campaign::Change::Enter(..)) if haunted => Written::Failed,
+            (None, campaign::Change::Enter(..)) => {
+                // Gone before this worker was said to be: then it is said again, before it could
+                // be granted anything.
+                match self.0.events.send(Event::Gone(vec![key])).await {
+                    Ok(()) => Written::Done,
+                    Err(_) => Written::Failed,
+                }
+            }
+        }
     }
 
     /// Marks a pod as busy, or as idle; false where it has changed meanwhile.
@@ -158,46 +120,51 @@ impl Pods {
     /// # Errors
     /// What the API server says against it.
     pub(crate) async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
-        self.try_write(facts, if busy { &Change::Busy } else { &Change::Idle }).await
+        let change = if busy { &Change::Busy } else { &Change::Idle };
+        Ok(self.try_write(facts, change).await? == Written::Done)
     }
 
-    /// Writes a change; returns whether that is done.
-    async fn write(&self, facts: &PodFacts, change: &Change) -> bool {
+    async fn write(&self, facts: &PodFacts, change: &Change) -> Written {
         let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_WITHIN, self.try_write(facts, change)).await {
-            Ok(Ok(done)) => done,
+            Ok(Ok(written)) => written,
             Ok(Err(error)) => {
                 tracing::warn!(%error, namespace, pod = name, "pod not written");
-                false
+                Written::Failed
             }
             Err(_) => {
                 tracing::warn!(namespace, pod = name, "pod not written: no answer");
-                false
+                Written::Failed
             }
         }
     }
 
-    /// Tries a change on the pod as it was seen, then on the pod as it is.
-    async fn try_write(&self, facts: &PodFacts, change: &Change) -> kube::Result<bool> {
+    /// Tries a change on the pod as it was seen, then on the pod as it is. What it finds then is
+    /// judged anew: a successor may have written it.
+    async fn try_write(&self, facts: &PodFacts, change: &Change) -> kube::Result<Written> {
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
         let name = &facts.pod.name;
         let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
         let mut base = Base { uid, version: facts.version, exposures };
         let mut tries = 0;
         loop {
-            let Some((metadata, exposures)) = change.over(&base) else { return Ok(false) };
+            let (metadata, exposures) = match change.over(&base) {
+                Wanted::Patch(metadata, exposures) => (metadata, exposures),
+                Wanted::Nothing => return Ok(Written::Done),
+                Wanted::Superseded => return Ok(Written::Superseded),
+            };
             let error = match patch(&api, name, metadata).await {
                 Ok(pod) => {
                     let version = version(pod.resource_version().as_deref());
                     self.0.roll().wrote(&facts.pod, Base { version, exposures, ..base });
-                    return Ok(true);
+                    return Ok(Written::Done);
                 }
                 Err(error) => error,
             };
             tries += 1;
             let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
             if conflict && !change.holds_on() {
-                return Ok(false);
+                return Ok(Written::Failed);
             }
             if !conflict || tries == TRIES_MAX {
                 return Err(error);
@@ -206,7 +173,7 @@ impl Pods {
             match found.as_ref().and_then(seen).filter(|found| found.uid == facts.uid) {
                 Some(found) => base = found,
                 // It is there no more.
-                None => return Ok(false),
+                None => return Ok(Written::Failed),
             }
         }
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use axum::http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
-use leasehold_coordinator_core::event::Exposure;
-use leasehold_types::{ClusterName, TimeBounds, WorkerKey};
+use leasehold_coordinator_core::campaign::{Change, Written};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_types::{ClusterName, Epoch, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -44,10 +45,6 @@ impl Server {
     }
 
     fn answer(&mut self, method: &Method, address: &str, body: &[u8]) -> (u16, Value) {
-        if address.contains("/streamsets") {
-            let set = json!({ "metadata": { "namespace": "ci", "name": "feeds" } });
-            return (200, json!({ "metadata": {}, "items": [set] }));
-        }
         if *method == Method::PATCH {
             return self.write(serde_json::from_slice(body).expect("JSON"));
         }
@@ -156,8 +153,23 @@ fn exposure(jobs_max: u32) -> Exposure {
     Exposure { ttl: Duration::from_secs(10), jobs_max, ..Exposure::default() }
 }
 
-fn annotation(jobs_max: u32) -> Value {
-    let exposures = BTreeMap::from([(key().cluster, exposure(jobs_max))]);
+fn entry(epoch: u64, jobs_max: u32) -> Entry {
+    Entry { epoch: Epoch(epoch), exposure: exposure(jobs_max) }
+}
+
+/// The leader of term 2 enters the worker.
+async fn enter(pods: &Pods, jobs_max: u32) -> Written {
+    pods.write_entry(Epoch(2), Change::Enter(key(), Life(1), exposure(jobs_max))).await
+}
+
+/// The leader of term 2 strikes the worker.
+async fn strike(pods: &Pods) -> Written {
+    pods.write_entry(Epoch(2), Change::Strike(key())).await
+}
+
+/// What the leader of a term writes.
+fn annotation(epoch: u64, jobs_max: u32) -> Value {
+    let exposures = BTreeMap::from([(key().cluster, entry(epoch, jobs_max))]);
     json!({ "metadata": {
         "labels": { EXPOSED_LABEL: TRUE, BUSY_LABEL: TRUE },
         "annotations": { EXPOSURE_ANNOTATION: exposure::text(&exposures) },
@@ -167,7 +179,7 @@ fn annotation(jobs_max: u32) -> Value {
 /// What the server's pod says that its worker may run.
 fn written(shop: &Shop) -> Option<u32> {
     let pod = shop.lock().expect("whole").pod.clone();
-    facts(pod).exposures.get(&key().cluster).map(|exposure| exposure.jobs_max)
+    facts(pod).exposures.get(&key().cluster).map(|entry| entry.exposure.jobs_max)
 }
 
 fn label(shop: &Shop, label: &str) -> Value {
@@ -175,25 +187,36 @@ fn label(shop: &Shop, label: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_exposed_is_marked_and_what_is_concealed_leaves_no_mark() {
+async fn what_is_entered_is_marked_and_what_is_struck_leaves_no_mark() {
     let (shop, pods) = shop();
-    assert_eq!(pods.expose(&[(key(), exposure(3))]).await, [true]);
+    assert_eq!(enter(&pods, 3).await, Written::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (Some(3), json!(TRUE)));
     assert_eq!(label(&shop, BUSY_LABEL), json!(TRUE));
-    pods.conceal(&[key()]).await;
+    assert_eq!(strike(&pods).await, Written::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (None, Value::Null));
     assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
     assert_eq!(shop.lock().expect("whole").writes, 2, "on what was written, without a look");
 }
 
 #[tokio::test]
-async fn a_write_that_crosses_another_keeps_the_more_of_both() {
-    for (theirs, ours, both) in [(5, 3, 5), (2, 3, 3)] {
-        let (shop, pods) = shop();
-        shop.lock().expect("whole").others = vec![annotation(theirs)];
-        assert_eq!(pods.expose(&[(key(), exposure(ours))]).await, [true]);
-        assert_eq!(written(&shop), Some(both));
-    }
+async fn a_leader_replaces_what_an_earlier_one_wrote_meanwhile() {
+    let (shop, pods) = shop();
+    shop.lock().expect("whole").others = vec![annotation(1, 5)];
+    assert_eq!(enter(&pods, 3).await, Written::Done);
+    assert_eq!(written(&shop), Some(3));
+}
+
+#[tokio::test]
+async fn a_deposed_leader_changes_nothing_that_its_successor_wrote() {
+    let (shop, pods) = shop();
+    assert_eq!(enter(&pods, 3).await, Written::Done);
+    // The write of the successor comes between the first attempt and the second.
+    shop.lock().expect("whole").others = vec![annotation(3, 4)];
+    assert_eq!(strike(&pods).await, Written::Superseded);
+    assert_eq!(written(&shop), Some(4));
+    shop.lock().expect("whole").others = vec![annotation(3, 5)];
+    assert_eq!(enter(&pods, 9).await, Written::Superseded);
+    assert_eq!(written(&shop), Some(5));
 }
 
 #[tokio::test]
@@ -201,22 +224,16 @@ async fn a_pod_that_changes_without_end_is_given_up_for_now() {
     let (shop, pods) = shop();
     let change = json!({ "metadata": { "labels": { "app": "x" } } });
     shop.lock().expect("whole").others = vec![change; 9];
-    assert_eq!(pods.expose(&[(key(), exposure(3))]).await, [false]);
+    assert_eq!(enter(&pods, 3).await, Written::Failed);
     assert_eq!((written(&shop), shop.lock().expect("whole").writes), (None, 3));
 }
 
 #[tokio::test]
-async fn only_what_was_meant_is_concealed() {
+async fn a_change_of_something_else_is_no_hindrance() {
     let (shop, pods) = shop();
-    pods.expose(&[(key(), exposure(3))]).await;
-    shop.lock().expect("whole").others = vec![annotation(4)];
-    pods.conceal(&[key()]).await;
-    assert_eq!(written(&shop), Some(4), "somebody relies on it");
-    // A change of something else is no hindrance.
-    let (shop, pods) = self::shop();
-    pods.expose(&[(key(), exposure(3))]).await;
+    enter(&pods, 3).await;
     shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
-    pods.conceal(&[key()]).await;
+    assert_eq!(strike(&pods).await, Written::Done);
     assert_eq!(written(&shop), None);
 }
 
@@ -224,7 +241,7 @@ async fn only_what_was_meant_is_concealed() {
 async fn a_pod_is_not_called_idle_over_what_was_written_since() {
     let (shop, pods) = shop();
     let seen = pods.find("ci", "w-0").expect("a pod");
-    pods.expose(&[(key(), exposure(3))]).await;
+    enter(&pods, 3).await;
     assert!(!pods.mark_busy(&seen, false).await.expect("an answer"));
     assert_eq!(label(&shop, BUSY_LABEL), json!(TRUE));
     let seen = pods.find("ci", "w-0").expect("a pod");
@@ -236,7 +253,7 @@ async fn a_pod_is_not_called_idle_over_what_was_written_since() {
 async fn nothing_is_written_to_a_later_pod_of_the_name() {
     let (shop, pods) = shop();
     shop.lock().expect("whole").others = vec![json!({ "metadata": { "uid": "uid-2" } })];
-    assert_eq!(pods.expose(&[(key(), exposure(3))]).await, [false]);
+    assert_eq!(enter(&pods, 3).await, Written::Failed);
     assert_eq!(written(&shop), None);
 }
 
@@ -244,25 +261,27 @@ async fn nothing_is_written_to_a_later_pod_of_the_name() {
 async fn a_leader_finds_a_pod_that_holds_something_by_either_label() {
     for lost in [CLUSTER_LABEL, EXPOSED_LABEL] {
         let (shop, pods) = unseen();
-        shop.lock().expect("whole").put(annotation(3));
+        shop.lock().expect("whole").put(annotation(1, 3));
         shop.lock().expect("whole").put(json!({ "metadata": { "labels": { lost: null } } }));
         let exposed = pods.list_exposed().await.expect("an answer");
-        assert_eq!(exposed, BTreeMap::from([(key(), exposure(3))]), "without {lost}");
+        assert_eq!(exposed, BTreeMap::from([(key(), entry(1, 3))]), "without {lost}");
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_counts_as_the_most() {
-    for spoiled in [json!("spoiled"), Value::Null] {
+async fn what_cannot_be_read_may_be_anything_and_is_replaced_by_whoever_leads() {
+    let names = r#"{"ci/builds":{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}}"#;
+    for spoiled in [json!("spoiled"), Value::Null, json!(names)] {
         let (shop, pods) = unseen();
-        shop.lock().expect("whole").put(annotation(3));
+        shop.lock().expect("whole").put(annotation(1, 3));
         let spoil = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: spoiled } } });
         shop.lock().expect("whole").put(spoil);
         let exposed = pods.list_exposed().await.expect("an answer");
-        let [(worker, held)] = exposed.into_iter().collect::<Vec<_>>().try_into().expect("one");
-        assert_eq!(worker, key());
-        assert!(held.covers(&exposure::most()), "{held:?}");
-        let sets: Vec<_> = held.sets.iter().map(|(set, pinned)| (set.as_str(), *pinned)).collect();
-        assert_eq!(sets, [("ci/feeds", true)]);
+        let anything = Entry { epoch: Epoch(0), exposure: Exposure::anything() };
+        assert_eq!(exposed, BTreeMap::from([(key(), anything)]));
+        let pod = shop.lock().expect("whole").pod.clone();
+        pods.0.roll().apply(facts(pod), clock::now());
+        assert_eq!(enter(&pods, 3).await, Written::Done);
+        assert_eq!(written(&shop), Some(3));
     }
 }

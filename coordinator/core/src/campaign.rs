@@ -1,0 +1,328 @@
+//! Leading, as one replica sees it: the term is renewed in its store, and what workers may hold is
+//! written down in another. Pure: requests to the two stores come out, their answers go in, and so
+//! do the orders of the core, which gets its events in return. Both platforms and the simulator
+//! run it over stores of their own.
+//!
+//! Renewals and writes are two lanes: neither waits for the other. Invariant: a registration is
+//! answered only after a renewal that was sent after it was written; a successor that took the term
+//! before that renewal has read the entry, or nothing rests on it.
+
+mod changes;
+mod entry;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Epoch, Moment, WorkerKey};
+
+pub use self::changes::Change;
+use self::changes::Changes;
+pub use self::entry::{Write, over};
+use crate::event::{Elected, Event, Renewed};
+use crate::exposure::{Entry, Exposure, Life};
+
+/// How a leader uses its stores.
+#[derive(Clone, Copy, Debug)]
+pub struct LeadSettings {
+    /// How long leadership lasts after a renewal was sent.
+    pub leadership: Duration,
+    /// The time between two renewals.
+    pub renew_every: Duration,
+    /// Changes of entries in one request.
+    pub batch_max: usize,
+    /// Requests with changes in flight.
+    pub batches_max: usize,
+}
+
+/// A term that was taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Its number.
+    pub epoch: Epoch,
+    /// When the request that took it was sent.
+    pub sent_at: Moment,
+    /// When the predecessor has surely stopped granting by itself.
+    pub predecessor_end: Moment,
+}
+
+/// What the core asks of a leader's platform.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Write down what workers may hold, then answer.
+    Register(Vec<(WorkerKey, Life, Exposure)>),
+    /// Strike workers from what is written down.
+    Unregister(Vec<WorkerKey>),
+    /// Renew leadership now.
+    Confirm,
+}
+
+/// What a leader asks of its stores. Each is answered once; an answer that never comes is for the
+/// platform to replace by a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Renew the term.
+    Renew,
+    /// List every entry, as the store has them now.
+    List,
+    /// Write these changes; of each worker at most one is in flight.
+    Write(Vec<Change>),
+}
+
+/// What a renewal found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// When it was sent, no other term had been taken.
+    Leads,
+    /// The term is another's.
+    Deposed,
+    /// Nobody knows: the store did not answer.
+    Unknown,
+}
+
+/// What came of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is written.
+    Done,
+    /// It is not, or that is not known: it is tried again.
+    Failed,
+    /// A later leader has written or adopted the entry.
+    Superseded,
+}
+
+/// Why a leader leads no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Another has the term.
+    Deposed,
+    /// It was not renewed in time.
+    Expired,
+}
+
+/// A leader's part in the election.
+#[derive(Clone, Debug)]
+pub struct Lead {
+    settings: LeadSettings,
+    epoch: Epoch,
+    /// When the last renewal that succeeded was sent.
+    renewed_at: Moment,
+    predecessor_end: Moment,
+    /// The core knows of this term.
+    elected: bool,
+    listing: bool,
+    /// The entries are to be listed as soon as the store may be asked again.
+    list_at: Option<Moment>,
+    renewing: bool,
+    renewal_wanted: bool,
+    renew_at: Moment,
+    changes: Changes,
+    /// Written, and not yet answered; when that was known.
+    unsaid: BTreeMap<WorkerKey, (Moment, Life, Exposure)>,
+    over: Option<Over>,
+    requests: VecDeque<Request>,
+    events: VecDeque<Event>,
+}
+
+impl Lead {
+    /// Leads a term that was just taken. The entries are listed first: the core leads from there.
+    #[must_use]
+    pub fn new(settings: LeadSettings, taken: Taken, now: Moment) -> Self {
+        let mut lead = Self {
+            settings,
+            epoch: taken.epoch,
+            renewed_at: taken.sent_at,
+            predecessor_end: taken.predecessor_end,
+            elected: false,
+            listing: false,
+            list_at: Some(now),
+            renewing: false,
+            renewal_wanted: false,
+            renew_at: now + settings.renew_every,
+            changes: Changes::default(),
+            unsaid: BTreeMap::new(),
+            over: None,
+            requests: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        lead.ask(now);
+        lead
+    }
+
+    /// The term.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// When leadership ends, unless it is renewed.
+    #[must_use]
+    pub fn until(&self) -> Moment {
+        self.renewed_at + self.settings.leadership
+    }
+
+    /// Whether the core was told of this term.
+    #[must_use]
+    pub fn is_elected(&self) -> bool {
+        self.elected
+    }
+
+    /// Why it leads no more; none while it does.
+    #[must_use]
+    pub fn over(&self) -> Option<Over> {
+        self.over
+    }
+
+    /// Whether something could not be written when it was last tried.
+    #[must_use]
+    pub fn has_failed_writes(&self) -> bool {
+        self.changes.have_failed()
+    }
+
+    /// Takes an order of the core.
+    pub fn order(&mut self, order: Order, now: Moment) {
+        match order {
+            Order::Confirm => self.renewal_wanted = true,
+            Order::Register(entries) => {
+                for (key, life, exposure) in entries {
+                    self.unsaid.remove(&key);
+                    self.changes.ask(Change::Enter(key, life, exposure));
+                }
+            }
+            Order::Unregister(keys) => {
+                for key in keys {
+                    if !mutation::on(Mutation::RegisteredOfAnotherLife) {
+                        self.unsaid.remove(&key);
+                    }
+                    self.changes.ask(Change::Strike(key));
+                }
+            }
+        }
+        self.ask(now);
+    }
+
+    /// Time has passed. A leader whose driver makes no progress does not renew by itself: the signs
+    /// of its life are to stop.
+    pub fn tick(&mut self, progresses: bool, now: Moment) {
+        if now >= self.until() {
+            self.over.get_or_insert(Over::Expired);
+            return;
+        }
+        if now >= self.renew_at {
+            self.renew_at = now + self.settings.renew_every;
+            self.renewal_wanted |= progresses;
+            self.changes.retry();
+        }
+        self.ask(now);
+    }
+
+    /// The answer to [`Request::Renew`], with the moment at which that was sent.
+    pub fn renewed(&mut self, standing: Standing, sent_at: Moment, now: Moment) {
+        self.renewing = false;
+        match standing {
+            Standing::Unknown => {}
+            Standing::Deposed => {
+                self.over.get_or_insert(Over::Deposed);
+            }
+            Standing::Leads => {
+                self.renewed_at = self.renewed_at.max(sent_at);
+                if self.elected {
+                    self.say_registered(|known_at| known_at <= sent_at);
+                    let renewed = Renewed { epoch: self.epoch, sent_at, until: self.until() };
+                    self.events.push_back(Event::Renewed(renewed));
+                }
+            }
+        }
+        self.ask(now);
+    }
+
+    /// The answer to [`Request::List`]; none where the store did not give one. The request was sent
+    /// after the term was taken: it has all that predecessors wrote.
+    pub fn listed(&mut self, exposed: Option<BTreeMap<WorkerKey, Entry>>, now: Moment) {
+        self.listing = false;
+        match exposed {
+            None => self.list_at = Some(now + self.settings.renew_every),
+            Some(exposed) if !self.elected => {
+                self.elected = true;
+                let (epoch, until) = (self.epoch, self.until());
+                let predecessor_end = self.predecessor_end;
+                let elected = Elected { epoch, until, predecessor_end, exposed };
+                self.events.push_back(Event::Elected(elected));
+            }
+            Some(_) => {}
+        }
+        self.ask(now);
+    }
+
+    /// The answer to [`Request::Write`]: what came of each of its changes.
+    pub fn wrote(&mut self, outcomes: Vec<(Change, Written)>, now: Moment) {
+        self.changes.answered();
+        for (change, written) in outcomes {
+            let is_newest = self.changes.end(&change, written);
+            let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherLife);
+            match (change, written) {
+                (Change::Enter(key, life, exposure), Written::Done) if is_newest => {
+                    self.unsaid.insert(key, (now, life, exposure));
+                    self.renewal_wanted = true;
+                }
+                // Whether a later leader is there, the term's store says.
+                (_, Written::Superseded) => self.renewal_wanted = true,
+                (_, Written::Done | Written::Failed) => {}
+            }
+        }
+        if mutation::on(Mutation::RegisteredWithoutLeadership) {
+            self.say_registered(|_| true);
+        }
+        self.ask(now);
+    }
+
+    /// The next request to a store.
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// The next event for the core.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::tick`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Moment {
+        let list_at = self.list_at.unwrap_or(self.renew_at);
+        self.renew_at.min(self.until()).min(list_at)
+    }
+
+    fn say_registered(&mut self, confirmed: impl Fn(Moment) -> bool) {
+        let said = self.unsaid.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
+        let said: Vec<_> = said.map(|(key, (_, life, exposure))| (key, life, exposure)).collect();
+        if !said.is_empty() {
+            self.events.push_back(Event::Registered(said));
+        }
+    }
+
+    /// Asks the stores for what is wanted of them, as far as they may be asked more.
+    fn ask(&mut self, now: Moment) {
+        if self.over.is_some() {
+            return;
+        }
+        if self.renewal_wanted && !self.renewing {
+            (self.renewal_wanted, self.renewing) = (false, true);
+            self.requests.push_back(Request::Renew);
+        }
+        if self.list_at.is_some_and(|at| at <= now) {
+            (self.list_at, self.listing) = (None, true);
+            self.requests.push_back(Request::List);
+        }
+        while self.changes.in_flight() < self.settings.batches_max {
+            let batch = self.changes.take(self.settings.batch_max);
+            if batch.is_empty() {
+                break;
+            }
+            self.requests.push_back(Request::Write(batch));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! What a leader has yet to write down, at most one change a worker. What failed is tried again
+//! only after all else was tried, so that entries that cannot be written keep none of the others
+//! waiting; and workers that are struck wait behind those that are entered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_types::WorkerKey;
+
+use super::Written;
+use crate::exposure::{Exposure, Life};
+
+/// A change of one worker's entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The worker may hold so much, in this life.
+    Enter(WorkerKey, Life, Exposure),
+    /// The worker holds nothing.
+    Strike(WorkerKey),
+}
+
+impl Change {
+    /// The worker.
+    #[must_use]
+    pub fn key(&self) -> &WorkerKey {
+        match self {
+            Self::Enter(key, ..) | Self::Strike(key) => key,
+        }
+    }
+}
+
+/// The changes that are not done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes {
+    enters: BTreeMap<WorkerKey, Change>,
+    strikes: BTreeMap<WorkerKey, Change>,
+    failed: BTreeMap<WorkerKey, Change>,
+    flying: BTreeSet<WorkerKey>,
+    batches: usize,
+}
+
+impl Changes {
+    /// Takes what is asked for, in place of what was asked for before.
+    pub(super) fn ask(&mut self, change: Change) {
+        let key = change.key().clone();
+        self.enters.remove(&key);
+        self.strikes.remove(&key);
+        self.failed.remove(&key);
+        let due = match change {
+            Change::Enter(..) => &mut self.enters,
+            Change::Strike(_) => &mut self.strikes,
+        };
+        due.insert(key, change);
+    }
+
+    /// At most `max` that are due and of whose workers nothing is in flight. They are now.
+    pub(super) fn take(&mut self, max: usize) -> Vec<Change> {
+        let mut taken = Vec::new();
+        for due in [&mut self.enters, &mut self.strikes] {
+            let keys = due.keys().filter(|key| !self.flying.contains(*key));
+            let keys: Vec<_> = keys.take(max - taken.len()).cloned().collect();
+            for key in keys {
+                taken.extend(due.remove(&key));
+                self.flying.insert(key);
+            }
+        }
+        self.batches += usize::from(!taken.is_empty());
+        taken
+    }
+
+    /// How many requests are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.batches
+    }
+
+    /// A request was answered.
+    pub(super) fn answered(&mut self) {
+        self.batches = self.batches.saturating_sub(1);
+    }
+
+    /// A change of it was tried; says whether nothing else was asked for meanwhile.
+    pub(super) fn end(&mut self, change: &Change, written: Written) -> bool {
+        let key = change.key();
+        self.flying.remove(key);
+        let is_newest = !self.enters.contains_key(key) && !self.strikes.contains_key(key);
+        if written == Written::Failed && is_newest {
+            self.failed.insert(key.clone(), change.clone());
+        }
+        is_newest
+    }
+
+    /// What failed is due again, unless something has not even been tried.
+    pub(super) fn retry(&mut self) {
+        if self.enters.is_empty() && self.strikes.is_empty() {
+            for (_, change) in std::mem::take(&mut self.failed) {
+                self.ask(change);
+            }
+        }
+    }
+
+    /// Whether anything failed and was not tried again.
+    pub(super) fn have_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+}

@@ -1,0 +1,143 @@
+use leasehold_types::{ClusterName, WorkerName};
+
+use super::*;
+
+const SETTINGS: LeadSettings = LeadSettings {
+    leadership: Duration::from_secs(10),
+    renew_every: Duration::from_secs(1),
+    batch_max: 2,
+    batches_max: 1,
+};
+
+fn key(worker: usize) -> WorkerKey {
+    let cluster = ClusterName::new("ci/builds").unwrap();
+    WorkerKey { cluster, worker: WorkerName::new(&format!("w-{worker}")).unwrap() }
+}
+
+fn enter(worker: usize, life: u64) -> (WorkerKey, Life, Exposure) {
+    (key(worker), Life(life), Exposure { jobs_max: 1, ..Exposure::default() })
+}
+
+fn seconds(seconds: u64) -> Moment {
+    Moment(0) + Duration::from_secs(seconds)
+}
+
+fn requests(lead: &mut Lead) -> Vec<Request> {
+    std::iter::from_fn(|| lead.poll_request()).collect()
+}
+
+fn batch(lead: &mut Lead) -> Vec<Change> {
+    let writes = requests(lead).into_iter().find_map(|request| match request {
+        Request::Write(changes) => Some(changes),
+        Request::Renew | Request::List => None,
+    });
+    writes.unwrap_or_default()
+}
+
+fn done(changes: Vec<Change>, written: Written) -> Vec<(Change, Written)> {
+    changes.into_iter().map(|change| (change, written)).collect()
+}
+
+fn registered(lead: &mut Lead) -> Vec<(WorkerKey, Life, Exposure)> {
+    let events = std::iter::from_fn(|| lead.poll_event());
+    let said = events.filter_map(|event| match event {
+        Event::Registered(said) => Some(said),
+        _ => None,
+    });
+    said.flatten().collect()
+}
+
+/// A leader whose core knows of its term.
+fn leader() -> Lead {
+    let taken = Taken { epoch: Epoch(3), sent_at: seconds(1), predecessor_end: seconds(1) };
+    let mut lead = Lead::new(SETTINGS, taken, seconds(1));
+    assert_eq!(requests(&mut lead), [Request::List]);
+    assert!(lead.poll_event().is_none(), "nobody leads before the list is read");
+    lead.listed(Some(BTreeMap::new()), seconds(1));
+    assert!(matches!(lead.poll_event(), Some(Event::Elected(_))));
+    lead
+}
+
+#[test]
+fn a_registration_is_answered_after_a_renewal_that_was_sent_after_it() {
+    let mut lead = leader();
+    lead.order(Order::Confirm, seconds(2));
+    lead.order(Order::Register(vec![enter(0, 1)]), seconds(2));
+    let changes = batch(&mut lead);
+    lead.wrote(done(changes, Written::Done), seconds(3));
+    lead.renewed(Standing::Leads, seconds(2), seconds(3));
+    assert_eq!(registered(&mut lead), [], "a successor may have listed between the two");
+    assert_eq!(requests(&mut lead), [Request::Renew]);
+    lead.renewed(Standing::Leads, seconds(3), seconds(4));
+    assert_eq!(registered(&mut lead), [enter(0, 1)]);
+}
+
+#[test]
+fn a_strike_ends_what_was_to_be_said() {
+    let mut lead = leader();
+    lead.order(Order::Register(vec![enter(0, 1), enter(1, 2)]), seconds(2));
+    let changes = batch(&mut lead);
+    // One while it is in flight, one when it is written.
+    lead.order(Order::Unregister(vec![key(0)]), seconds(2));
+    lead.wrote(done(changes, Written::Done), seconds(3));
+    lead.order(Order::Unregister(vec![key(1)]), seconds(3));
+    lead.renewed(Standing::Leads, seconds(3), seconds(4));
+    assert_eq!(registered(&mut lead), []);
+    assert_eq!(batch(&mut lead), [Change::Strike(key(0))]);
+}
+
+#[test]
+fn writes_that_take_long_delay_no_renewal() {
+    let mut lead = leader();
+    lead.order(Order::Unregister((0..100).map(key).collect()), seconds(2));
+    assert_eq!(batch(&mut lead).len(), 2, "one request, never answered");
+    for second in 3..9 {
+        lead.tick(true, seconds(second));
+        assert_eq!(requests(&mut lead), [Request::Renew]);
+        lead.renewed(Standing::Leads, seconds(second), seconds(second));
+    }
+    assert_eq!((lead.over(), lead.until()), (None, seconds(18)));
+}
+
+#[test]
+fn whoever_is_entered_waits_for_nobody_that_is_struck_nor_for_what_failed() {
+    let mut lead = leader();
+    lead.order(Order::Unregister((0..3).map(key).collect()), seconds(2));
+    let strikes = batch(&mut lead);
+    lead.order(Order::Register(vec![enter(7, 7)]), seconds(2));
+    lead.wrote(done(strikes, Written::Failed), seconds(2));
+    let (entered, life, exposure) = enter(7, 7);
+    let changes = batch(&mut lead);
+    assert_eq!(changes, [Change::Enter(entered, life, exposure), Change::Strike(key(2))]);
+    lead.wrote(done(changes, Written::Done), seconds(2));
+    assert_eq!(batch(&mut lead), [], "what failed waits for the next beat");
+    lead.tick(true, seconds(3));
+    assert_eq!(batch(&mut lead).len(), 2);
+}
+
+#[test]
+fn a_driver_that_makes_no_progress_ends_the_signs_of_life() {
+    let mut lead = leader();
+    lead.tick(false, seconds(3));
+    assert_eq!(requests(&mut lead), []);
+    lead.tick(false, seconds(11));
+    assert_eq!(lead.over(), Some(Over::Expired));
+}
+
+#[test]
+fn a_later_leaders_entry_is_left_alone() {
+    let entry = |epoch| Entry { epoch: Epoch(epoch), exposure: Exposure::default() };
+    let (key, life, exposure) = enter(0, 1);
+    let (strike, enter) = (Change::Strike(key.clone()), Change::Enter(key, life, exposure));
+    assert_eq!(over(Some(&entry(3)), &strike, Epoch(3)), Write::Put(None));
+    assert_eq!(over(Some(&entry(4)), &strike, Epoch(3)), Write::Superseded);
+    assert_eq!(over(Some(&entry(4)), &enter, Epoch(3)), Write::Superseded);
+    assert_eq!(over(None, &strike, Epoch(3)), Write::Nothing);
+    let adopted = over(Some(&entry(2)), &enter, Epoch(3));
+    assert!(matches!(adopted, Write::Put(Some(Entry { epoch: Epoch(3), .. }))));
+    let mut lead = leader();
+    lead.order(Order::Unregister(vec![strike.key().clone()]), seconds(2));
+    let changes = batch(&mut lead);
+    lead.wrote(done(changes, Written::Superseded), seconds(2));
+    assert_eq!(requests(&mut lead), [Request::Renew], "whether it is deposed, the store says");
+}

@@ -1,0 +1,86 @@
+//! What workers may hold is written down before they are granted it: what is asked for, and what
+//! an answer allows. Invariant: nothing new is granted that this leader's entry does not allow,
+//! nor one that is being written in its place.
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Incarnation, WorkerKey};
+
+use super::{Core, Role};
+use crate::effect::Effect;
+use crate::exposure::{Exposure, Life, Sets};
+
+impl Core {
+    /// What the platform has written down may be granted now.
+    pub(super) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
+        for (key, life, exposure) in workers {
+            let Role::Leads(term) = &mut self.role else { return };
+            let Some(account) = term.ledger.account_mut(&key) else { continue };
+            // The entry of an earlier life was struck since.
+            if account.life != life && !mutation::on(Mutation::RegisteredOfAnotherLife) {
+                continue;
+            }
+            if account.registering.as_ref() == Some(&exposure) {
+                account.registering = None;
+            }
+            account.exposure = exposure;
+            account.adopted = true;
+            self.register_if_needed(&key);
+            self.pools_dirty(&key.cluster);
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Has what the worker may come to hold written down, where it is not yet.
+    pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
+        let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
+        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
+        let Some(wanted) = self.exposure(key, incarnation, stops_worker) else { return };
+        let lists = &self.lists;
+        let Role::Leads(term) = &mut self.role else { return };
+        let Some(account) = term.ledger.account_mut(key) else { return };
+        let narrows = account.exposure.sets == Sets::Any && wanted.sets != Sets::Any;
+        let covered = lists.covers(&key.cluster, &account.exposure, &wanted) && !narrows;
+        if account.registering.is_some() || (account.adopted && covered) {
+            return;
+        }
+        account.registering = Some(wanted.clone());
+        self.effects.push_back(Effect::Register(vec![(key.clone(), account.life, wanted)]));
+    }
+
+    /// The most that the worker may come to hold under what is desired, and all that it may hold
+    /// already.
+    fn exposure(
+        &self,
+        key: &WorkerKey,
+        incarnation: Incarnation,
+        stops_worker: bool,
+    ) -> Option<Exposure> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let ledger = self.ledger()?;
+        let account = ledger.account(key)?;
+        let list = &cluster.lists[usize::from(stops_worker)];
+        let allows = |sets: Sets| {
+            let all = account.sets.iter();
+            all.fold(true, |allowed, (set, (_, timeless))| {
+                allowed && self.lists.allow(&key.cluster, sets, set, *timeless)
+            })
+        };
+        let have = account.exposure.sets;
+        let sets = match list.sets() {
+            sets if allows(sets) => sets,
+            // What it holds of a set that is desired no more, it gives back.
+            sets if self.lists.cover(&key.cluster, have, sets) && allows(have) => have,
+            Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
+        };
+        let wanted = Exposure {
+            incarnation: incarnation.max(account.exposure.incarnation),
+            ttl: cluster.spec.ttl.max(account.ttl),
+            jobs_max: cluster.spec.jobs_per_worker_max.max(account.committed()).max(account.size()),
+            sets,
+        };
+        Some(match ledger.unheard_exposure(key) {
+            Some(unheard) => self.lists.joined(&key.cluster, &wanted, unheard),
+            None => wanted,
+        })
+    }
+}

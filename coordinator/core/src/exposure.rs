@@ -1,0 +1,289 @@
+//! The most that a worker may hold, written down before it is granted anything beyond. An entry
+//! names the version of a list of sets, not the sets, so that it stays small however many there
+//! are. Invariant: what is not known, or cannot be read, counts as everything.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, Epoch, Incarnation, SetName};
+
+/// Lists that are remembered of one cluster. An entry that names an older one counts as
+/// [`Sets::Any`].
+const LISTS_MAX: usize = 16;
+
+/// Identifies a [`SetList`] by its content, for every replica and release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetsVersion(pub u64);
+
+/// The sets of which a worker may own streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sets {
+    /// It may own none.
+    #[default]
+    None,
+    /// It may own streams of the sets of one list.
+    Listed {
+        /// The list.
+        version: SetsVersion,
+        /// Whether a lease that no time ends may be among them.
+        timeless: bool,
+    },
+    /// It may own streams of any set of its namespace, and no time ends its leases.
+    Any,
+}
+
+/// The most that a worker may hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exposure {
+    /// The newest agent that was granted anything: an older one that still lives knows nothing of
+    /// it, however much it reports.
+    pub incarnation: Incarnation,
+    /// The longest time that one of its leases may last.
+    pub ttl: Duration,
+    /// The largest pool.
+    pub jobs_max: u32,
+    /// The sets of which it may own streams.
+    pub sets: Sets,
+}
+
+/// An exposure as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The term of the leader that wrote or adopted it; 0 where that cannot be read.
+    pub epoch: Epoch,
+    /// The most that the worker may hold.
+    pub exposure: Exposure,
+}
+
+/// Numbers the lives of workers' accounts within a term: a worker that was struck and comes back
+/// has another life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Life(pub u64);
+
+/// Sets, and of each whether no time ends the leases of its streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetList(BTreeMap<SetName, bool>);
+
+/// The lists that were in force, cluster by cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SetLists(BTreeMap<ClusterName, VecDeque<(SetsVersion, Arc<SetList>)>>);
+
+impl Sets {
+    /// Whether a lease that no time ends may be among them.
+    #[must_use]
+    pub fn is_timeless(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Listed { timeless, .. } => timeless,
+            Self::Any => true,
+        }
+    }
+}
+
+impl Exposure {
+    /// What an entry stands for that cannot be read. No agent counts as older than the one that
+    /// it was written for: the one that lives is to be heard.
+    #[must_use]
+    pub fn anything() -> Self {
+        if mutation::on(Mutation::UnreadableEntryIsNothing) {
+            return Self::default();
+        }
+        Self {
+            incarnation: Incarnation(0),
+            ttl: TTL_MAX,
+            jobs_max: JOBS_PER_WORKER_MAX,
+            sets: Sets::Any,
+        }
+    }
+}
+
+impl Entry {
+    /// An entry that allows what either allows, for entries of one worker that are kept apart. It
+    /// counts as written by the earlier of both leaders.
+    #[must_use]
+    pub fn join(&self, other: &Self) -> Self {
+        let (one, two) = (&self.exposure, &other.exposure);
+        let sets = match (one.sets, two.sets) {
+            (Sets::None, sets) | (sets, Sets::None) => sets,
+            (one, two) if one == two => one,
+            (Sets::Listed { .. } | Sets::Any, Sets::Listed { .. } | Sets::Any) => Sets::Any,
+        };
+        let exposure = Exposure {
+            incarnation: one.incarnation.max(two.incarnation),
+            ttl: one.ttl.max(two.ttl),
+            jobs_max: one.jobs_max.max(two.jobs_max),
+            sets,
+        };
+        Self { epoch: self.epoch.min(other.epoch), exposure }
+    }
+}
+
+impl FromIterator<(SetName, bool)> for SetList {
+    fn from_iter<I: IntoIterator<Item = (SetName, bool)>>(sets: I) -> Self {
+        Self(sets.into_iter().collect())
+    }
+}
+
+impl SetList {
+    /// Its version: FNV-1a over the names and flags, in the order of names.
+    #[must_use]
+    pub fn version(&self) -> SetsVersion {
+        let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let sum = self.0.iter().fold(0xcbf2_9ce4_8422_2325, |sum, (name, timeless)| {
+            let sum = name.as_str().bytes().fold(sum, step);
+            // Names contain neither byte.
+            step(sum, u8::from(*timeless))
+        });
+        SetsVersion(sum)
+    }
+
+    /// What an entry says of a worker that may own streams of this list.
+    #[must_use]
+    pub fn sets(&self) -> Sets {
+        match self.0.is_empty() {
+            true => Sets::None,
+            false => {
+                let timeless = self.0.values().any(|timeless| *timeless);
+                Sets::Listed { version: self.version(), timeless }
+            }
+        }
+    }
+
+    /// Whether streams of this set are among them, and if so, whether no time ends their leases.
+    #[must_use]
+    pub fn get(&self, set: &SetName) -> Option<bool> {
+        self.0.get(set).copied()
+    }
+
+    /// The sets.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&SetName, bool)> {
+        self.0.iter().map(|(set, timeless)| (set, *timeless))
+    }
+
+    fn allows(&self, set: &SetName, timeless: bool) -> bool {
+        self.get(set).is_some_and(|allowed| allowed || !timeless)
+    }
+}
+
+impl SetLists {
+    /// Remembers a list that is in force.
+    pub(crate) fn note(&mut self, cluster: &ClusterName, list: &Arc<SetList>) {
+        let version = list.version();
+        let known = self.0.entry(cluster.clone()).or_default();
+        known.retain(|(known, _)| *known != version);
+        known.push_back((version, Arc::clone(list)));
+        if known.len() > LISTS_MAX {
+            known.pop_front();
+        }
+    }
+
+    /// The list of this version, where it is known.
+    pub(crate) fn get(&self, cluster: &ClusterName, version: SetsVersion) -> Option<&Arc<SetList>> {
+        let known = self.0.get(cluster)?.iter();
+        known.rev().find(|(known, _)| *known == version).map(|(_, list)| list)
+    }
+
+    /// Whether `sets` surely allow a lease on a stream of this set.
+    pub(crate) fn allow(
+        &self,
+        cluster: &ClusterName,
+        sets: Sets,
+        set: &SetName,
+        timeless: bool,
+    ) -> bool {
+        match sets {
+            Sets::None => false,
+            Sets::Any => true,
+            Sets::Listed { version, .. } => {
+                self.get(cluster, version).is_some_and(|list| list.allows(set, timeless))
+            }
+        }
+    }
+
+    /// Whether `have` surely allows all that `wanted` does.
+    pub(crate) fn cover(&self, cluster: &ClusterName, have: Sets, wanted: Sets) -> bool {
+        match (have, wanted) {
+            (Sets::Any, _) | (_, Sets::None) => true,
+            (Sets::None, _) | (Sets::Listed { .. }, Sets::Any) => false,
+            (Sets::Listed { version: have, .. }, Sets::Listed { version: wanted, .. }) => {
+                let lists = self.get(cluster, have).zip(self.get(cluster, wanted));
+                have == wanted
+                    || lists.is_some_and(|(have, wanted)| {
+                        wanted.iter().all(|(set, timeless)| have.allows(set, timeless))
+                    })
+            }
+        }
+    }
+
+    /// Sets that allow what either allows.
+    pub(crate) fn join(&self, cluster: &ClusterName, one: Sets, other: Sets) -> Sets {
+        if self.cover(cluster, one, other) {
+            one
+        } else if self.cover(cluster, other, one) {
+            other
+        } else {
+            Sets::Any
+        }
+    }
+
+    /// Whether `have` surely allows all that `wanted` does.
+    pub(crate) fn covers(&self, cluster: &ClusterName, have: &Exposure, wanted: &Exposure) -> bool {
+        have.incarnation >= wanted.incarnation
+            && have.ttl >= wanted.ttl
+            && have.jobs_max >= wanted.jobs_max
+            && self.cover(cluster, have.sets, wanted.sets)
+    }
+
+    /// An exposure that covers both.
+    pub(crate) fn joined(
+        &self,
+        cluster: &ClusterName,
+        one: &Exposure,
+        other: &Exposure,
+    ) -> Exposure {
+        Exposure {
+            incarnation: one.incarnation.max(other.incarnation),
+            ttl: one.ttl.max(other.ttl),
+            jobs_max: one.jobs_max.max(other.jobs_max),
+            sets: self.join(cluster, one.sets, other.sets),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(sets: &[(&str, bool)]) -> Arc<SetList> {
+        let named = sets.iter().map(|(name, timeless)| (SetName::new(name).unwrap(), *timeless));
+        Arc::new(named.collect())
+    }
+
+    #[test]
+    fn a_version_names_one_list_and_an_unknown_one_covers_nothing() {
+        let cluster = ClusterName::new("c").unwrap();
+        let mut lists = SetLists::default();
+        let (small, large) = (list(&[("a", false)]), list(&[("a", true), ("b", false)]));
+        assert_ne!(small.version(), list(&[("a", true)]).version());
+        assert_eq!(small.version(), list(&[("a", false)]).version());
+        assert!(!lists.cover(&cluster, large.sets(), small.sets()), "unknown");
+        lists.note(&cluster, &small);
+        lists.note(&cluster, &large);
+        assert!(lists.cover(&cluster, large.sets(), small.sets()));
+        assert!(!lists.cover(&cluster, small.sets(), large.sets()));
+        assert_eq!(lists.join(&cluster, small.sets(), large.sets()), large.sets());
+        let other = list(&[("c", false)]);
+        assert_eq!(lists.join(&cluster, small.sets(), other.sets()), Sets::Any);
+        let (a, b) = (SetName::new("a").unwrap(), SetName::new("b").unwrap());
+        assert!(lists.allow(&cluster, large.sets(), &a, true));
+        assert!(!lists.allow(&cluster, large.sets(), &b, true));
+        assert!(!lists.allow(&cluster, small.sets(), &b, false));
+        for number in 0..LISTS_MAX {
+            lists.note(&cluster, &list(&[(&format!("s{number}"), false)]));
+        }
+        assert!(!lists.allow(&cluster, small.sets(), &a, false), "forgotten");
+    }
+}
