@@ -208,7 +208,7 @@ pub enum PipelinePhase {
     Plotted,
     /// All its bindings are Ready.
     Ready,
-    /// A worker of it was lost; it waits for its turn to be plotted again.
+    /// A worker of it was lost, and others are not chosen yet.
     Broken,
 }
 

@@ -50,6 +50,8 @@ mutations! {
     LoadOverCapacity,
     /// Coordinator: a node's new shares are granted while older ones are still in use.
     CutBeforeRelease,
+    /// Coordinator: what broken pipelines still hold counts for nothing when they are healed.
+    HealWithoutOutstanding,
     /// Coordinator: of a node's shares only those of its present class count.
     NodeLoadPerClass,
     /// Coordinator: a share that an agent reports takes nothing of its worker's capacity.

@@ -1,5 +1,6 @@
 //! Times the planner, and holds its plans against the best there are.
 
+mod healing;
 mod pipelines;
 mod streams;
 
@@ -33,7 +34,12 @@ Pipelines:
            lost worker served, with what they had on others
   moved    bindings that changed their worker, beside those of the worker that was lost; for
            'make room' (for a load of a quarter, in one class, all workers nine tenths full) the
-           shares that would move";
+           shares that would move
+
+Healing:
+  rounds   round trips to the agents from the loss of a worker until all that it served is Ready
+  time     what the leader's core takes for all of that, median of the runs
+  longest  its longest look at the world in the last run";
 
 fn main() {
     let options = match Options::parse(std::env::args().skip(1)) {
@@ -49,6 +55,7 @@ fn main() {
     }
     streams::bench(&options);
     pipelines::bench(&options);
+    healing::bench(&options);
 }
 
 struct Options {

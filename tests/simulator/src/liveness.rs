@@ -34,6 +34,8 @@ pub(super) struct Change {
     handed_over: BTreeSet<StreamKey>,
     /// Pipelines that waited for workers.
     waiting: Vec<PipelineName>,
+    /// All that a worker had which is lost finds room beside everything else.
+    fits_beside: bool,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,7 @@ enum What {
     Failover,
     Join(usize),
     Leave(usize),
+    Loss(usize),
 }
 
 impl World {
@@ -49,6 +52,7 @@ impl World {
         let ttl = self.profile.ttl_real();
         self.after(ttl / 2, Happening::Look);
         let waited = self.t - self.calm_since.unwrap_or(self.t);
+        self.check_drain(waited);
         if let Err(why) = self.converged() {
             self.trace.say(self.t, || format!("        not converged: {why:?}"));
             if waited > self.patience() / 2 {
@@ -75,6 +79,24 @@ impl World {
                 self.stage = Stage::Done;
             }
             Stage::Done => self.stage = Stage::Done,
+        }
+    }
+
+    /// L7: a drain that nothing disturbs is over at its deadline, in an agent that leaves or says
+    /// what outlived it.
+    fn check_drain(&mut self, waited: Real) {
+        let Stage::Changed(Change { what: What::Leave(pod), .. }) = self.stage else { return };
+        let node = &self.pods[pod];
+        if node.dead || node.left || !node.leaving || self.observer.drains_overdue.contains(&pod) {
+            return;
+        }
+        let desired = self.manifests.desired();
+        let Some(cluster) = desired.clusters.get(&node.key.cluster) else { return };
+        let deadline = node.drain_deadline.unwrap_or(cluster.drain_deadline);
+        // Its clock may be slow, and its last words may be on their way.
+        let most = deadline.as_nanos() as Real * 5 / 4 + self.profile.ttl_real() * 2;
+        if waited > most {
+            self.fail("L7", || format!("p{pod} drains for longer than {deadline:?}"));
         }
     }
 
@@ -227,7 +249,8 @@ impl World {
         self.observer.streams_changed.clear();
         self.observer.streams_expired.clear();
         let mut waiting = self.waiting_pipelines();
-        let what = match self.rng.u8(0..4) {
+        let mut fits_beside = false;
+        let what = match self.rng.u8(0..5) {
             0 | 1 => {
                 let (leader, _) = self.true_leader().expect("it has converged");
                 let standby = (leader + 1) % self.replicas.len();
@@ -251,6 +274,17 @@ impl World {
                 let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
                 What::Join(self.new_pod(None, newest))
             }
+            3 => {
+                // Where there is one, one that serves something.
+                let serving =
+                    self.living().into_iter().filter(|it| !self.pipelines_at(*it).is_empty());
+                let serving: Vec<_> = serving.collect();
+                let pod = self.rng.choice(serving).unwrap_or(pod);
+                waiting.extend(self.pipelines_at(pod));
+                fits_beside = self.fits_beside(pod);
+                self.end_pod(pod);
+                What::Loss(pod)
+            }
             _ => {
                 // What its worker was never told of, its agent holds all the same.
                 waiting.extend(self.pipelines_at(pod));
@@ -259,7 +293,7 @@ impl World {
             }
         };
         self.trace.say(self.t, || format!("        one change: {what:?}"));
-        let change = Change { what, owners, handed_over, waiting };
+        let change = Change { what, owners, handed_over, waiting, fits_beside };
         self.stage = Stage::Changed(change);
         self.calm_since = Some(self.t);
         self.observer.last_change = self.t;
@@ -294,10 +328,16 @@ impl World {
                     self.fail("L4", || detail);
                 }
             }
-            What::Leave(pod) => {
-                self.cover.hit("checked: a leave moves only its own");
+            What::Leave(pod) | What::Loss(pod) => {
+                self.cover.hit(match change.what {
+                    What::Loss(_) => "checked: a loss moves only its own",
+                    _ => "checked: a leave moves only its own",
+                });
                 let (shares, moved) = parted(moved);
                 self.check_shares_moved(change, &shares, Some(pod));
+                if change.fits_beside {
+                    self.check_healed(&shares, pod);
+                }
                 let others = moved.iter().any(|(_, from)| **from != pod);
                 if others && self.plain(&self.pods[pod].key.cluster.clone()) {
                     let detail = format!("the end of p{pod} moved {moved:?}");
@@ -361,6 +401,22 @@ impl World {
         }
         if let Some((key, from)) = wrong {
             self.fail("L4", || format!("{key} left p{from} for nothing: {:?}", change.what));
+        }
+    }
+
+    /// L4 for shares: where all that a lost worker had fits beside everything else, whatever is
+    /// healed keeps what it still has.
+    fn check_healed(&mut self, moved: &[(&StreamKey, &usize)], lost: usize) {
+        self.cover.hit("checked: what is healed keeps what it has");
+        let expired: Vec<_> =
+            self.observer.streams_expired.iter().filter_map(ShareKey::of).collect();
+        let ended = |key: &StreamKey| {
+            let pipeline = ShareKey::of(key).map(|share| share.pipeline);
+            expired.iter().any(|share| Some(&share.pipeline) == pipeline.as_ref())
+        };
+        let wrong = moved.iter().find(|(key, from)| **from != lost && !ended(key));
+        if let Some((key, from)) = wrong {
+            self.fail("L4", || format!("{key} left p{from} when p{lost} was lost"));
         }
     }
 

@@ -46,6 +46,7 @@ impl Mutant {
             Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
             Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],
+            Mutation::HealWithoutOutstanding => &["L4"],
             Mutation::CutBeforeRelease | Mutation::NodeLoadPerClass => &["S14"],
             Mutation::RegisteredWithoutLeadership
             | Mutation::RegisteredOfAnotherLife

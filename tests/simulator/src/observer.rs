@@ -33,6 +33,8 @@ pub(super) struct Observer {
     pub failure: Option<Failure>,
     /// When the last grant, revoke or end of a lease was noticed.
     pub last_change: u64,
+    /// Pods whose drain has reached its deadline.
+    pub drains_overdue: BTreeSet<usize>,
     /// Streams granted or asked back since the one change of the liveness phase.
     pub streams_changed: BTreeSet<StreamKey>,
     /// Streams that agents gave up since then, as their time was over.

@@ -17,14 +17,14 @@ use leasehold_types::{ClusterName, Load, NodeName, PipelineName};
 use super::faults::{Profile, pick};
 
 /// Pipelines that a run has at most.
-const PIPELINES_MAX: usize = 5;
+const PIPELINES_MAX: usize = 8;
 
 /// Adds what a seed begins with.
 pub(super) fn begin(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
     for index in 0..rng.usize(1..=2) {
         desired.clusters.insert(class_name(index), Arc::new(class(rng, profile)));
     }
-    for index in 0..rng.usize(1..=3) {
+    for index in 0..rng.usize(1..=5) {
         let pipeline = pipeline(desired, rng);
         desired.pipelines.insert(pipeline_name(index), Arc::new(pipeline));
     }
@@ -151,7 +151,10 @@ fn load(desired: &Desired, rng: &mut Rng) -> Load {
         Some(name) => class_of(desired, name).expect("it was listed").capacity.milli(),
         None => 10_000,
     };
-    let (times, of) = *pick(rng, &[(1, 3), (1, 2), (2, 3), (1, 1), (3, 2), (2, 1), (5, 2)]);
+    let (times, of) = *pick(
+        rng,
+        &[(1, 6), (1, 4), (1, 3), (2, 5), (1, 2), (2, 3), (1, 1), (3, 2), (2, 1), (5, 2)],
+    );
     match rng.u8(0..24) {
         0 => Load::ZERO,
         _ => milli(capacity * times / of),

@@ -301,7 +301,10 @@ impl World {
                 self.cover.hit(if was_left { "drained agent resumed" } else { "agent resumed" });
                 self.pods[pod].leaving = false;
             }
-            Effect::DrainOverdue { .. } => self.cover.hit("drain overdue"),
+            Effect::DrainOverdue { .. } => {
+                self.cover.hit("drain overdue");
+                self.observer.drains_overdue.insert(pod);
+            }
             Effect::Superseded => {
                 self.cover.hit("agent superseded");
                 self.leave(pod);

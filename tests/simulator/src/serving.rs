@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::desired::{Desired, Pipeline};
+use leasehold_coordinator_core::desired::{Desired, Pipeline, Rebalance};
 use leasehold_coordinator_core::planner::pipelines::{NodeWish, Part, Rooms, place};
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
@@ -169,6 +169,50 @@ impl World {
             rooms.push(Rooms::new(class.capacity, class.spread, used));
         }
         wishes(wanted, &names, &prefers).is_some_and(|wishes| place(&mut rooms, &wishes).is_ok())
+    }
+
+    /// Whether all shares of a pod find room on others of its class beside all that these have, and
+    /// its pipelines are in force as they are desired, with no node that is cut.
+    pub(super) fn fits_beside(&self, pod: usize) -> bool {
+        let desired = self.manifests.desired();
+        let of = &self.pods[pod].key.cluster;
+        let Some(class) = class_of(&desired, of) else { return false };
+        let waiting = self.waiting_pipelines();
+        let rebalances = |class: &ClusterName| {
+            class_of(&desired, class).is_some_and(|it| it.rebalance == Rebalance::WhenBlocked)
+        };
+        // What waits may have others moved for it.
+        if !waiting.is_empty() && classes(&desired).iter().any(rebalances) {
+            return false;
+        }
+        let is_plain = |name: &PipelineName| {
+            let pipeline = desired.pipelines.get(name).filter(|_| !waiting.contains(name));
+            pipeline.is_some_and(|pipeline| {
+                let mut classes = pipeline.nodes.values().map(|node| &node.class);
+                classes
+                    .all(|it| class_of(&desired, it).is_some_and(|it| pipeline.load <= it.capacity))
+            })
+        };
+        if !self.pipelines_at(pod).iter().all(is_plain) {
+            return false;
+        }
+        let mut workers = self.living();
+        workers.retain(|it| self.pods[*it].key.cluster == *of && *it != pod);
+        workers.sort_by(|a, b| self.pods[*a].key.worker.cmp(&self.pods[*b].key.worker));
+        let mut used = vec![Load::ZERO; workers.len()];
+        let mut lost = Vec::new();
+        for ((at, stream), load) in self.usable_shares() {
+            if at == pod {
+                lost.push((stream, load));
+            } else if let Some(worker) = workers.iter().position(|it| *it == at) {
+                used[worker] += load;
+            }
+        }
+        let mut rooms = [Rooms::new(class.capacity, class.spread, used)];
+        let mut fits = lost.iter().map(|(_, load)| {
+            place(&mut rooms, &[NodeWish { class: 0, load: *load, prefers: &[] }]).is_ok()
+        });
+        !lost.is_empty() && fits.all(|fits| fits)
     }
 
     /// Pipelines that are not served as they are desired.

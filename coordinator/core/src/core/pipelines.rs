@@ -16,7 +16,7 @@ mod views;
 
 use leasehold_types::Moment;
 
-use super::Core;
+use super::{Core, Timer};
 pub(super) use routes::{Again, RouteRoom};
 pub(super) use state::Pipelines;
 
@@ -24,13 +24,16 @@ impl Core {
     /// Plans whatever of pipelines has changed, until nothing follows.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
         self.judge(now);
+        let mut healed = false;
         loop {
             // Before a share that its worker has given back counts as lost.
             if self.pipelines.look {
                 self.relocate(now);
             }
             self.observe(now);
-            if self.next_turn(now) {
+            // What breaks after that, and what was more than one look heals, is healed by the next.
+            if !healed && self.heal(now) {
+                healed = true;
                 continue;
             }
             if std::mem::take(&mut self.pipelines.look) {
@@ -38,8 +41,11 @@ impl Core {
                 continue;
             }
             if !self.pipelines.has_changed() {
-                return;
+                break;
             }
+        }
+        if healed && self.pipelines.broken.iter().any(|name| !self.is_held(name)) {
+            self.timers.insert((now, Timer::Heal));
         }
     }
 }

@@ -20,8 +20,8 @@ pub(super) enum Timer {
     Claim(StreamKey),
     /// Streams are to be planned, or planned again.
     Plan(ClusterName),
-    /// A pipeline's turn to be healed is over.
-    Turn,
+    /// More pipelines are to be healed.
+    Heal,
 }
 
 impl Timer {
@@ -30,7 +30,7 @@ impl Timer {
     fn awaits_silence(&self) -> bool {
         match self {
             Self::Unheard(_) | Self::Silence(_) | Self::Claim(_) => true,
-            Self::Term | Self::Plan(_) | Self::Turn => false,
+            Self::Term | Self::Plan(_) | Self::Heal => false,
         }
     }
 
@@ -40,7 +40,7 @@ impl Timer {
             Self::Unheard(_) => WakeReason::HoldEnd,
             Self::Silence(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
-            Self::Plan(_) | Self::Turn => WakeReason::Settle,
+            Self::Plan(_) | Self::Heal => WakeReason::Settle,
         }
     }
 }
@@ -68,7 +68,7 @@ impl Core {
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
                 // Looked at in every settle.
-                Timer::Turn => {}
+                Timer::Heal => {}
             }
         }
         self.timers.extend(early);

@@ -42,6 +42,33 @@ fn a_share_above_the_capacity_is_noticed() {
 }
 
 #[test]
+fn a_place_that_is_taken_from_a_broken_pipeline_is_noticed() {
+    let run = || {
+        let mut story = Story::new();
+        story.block("class blue capacity=10\nelect 1\njoin blue-0 blue-1 blue-2");
+        story.block("pipeline a load=6 in:blue\npipeline b load=4 x:blue y:blue");
+        story.block("pipeline d load=1 n:blue");
+        story.block("gone blue-0")
+    };
+    assert!(!run().contains("-b/y/0"), "b keeps what it has");
+    mutation::set(Some(Mutation::HealWithoutOutstanding));
+    let mutant = run();
+    mutation::set(None);
+    assert!(mutant.contains("-b/y/0"), "a takes its place: {mutant}");
+}
+
+#[test]
+fn all_that_a_worker_served_is_planned_before_any_of_it_is_acknowledged() {
+    let mut story = Story::new();
+    story.block("class blue capacity=1000\nelect 1\njoin blue-0 blue-1");
+    for at in 0..300 {
+        story.block(&format!("pipeline p{at:03} load=1 n:blue"));
+    }
+    let told = story.block("slow blue-1\ngone blue-0");
+    assert_eq!(told.matches(" Broken -> Plotted").count(), 300);
+}
+
+#[test]
 fn what_is_as_it_was_is_not_told_again() {
     let mut story = Story::new();
     story.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");

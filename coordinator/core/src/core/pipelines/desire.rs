@@ -67,6 +67,7 @@ impl Core {
         {
             self.pipelines.count_all(name, false);
         }
+        self.pipelines.unhold(name);
         let Some(state) = self.pipelines.all.remove(name) else { return };
         self.pipelines.file(name);
         self.pipelines.unreserve(state.reserves.clone());
@@ -100,7 +101,7 @@ impl Core {
                 }
                 self.pipelines.judge = true;
             }
-            // What it has is looked at when its turn comes.
+            // What it has is looked at when it is healed.
             Some(PipelinePhase::Broken) => {}
             _ if state.in_force => state.changes = !is_in_force(state),
             _ => self.rename_bindings(name),

@@ -4,7 +4,7 @@ use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
 use super::super::Core;
 use crate::desired::Class;
-use crate::view::{BindingView, Explanation, PipelinePhase, PipelineView, WorkerView};
+use crate::view::{BindingView, Explanation, WorkerView};
 
 /// Workers and pipelines that one fact names.
 const NAMED_MAX: usize = 5;
@@ -28,7 +28,6 @@ impl Core {
                 ));
             }
         }
-        facts.extend(self.turn_fact(name, &view));
         for (class, _) in &view.waits {
             let nodes = spec.nodes.values().filter(|node| node.class == *class).count();
             facts.push(self.room_fact(class, nodes, spec.load));
@@ -40,24 +39,6 @@ impl Core {
             false => format!("{name} is {}: {}", view.phase, view.reason),
         };
         Some(Explanation { summary: state, facts })
-    }
-
-    /// Who is healed before a Broken pipeline.
-    fn turn_fact(&self, name: &PipelineName, view: &PipelineView) -> Option<String> {
-        if view.phase != PipelinePhase::Broken {
-            return None;
-        }
-        let turn = self.pipelines.turn.iter().map(|turn| &turn.pipeline);
-        let before = turn.chain(self.pipelines.broken.range(..name.clone()));
-        let names: Vec<_> = before.clone().take(NAMED_MAX).map(ToString::to_string).collect();
-        let more = before.count() - names.len();
-        Some(match (names.is_empty(), more) {
-            (true, _) => "it is the next to be healed".into(),
-            (false, 0) => format!("before it, these are healed: {}", names.join(", ")),
-            (false, more) => {
-                format!("before it, these are healed: {} and {more} more", names.join(", "))
-            }
-        })
     }
 
     /// Workers that drain, and whose shares nobody else has room for.

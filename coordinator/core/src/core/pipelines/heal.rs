@@ -1,20 +1,20 @@
-//! Loss and healing: a pipeline that loses a worker is Broken, and Broken ones are plotted anew one
-//! after the other, by name.
+//! Loss and healing: a pipeline that loses a worker is Broken, and all Broken ones are plotted anew
+//! in one pass.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::super::{Core, Timer};
+use super::super::Core;
+use super::field::{Field, Waits};
 use super::phases::waits_for;
-use super::plot::wishes;
-use super::state::Turn;
+use super::plot::Parts;
 use crate::view::{BindingPhase, PipelinePhase};
 
-/// So long a pipeline has to be Ready again before the next one's turn comes: one slow agent does
-/// not keep the others.
-const TURN: Duration = Duration::from_millis(200);
+/// Broken pipelines that one look heals: some tens of milliseconds. The others follow as soon as
+/// what has come meanwhile was heard.
+const HEALED_MAX: usize = 256;
 
 impl Core {
     /// A worker is lost: each pipeline that it served is Broken, and no other.
@@ -42,7 +42,7 @@ impl Core {
     }
 
     /// A pipeline in force has lost workers of these nodes: nothing of it counts any more, and who
-    /// still has a share of it keeps that until its turn comes.
+    /// still has a share of it keeps that until it is plotted anew.
     pub(super) fn break_up(
         &mut self,
         name: &PipelineName,
@@ -51,6 +51,7 @@ impl Core {
         now: Moment,
     ) {
         self.pipelines.count_all(name, false);
+        self.pipelines.hold(name);
         if let Some(state) = self.pipelines.all.get_mut(name) {
             (state.in_force, state.changes) = (false, false);
         }
@@ -65,40 +66,64 @@ impl Core {
         self.touch_pipeline(name, now);
     }
 
-    /// Gives the turn to the next Broken pipeline, where it is nobody's; whether it did.
-    pub(super) fn next_turn(&mut self, now: Moment) -> bool {
-        if let Some(turn) = &self.pipelines.turn {
-            let state = self.pipelines.all.get(&turn.pipeline);
-            let plotted = state.is_some_and(|it| it.phase == Some(PipelinePhase::Plotted));
-            if plotted && now < turn.until {
-                return false;
-            }
-            self.pipelines.turn = None;
+    /// Chooses workers anew for the Broken pipelines, all in one pass; whether there were any.
+    ///
+    /// What Broken pipelines still hold counts as used, so that none takes a place that another one
+    /// keeps. Whatever finds no room so is placed after all others, beside what is planned alone:
+    /// then those that it displaces give their shares back first.
+    pub(super) fn heal(&mut self, now: Moment) -> bool {
+        let broken = self.pipelines.broken.iter().filter(|name| !self.is_held(name));
+        let names: Vec<_> = broken.take(HEALED_MAX).cloned().collect();
+        if names.is_empty() {
+            return false;
         }
-        let next = self.pipelines.broken.iter().find(|name| !self.is_held(name)).cloned();
-        let Some(name) = next else { return false };
-        self.heal(&name, now);
+        let mut field = self.field_of(names.iter());
+        if !mutation::on(Mutation::HealWithoutOutstanding) {
+            self.count_outstanding(&mut field);
+        }
+        let mut unplaced = Vec::new();
+        for name in names {
+            match self.place_healed(&name, &mut field) {
+                Ok(chosen) => self.plot(&name, chosen, now),
+                Err(_) => unplaced.push(name),
+            }
+        }
+        let mut field = self.field_of(unplaced.iter());
+        for name in unplaced {
+            match self.place_new(&name, &mut field) {
+                Ok(chosen) => self.plot(&name, chosen, now),
+                Err(waits) => {
+                    let why = waits_for(&waits);
+                    self.unplot(&name, waits, why, now);
+                    self.pipelines.look = true;
+                }
+            }
+        }
         true
     }
 
-    /// Chooses all workers of a Broken pipeline anew; those that it has are preferred.
-    fn heal(&mut self, name: &PipelineName, now: Moment) {
-        let mut field = self.field_of([name].into_iter());
-        let Some(state) = self.pipelines.all.get(name) else { return };
-        let (nodes, wishes) = wishes(state, |_| true);
-        match field.place(&wishes) {
-            Ok(placed) => {
-                self.plot(name, nodes.into_iter().zip(placed).collect(), now);
-                let until = now + TURN;
-                self.pipelines.turn = Some(Turn { pipeline: name.clone(), until });
-                self.timers.insert((until, Timer::Turn));
-            }
-            Err(waits) => {
-                let why = waits_for(&waits);
-                self.unplot(name, waits, why, now);
-                self.pipelines.look = true;
-            }
+    /// Counts what Broken pipelines hold on workers that can serve them.
+    fn count_outstanding(&self, field: &mut Field) {
+        for (worker, load) in &self.pipelines.outstanding {
+            field.take(&worker.cluster, &worker.worker, *load);
         }
+    }
+
+    /// Chooses a Broken pipeline's workers in a field in which what it holds counts as used.
+    fn place_healed(
+        &self,
+        name: &PipelineName,
+        field: &mut Field,
+    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        let counted = !mutation::on(Mutation::HealWithoutOutstanding);
+        let state = self.pipelines.all.get(name).filter(|_| counted);
+        let held = state.map_or(&[][..], |state| &state.holds);
+        held.iter().for_each(|(key, load)| field.give(&key.cluster, &key.worker, *load));
+        let placed = self.place_new(name, field);
+        if placed.is_err() {
+            held.iter().for_each(|(key, load)| field.take(&key.cluster, &key.worker, *load));
+        }
+        placed
     }
 
     /// A class has another capacity, or is no more: what is above it on its workers is given up,

@@ -81,8 +81,10 @@ impl Core {
         let (Some(&load), 1) = (loads.first(), loads.len()) else { return };
         // A load within one worker's capacity is never cut, so that no part of it is ever lost.
         let is_whole = |node: &NodeState| {
+            // Nor is anything that is cut given a part of nothing.
             !node.shares.is_empty()
                 && (load > desired
+                    || load == Load::ZERO
                     || self.class(&node.class).is_some_and(|class| desired <= class.capacity))
         };
         let is_other = load != desired && state.nodes.values().any(is_whole);

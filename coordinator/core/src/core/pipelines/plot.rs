@@ -100,7 +100,7 @@ impl Core {
         self.set_pipeline(name, phase, why, waits);
     }
 
-    fn place_new(
+    pub(super) fn place_new(
         &self,
         name: &PipelineName,
         field: &mut Field,
@@ -154,6 +154,7 @@ impl Core {
         if counted {
             self.pipelines.count_all(name, false);
         }
+        self.pipelines.unhold(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let load = state.spec.load;
         let mut old = std::mem::take(&mut state.nodes);
@@ -202,6 +203,7 @@ impl Core {
 
     /// Takes a pipeline's workers from it: it waits from now on.
     pub(super) fn unplot(&mut self, name: &PipelineName, waits: Waits, why: String, now: Moment) {
+        self.pipelines.unhold(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let fresh = PipelineState::new(state.spec.clone());
         let old = std::mem::replace(&mut state.nodes, fresh.nodes);

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::share::Endpoint;
-use leasehold_types::{
-    ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, WorkerKey, WorkerName,
-};
+use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, WorkerKey, WorkerName};
 
 use super::super::wanted::Wanted;
 use crate::desired::Pipeline;
@@ -29,8 +27,8 @@ pub(in crate::core) struct Pipelines {
     pub(super) broken: BTreeSet<PipelineName>,
     /// How many Broken ones each class is to serve: they find their workers before others do.
     pub(super) reserved: BTreeMap<ClusterName, usize>,
-    /// Whose turn it is to be healed.
-    pub(super) turn: Option<Turn>,
+    /// The loads of the shares that Broken pipelines have kept, by worker.
+    pub(super) outstanding: BTreeMap<WorkerKey, Load>,
     /// Workers that drain and serve something.
     pub(super) leaving: BTreeSet<WorkerKey>,
     /// Whoever waits is to be looked at again.
@@ -41,13 +39,6 @@ pub(in crate::core) struct Pipelines {
     pub(super) changed: BTreeSet<(PipelineName, NodeName)>,
     /// Bindings of which whoever shows them is to be told.
     pub(super) untold: BTreeSet<(PipelineName, NodeName)>,
-}
-
-/// A Broken pipeline that was plotted again: until it is Ready, or this moment, the next waits.
-#[derive(Clone, Debug)]
-pub(super) struct Turn {
-    pub(super) pipeline: PipelineName,
-    pub(super) until: Moment,
 }
 
 /// What one worker has of the plan.
@@ -76,6 +67,8 @@ pub(super) struct PipelineState {
     pub(super) reason: String,
     /// The classes that wait for it to be healed.
     pub(super) reserves: BTreeSet<ClusterName>,
+    /// While it is Broken: what of its shares is counted as outstanding.
+    pub(super) holds: Vec<(WorkerKey, Load)>,
 }
 
 /// A node of a pipeline and its binding.
@@ -185,6 +178,31 @@ impl Pipelines {
         }
     }
 
+    /// A pipeline breaks: what it has counts as outstanding until it is plotted anew.
+    pub(super) fn hold(&mut self, name: &PipelineName) {
+        self.unhold(name);
+        let Some(state) = self.all.get_mut(name) else { return };
+        let shares = state.shares(name).into_iter();
+        let held =
+            shares.map(|(_, cluster, share)| (WorkerKey { cluster, worker: share.on }, share.load));
+        state.holds = held.collect();
+        for (worker, load) in &state.holds {
+            *self.outstanding.entry(worker.clone()).or_default() += *load;
+        }
+    }
+
+    /// A pipeline is Broken no more.
+    pub(super) fn unhold(&mut self, name: &PipelineName) {
+        let Some(state) = self.all.get_mut(name) else { return };
+        for (worker, load) in std::mem::take(&mut state.holds) {
+            let Some(sum) = self.outstanding.get_mut(&worker) else { continue };
+            *sum -= load;
+            if *sum == Load::ZERO {
+                self.outstanding.remove(&worker);
+            }
+        }
+    }
+
     /// The load that a worker has of the plan.
     pub(super) fn load_of(&self, worker: &WorkerKey) -> Load {
         self.tenancies.get(worker).map_or(Load::ZERO, |tenancy| tenancy.load)
@@ -268,6 +286,7 @@ impl PipelineState {
             waits: Vec::new(),
             reason: String::new(),
             reserves: BTreeSet::new(),
+            holds: Vec::new(),
         }
     }
 

@@ -1,0 +1,240 @@
+//! How a whole core heals what a lost worker served, with agents that answer at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_coordinator_core::desired::{
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+};
+use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::{
+    Beat, CoordinatorMessage, DrainPhase, Grant, Hello, Jobs, Release, Report, ReportedMemory,
+    StreamState,
+};
+use leasehold_types::{
+    ClusterName, Epoch, Incarnation, LinkNumber, Load, Moment, NodeName, Nonce, PipelineName,
+    WorkerKey, WorkerName,
+};
+
+use crate::{Options, format_time, median, print_row};
+
+/// Pipelines that the lost worker serves, all of them.
+const PIPELINES: [usize; 2] = [500, 1_000];
+/// Workers of each of the two classes.
+const WORKERS: usize = 3;
+/// Longer than a run.
+const TTL: Duration = Duration::from_secs(3_600);
+
+/// Prints a row for each size.
+pub(crate) fn bench(options: &Options) {
+    println!("\nhealing, a worker of {WORKERS} lost, pipelines of two nodes");
+    print_row(&format!("{:>9} {:>7} {:>12} {:>12}", "pipelines", "rounds", "time", "longest"));
+    for pipelines in PIPELINES {
+        let what = format!("{pipelines} pipelines healed");
+        let (time, (rounds, longest)) = median(options.runs, &what, || {
+            let mut cell = Cell::new(pipelines);
+            let time = cell.lose_first();
+            (time, (cell.rounds, cell.longest))
+        });
+        print_row(&format!(
+            "{pipelines:>9} {rounds:>7} {:>12} {:>12}",
+            format_time(time),
+            format_time(longest)
+        ));
+    }
+}
+
+/// A core and its agents.
+struct Cell {
+    core: Core,
+    agents: BTreeMap<ConnId, Agent>,
+    pipelines: usize,
+    rounds: usize,
+    longest: Duration,
+}
+
+#[derive(Default)]
+struct Agent {
+    nonce: u64,
+    inbox: Vec<Grant>,
+}
+
+const NOW: Moment = Moment(1_000_000_000_000);
+
+fn class_name(name: &str) -> ClusterName {
+    ClusterName::new(name).expect("a name")
+}
+
+impl Cell {
+    /// All pipelines are Ready, on the first worker of each class.
+    fn new(pipelines: usize) -> Self {
+        let mut desired = Desired::default();
+        let load = Load::per_second(1).expect("a load");
+        for name in ["blue", "green"] {
+            let class = Class {
+                capacity: Load::per_second(pipelines as u64).expect("a load"),
+                workers_min: 0,
+                workers_max: WORKERS as u32,
+                utilization: 70,
+                spread: Spread::Fewest,
+                rebalance: Rebalance::Never,
+                handover_deadline: TTL,
+            };
+            let cluster = Cluster {
+                jobs_max: 0,
+                jobs_per_worker_max: 1,
+                drain_deadline: TTL,
+                ttl: TTL,
+                floor: 0,
+                class: Some(class),
+            };
+            desired.clusters.insert(class_name(name), Arc::new(cluster));
+        }
+        let node = |name: &str| NodeName::new(name).expect("a name");
+        for at in 0..pipelines {
+            let first = Node { class: class_name("blue"), next: [node("out")].into() };
+            let last = Node { class: class_name("green"), next: [].into() };
+            let nodes = [(node("in"), first), (node("out"), last)].into();
+            let name = PipelineName::new(&format!("p{at}")).expect("a name");
+            desired.pipelines.insert(name, Arc::new(Pipeline { load, nodes }));
+        }
+        let mut cell = Self {
+            core: Core::new(Config::default()),
+            agents: BTreeMap::new(),
+            pipelines,
+            rounds: 0,
+            longest: Duration::ZERO,
+        };
+        cell.core.handle(Event::Desired(Arc::new(desired)), NOW);
+        let elected = Elected {
+            epoch: Epoch(1),
+            until: NOW + TTL,
+            predecessor_end: NOW,
+            exposed: Default::default(),
+        };
+        cell.core.handle(Event::Elected(elected), NOW);
+        for (at, (class, worker)) in workers().enumerate() {
+            cell.join(ConnId(at as u64 + 1), &class, &worker);
+        }
+        cell.run();
+        cell
+    }
+
+    fn join(&mut self, conn: ConnId, class: &ClusterName, worker: &WorkerName) {
+        let hello = Hello {
+            protocol: 1,
+            cluster: class.clone(),
+            worker: worker.clone(),
+            incarnation: Incarnation(1),
+            link: LinkNumber(1),
+            epoch_seen: None,
+            stops_worker: true,
+            generation: 0,
+            address: None,
+        };
+        let report = Report {
+            epoch: Epoch(1),
+            nonce: Nonce(1),
+            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+            pool: None,
+            streams: Vec::new(),
+            jobs: Jobs::Running(0),
+            drain: DrainPhase::Working,
+        };
+        self.agents.insert(conn, Agent { nonce: 1, inbox: Vec::new() });
+        self.core.handle(Event::Hello(conn, hello), NOW);
+        self.core.handle(Event::Report(conn, report), NOW);
+    }
+
+    /// The first worker of the first class is gone; how long the core is at work until all is well.
+    fn lose_first(&mut self) -> Duration {
+        (self.rounds, self.longest) = (0, Duration::ZERO);
+        let (cluster, worker) = workers().next().expect("a worker");
+        self.agents.remove(&ConnId(1));
+        let start = Instant::now();
+        self.core.handle(Event::Gone(vec![WorkerKey { cluster, worker }]), NOW);
+        start.elapsed() + self.run()
+    }
+
+    /// Rounds until all pipelines are Ready; the time that the core took.
+    fn run(&mut self) -> Duration {
+        let mut time = Duration::ZERO;
+        loop {
+            let answers = self.settle(&mut time);
+            let ready = self.core.pipelines(None);
+            let ready = ready.filter(|it| it.phase == PipelinePhase::Ready).count();
+            if ready == self.pipelines {
+                return time;
+            }
+            self.rounds += 1;
+            let start = Instant::now();
+            answers.into_iter().for_each(|event| self.core.handle(event, NOW));
+            time += start.elapsed();
+        }
+    }
+
+    /// One look of the core, and what agents answer to it in the next round.
+    fn settle(&mut self, time: &mut Duration) -> Vec<Event> {
+        let start = Instant::now();
+        self.core.settle(NOW, NOW);
+        let taken = start.elapsed();
+        *time += taken;
+        self.longest = self.longest.max(taken);
+        let mut events = Vec::new();
+        while let Some(effect) = self.core.poll_effect() {
+            match effect {
+                Effect::Send { conn, message } => {
+                    events.push(Event::Sent(conn));
+                    if let CoordinatorMessage::Grant(grant) = message
+                        && let Some(agent) = self.agents.get_mut(&conn)
+                    {
+                        agent.inbox.push(grant);
+                    }
+                }
+                Effect::Register(entries) => events.push(Event::Registered(entries)),
+                Effect::Confirm => events.push(Event::Renewed(Renewed {
+                    epoch: Epoch(1),
+                    sent_at: NOW,
+                    until: NOW + TTL,
+                })),
+                _ => {}
+            }
+        }
+        events.extend(self.agents.iter_mut().filter_map(|(conn, agent)| agent.answer(*conn)));
+        events
+    }
+}
+
+impl Agent {
+    /// Applies what it was sent, and lets go of what it is asked for.
+    fn answer(&mut self, conn: ConnId) -> Option<Event> {
+        let applied = self.inbox.last()?.number;
+        let streams = self.inbox.drain(..).flat_map(|grant| grant.streams);
+        let asked = streams.filter(|it| matches!(it.state, StreamState::Revoked { .. }));
+        let released = asked.map(|it| Release { stream: it.stream, token: it.token }).collect();
+        self.nonce += 1;
+        let beat = Beat {
+            epoch: Epoch(1),
+            nonce: Nonce(self.nonce),
+            applied,
+            pool: None,
+            jobs: Jobs::Running(0),
+            drain: DrainPhase::Working,
+            released,
+            wants_snapshot: false,
+        };
+        Some(Event::Beat(conn, beat))
+    }
+}
+
+/// Every worker, with its class.
+fn workers() -> impl Iterator<Item = (ClusterName, WorkerName)> {
+    let name = |at: usize| WorkerName::new(&format!("w{at}")).expect("a name");
+    ["blue", "green"]
+        .into_iter()
+        .flat_map(move |class| (0..WORKERS).map(move |at| (class_name(class), name(at))))
+}
