@@ -10,10 +10,10 @@ use tests::process::{Replica, eventually, free_address, get};
 
 use super::CLUSTER;
 
-/// The histogram of how long turns take; the only figure of turns before there was a gauge.
-const TURNS: &str = "leasehold_settle_duration_seconds";
-/// The gauge of the longest turn.
-const LONGEST_TURN: &str = "leasehold_turn_longest_seconds";
+/// The histogram of how long turns take.
+const TURNS: &str = "leasehold_turn_duration_seconds";
+/// The longest turn since the coordinator began.
+const LONGEST_TURN: &str = "leasehold_turn_duration_max_seconds";
 
 /// Two coordinators, of which one leads.
 #[derive(Debug)]
@@ -85,28 +85,17 @@ impl Replicas {
 
     /// The turns of each replica up to now.
     pub(crate) fn turns(&self) -> Turns {
-        Turns(self.metrics().iter().map(|(at, text)| (*at, buckets(text))).collect())
+        Turns(self.metrics().iter().map(|(at, text)| (*at, Turned::read(text))).collect())
     }
 
-    /// The longest turn of any replica since `before`, in words.
+    /// The longest turn of any replica since `before`, in words: itself where it was longer than
+    /// all before it, and else the bucket that it fell into.
     pub(crate) fn longest_turn(&self, before: &Turns) -> String {
         let metrics = self.metrics();
-        let gauges = metrics.iter().filter_map(|(_, text)| value(text, LONGEST_TURN));
-        if let Some(longest) = gauges.reduce(f64::max) {
-            return format!("{:.1} ms", longest * 1e3);
-        }
-        let mut longest = None;
-        for (at, text) in &metrics {
-            let (now, earlier) = (buckets(text), before.0.get(at));
-            let mut below = 0;
-            for (index, (bound, count)) in now.iter().enumerate() {
-                let count = count - earlier.and_then(|it| it.get(index)).map_or(0, |it| it.1);
-                if count > below && longest.as_ref().is_none_or(|(at, _)| *at < index) {
-                    longest = Some((index, words(&now, index, bound)));
-                }
-                below = count;
-            }
-        }
+        let longest = metrics.iter().filter_map(|(at, text)| {
+            Turned::read(text).longest_since(before.0.get(at).unwrap_or(&Turned::default()))
+        });
+        let longest = longest.max_by(|a, b| a.0.total_cmp(&b.0));
         longest.map_or_else(|| "-".to_owned(), |(_, words)| words)
     }
 
@@ -138,25 +127,46 @@ impl Replicas {
     }
 }
 
-/// The buckets of every replica's histogram of turns: upper bound and cumulated count.
+/// The turns of every replica.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns(BTreeMap<SocketAddr, Vec<(String, u64)>>);
+pub(crate) struct Turns(BTreeMap<SocketAddr, Turned>);
 
-fn words(buckets: &[(String, u64)], index: usize, bound: &str) -> String {
-    let ms = |bound: &str| bound.parse::<f64>().map_or(0.0, |seconds| seconds * 1e3);
-    match bound {
-        "+Inf" => format!("> {} ms", ms(&buckets[index - 1].0)),
-        bound => format!("<= {} ms", ms(bound)),
-    }
+/// The turns of one replica: the longest, and the buckets' upper bounds and cumulated counts.
+#[derive(Clone, Debug, Default)]
+struct Turned {
+    longest: f64,
+    buckets: Vec<(f64, u64)>,
 }
 
-fn buckets(text: &str) -> Vec<(String, u64)> {
-    let prefix = format!("{TURNS}_bucket{{le=\"");
-    let bucket = |line: &str| {
-        let (bound, count) = line.strip_prefix(&prefix)?.split_once("\"} ")?;
-        Some((bound.to_owned(), count.parse().ok()?))
-    };
-    text.lines().filter_map(bucket).collect()
+impl Turned {
+    fn read(text: &str) -> Self {
+        let prefix = format!("{TURNS}_bucket{{le=\"");
+        let bucket = |line: &str| {
+            let (bound, count) = line.strip_prefix(&prefix)?.split_once("\"} ")?;
+            let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse().ok()? };
+            Some((bound, count.parse().ok()?))
+        };
+        Self {
+            longest: value(text, LONGEST_TURN).unwrap_or(0.0),
+            buckets: text.lines().filter_map(bucket).collect(),
+        }
+    }
+
+    /// The longest turn that came after `before`: for comparing, and in words.
+    fn longest_since(&self, before: &Self) -> Option<(f64, String)> {
+        if self.longest > before.longest {
+            return Some((self.longest, format!("{:.1} ms", self.longest * 1e3)));
+        }
+        let (mut below, mut longest) = (0, None);
+        for (index, (bound, count)) in self.buckets.iter().enumerate() {
+            let count = count - before.buckets.get(index).map_or(0, |(_, count)| *count);
+            if count > below {
+                longest = Some((*bound, format!("<= {} ms", bound * 1e3)));
+            }
+            below = count;
+        }
+        longest
+    }
 }
 
 /// The value of a metric, or the sum over its labels.
