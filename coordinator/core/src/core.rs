@@ -64,6 +64,8 @@ pub struct Core {
     wants_woken: bool,
     /// Everything that had arrived before this moment has been taken in: silence is judged by it.
     heard: Moment,
+    /// What was done since it was last asked for, in streams, workers and claims looked at.
+    cost: u32,
     effects: VecDeque<Effect>,
 }
 
@@ -140,6 +142,7 @@ impl Core {
             dirty: BTreeSet::new(),
             wants_woken: false,
             heard: Moment(0),
+            cost: 0,
             effects: VecDeque::new(),
         }
     }
@@ -148,6 +151,7 @@ impl Core {
     /// later it is taken. Effects follow at [`Self::settle`], so that many events that are there
     /// together are planned together.
     pub fn handle(&mut self, event: Event, at: Moment) {
+        self.worked(1 + size(&event));
         match event {
             Event::Hello(conn, hello) => self.hello(conn, hello, at),
             Event::Report(conn, report) => self.report(conn, report, at),
@@ -173,7 +177,6 @@ impl Core {
     /// had arrived before `heard` has been handled: a worker's silence is judged up to that moment
     /// and never up to `now`, because a message of it may still wait.
     pub fn settle(&mut self, now: Moment, heard: Moment) {
-        let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
         self.heard = self.heard.max(heard.min(now));
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
@@ -192,6 +195,16 @@ impl Core {
         }
         self.tell_endpoints();
         self.ask_confirmation();
+    }
+
+    /// The work done since the last call: about one unit for each stream, worker or claim that was
+    /// looked at.
+    pub fn take_cost(&mut self) -> u32 {
+        std::mem::take(&mut self.cost)
+    }
+
+    fn worked(&mut self, units: usize) {
+        self.cost = self.cost.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
     }
 
     /// The next effect, oldest first.
@@ -475,6 +488,25 @@ impl Core {
 const BEATS_PER_TTL: u32 = 5;
 /// The longest time between two beats.
 const BEAT_MAX: Duration = Duration::from_secs(2);
+
+/// How much there is to be looked at in an event.
+fn size(event: &Event) -> usize {
+    match event {
+        Event::Report(_, report) => report.streams.len(),
+        Event::Beat(_, beat) => beat.released.len(),
+        Event::Desired(desired) => desired.sets.values().map(|set| set.streams.len()).sum(),
+        Event::Elected(elected) => elected.exposed.len(),
+        Event::Registered(workers) => workers.len(),
+        Event::Gone(workers) => workers.len(),
+        Event::Hello(..)
+        | Event::Closed(_)
+        | Event::Sent(_)
+        | Event::Renewed(_)
+        | Event::Deposed { .. }
+        | Event::Drain(_)
+        | Event::Wake => 0,
+    }
+}
 
 impl SetState {
     /// The set as it is desired now; streams that it had before stay where they were planned.

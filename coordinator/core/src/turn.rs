@@ -10,6 +10,12 @@ use std::time::Duration;
 use leasehold_types::Moment;
 use leasehold_types::mutation::{self, Mutation};
 
+/// Events of the platform that are taken together in one turn.
+pub const PLATFORM_BATCH_MAX: usize = 64;
+/// Messages of sessions that are taken together in one turn.
+const SESSION_BATCH_MAX: usize = 1_024;
+/// For so long a turn goes on taking messages; the core then settles what it was told.
+const TAKE_MAX: Duration = Duration::from_millis(10);
 /// Between two beats of a [`Pulse`].
 pub const PULSE: Duration = Duration::from_millis(25);
 /// A time between two beats in which the process was stopped or starved.
@@ -25,13 +31,25 @@ const BEATS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     begun: Moment,
+    /// When the first message of a session was to be taken.
+    takes_since: Option<Moment>,
+    taken: usize,
 }
 
 impl Turn {
     /// A turn that begins now.
     #[must_use]
     pub fn begin(now: Moment) -> Self {
-        Self { begun: now }
+        Self { begun: now, takes_since: None, taken: 0 }
+    }
+
+    /// Whether one more message of a session may be taken in this turn, now.
+    #[must_use]
+    pub fn takes(&mut self, now: Moment) -> bool {
+        let since = *self.takes_since.get_or_insert(now);
+        let may = self.taken < SESSION_BATCH_MAX && now.since(since) < TAKE_MAX;
+        self.taken += usize::from(may);
+        may
     }
 
     /// The moment from which a message counts that was read from its connection at `arrived`.
@@ -65,6 +83,28 @@ impl Watermark {
     #[must_use]
     pub fn heard(&self, read: Moment) -> Moment {
         self.0.min(read)
+    }
+}
+
+/// Whether a driver makes progress, judged by looks at how much it has done, at [`Watchdog::LOOK`].
+/// It counts looks and not time: a process that was stopped for long has not looked either.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watchdog {
+    seen: u64,
+    still: u32,
+}
+
+impl Watchdog {
+    /// Between two looks.
+    pub const LOOK: Duration = Duration::from_millis(100);
+    /// Looks in a row that found nothing done: one second.
+    const STILL_MAX: u32 = 10;
+
+    /// Whether the driver makes progress, where it has done so much until now.
+    pub fn look(&mut self, done: u64) -> bool {
+        self.still = if done == self.seen { self.still + 1 } else { 0 };
+        self.seen = done;
+        self.still < Self::STILL_MAX
     }
 }
 
@@ -160,6 +200,19 @@ mod tests {
             pulse.beat(at(beat * 200));
         }
         assert_eq!(pulse.read(), at(99 * 200 - 600));
+    }
+
+    #[test]
+    fn a_driver_that_does_nothing_for_a_second_hangs_however_busy_it_was() {
+        let mut watchdog = Watchdog::default();
+        for done in 1..100 {
+            assert!(watchdog.look(done));
+        }
+        for _ in 1..10 {
+            assert!(watchdog.look(99));
+        }
+        assert!(!watchdog.look(99));
+        assert!(watchdog.look(100));
     }
 
     #[test]

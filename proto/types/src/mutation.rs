@@ -60,8 +60,6 @@ mutations! {
     GrantAfterTerm,
     /// Coordinator: a message counts from the start of the turn that takes it.
     StaleClock,
-    /// Coordinator: a worker is silent although messages of it may wait to be taken.
-    HearUnread,
     /// Coordinator: what is written down is said to be before leadership is confirmed.
     RegisteredWithoutLeadership,
     /// Coordinator: a registration that was answered counts for a later life of its worker.

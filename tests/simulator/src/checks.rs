@@ -20,7 +20,7 @@ pub(super) struct Known {
     /// The streams that more than one pod may use, as far as time allows.
     shared: BTreeSet<StreamKey>,
     /// The version of the manifests, and of what each replica knows of them.
-    versions: (u64, Vec<(u64, u64)>),
+    versions: (u64, Vec<(u64, u64, u64)>),
     leader: Option<usize>,
 }
 
@@ -128,7 +128,8 @@ impl World {
     }
 
     fn has_new_desired(&mut self) -> bool {
-        let known = self.replicas.iter().map(|replica| (replica.run, replica.desired_version));
+        let known = self.replicas.iter();
+        let known = known.map(|it| (it.run, it.desired_version, it.desired_taken));
         let versions = &mut self.observer.known.versions;
         if versions.0 == self.manifests.version && known.clone().eq(versions.1.iter().copied()) {
             return false;

@@ -349,8 +349,10 @@ impl World {
     /// A leader's clock.
     pub(super) fn renew_due(&mut self, replica: usize) {
         let now = self.local_of_replica(replica);
+        // A driver that hangs must not go on leading.
+        let progresses = self.progresses(replica);
         let Some(lead) = self.replicas[replica].election.lead.as_mut() else { return };
-        lead.tick(true, now);
+        lead.tick(progresses, now);
         let run = self.replicas[replica].run;
         self.after(self.renew_every(), Happening::Renew { replica, run });
         self.drive_lead(replica);

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use leasehold_types::TimeBounds;
 
 use super::clock::{MS, Real};
+use super::driver::TurnCosts;
 
 /// Something that goes wrong, or merely happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +129,8 @@ pub(super) struct Profile {
     pub unstoppable_one_in: u32,
     /// One link's writer in so many is slow; 0 for none.
     pub slow_writer_one_in: u32,
+    /// How long the drivers' turns take.
+    pub turns: TurnCosts,
     /// How long faults go on.
     pub safety: Real,
     /// There are worker classes and pipelines.
@@ -177,6 +180,7 @@ impl Profile {
             ignore_one_in: *pick(rng, &[0, 6, 2]),
             unstoppable_one_in: *pick(rng, &[0, 0, 6, 2]),
             slow_writer_one_in: *pick(rng, &[0, 10]),
+            turns: TurnCosts::new(rng, ttl_real),
             safety: ttl_real * 16,
             pipelines,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
@@ -210,6 +214,7 @@ impl Profile {
         self.ignore_one_in = 0;
         self.slow_writer_one_in = 0;
         self.platform_lag = 10 * MS;
+        self.turns.calm();
     }
 }
 

@@ -37,7 +37,6 @@ impl Mutant {
             Mutation::FreeUnconfirmed => &["S3", "S7", "S8"],
             Mutation::SkipHold => &["S2", "S3", "S8"],
             Mutation::StaleClock => &["S3", "S4"],
-            Mutation::HearUnread => &["S3", "S4"],
             Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],

@@ -37,8 +37,8 @@ pub(super) enum Happening {
     Write { replica: usize, run: u64, link: LinkId, message: Box<CoordinatorMessage> },
     /// A replica's core wanted to be woken.
     CoreWake { replica: usize, run: u64, at: Moment },
-    /// A replica plans what it has gathered.
-    Settle { replica: usize, run: u64 },
+    /// A replica's driver begins its turn, or goes on with it.
+    Turn { replica: usize, run: u64 },
     /// A replica's process starts.
     BootReplica { replica: usize },
     /// A leader's clock.

@@ -1,4 +1,4 @@
-//! A replica of the coordinator: the real core, and a driver as simple as can be.
+//! A replica of the coordinator: the real core, and what it wants of the world.
 //!
 //! Invariant: a grant is written only under its epoch and before the leadership's end, looked at
 //! at the moment when it is written.
@@ -10,14 +10,14 @@ use leasehold_coordinator_core::campaign::Lead;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_coordinator_core::turn::{PULSE, Pulse};
+use leasehold_coordinator_core::turn::PULSE;
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Epoch, Moment};
 
 use super::clock::{Clock, MS, Real};
+use super::driver::Driver;
 use super::election::Election;
 use super::network::{Data, LinkId};
 use super::queue::Happening;
@@ -36,22 +36,22 @@ pub(super) struct Replica {
     pub clock: Clock,
     /// Its process is stopped until then.
     pub paused_until: Real,
-    /// How far its readers are, and the last beat.
-    pub pulse: (Pulse, Real),
+    /// What stands between the core and the world.
+    pub driver: Driver,
     /// The core, while the process lives.
     pub core: Option<Core>,
     /// Its part in the election.
     pub election: Election,
     /// The newest desired state that it has.
     pub desired_version: u64,
+    /// How many its core has taken in.
+    pub desired_taken: u64,
     /// What is in it.
     pub desired: Arc<Desired>,
     /// The budgets in it.
     pub jobs_max: BTreeMap<ClusterName, u32>,
     /// When the core is woken.
     pub wake: Option<Moment>,
-    /// A settle is scheduled.
-    pub gathering: bool,
 }
 
 impl Replica {
@@ -61,14 +61,14 @@ impl Replica {
             run: 0,
             clock,
             paused_until: 0,
-            pulse: (Pulse::new(clock.local(0)), 0),
+            driver: Driver::new(clock, 0),
             core: None,
             election: Election::default(),
             desired_version: 0,
+            desired_taken: 0,
             desired: Arc::default(),
             jobs_max: BTreeMap::new(),
             wake: None,
-            gathering: false,
         }
     }
 
@@ -94,24 +94,9 @@ impl World {
 
     /// Stops a replica's process until then.
     pub(super) fn pause_replica(&mut self, replica: usize, until: Real) {
-        self.read_by(replica);
         let node = &mut self.replicas[replica];
+        node.driver.read_by(node.clock, node.paused_until, self.t);
         node.paused_until = node.paused_until.max(until);
-    }
-
-    /// Up to when everything that had arrived at a replica was read. Its pulse is caught up with:
-    /// it beat all the time that the process was not stopped.
-    fn read_by(&mut self, replica: usize) -> Moment {
-        let node = &mut self.replicas[replica];
-        let (pulse, last) = &mut node.pulse;
-        let every = PULSE.as_nanos() as Real;
-        let mut next = (*last + every).max(node.paused_until);
-        while next <= self.t {
-            pulse.beat(node.clock.local(next));
-            *last = next;
-            next += every;
-        }
-        pulse.read()
     }
 
     /// The process starts.
@@ -121,14 +106,14 @@ impl World {
         }
         let node = &mut self.replicas[replica];
         node.run += 1;
-        node.pulse = (Pulse::new(node.clock.local(self.t)), self.t);
+        node.driver = Driver::new(node.clock, self.t);
         node.core = Some(Core::new(Config { bounds: self.profile.bounds }));
         node.election = Election::default();
         node.desired_version = 0;
+        node.desired_taken = 0;
         node.desired = Arc::default();
         node.jobs_max.clear();
         node.wake = None;
-        node.gathering = false;
         let (run, version) = (node.run, self.manifests.version);
         let desired = self.manifests.desired();
         let lag = self.rng.u64(0..=20 * MS);
@@ -147,49 +132,11 @@ impl World {
         self.cover.hit("fault: replica crashed");
     }
 
-    /// An event reaches the core.
-    pub(super) fn core_event(&mut self, replica: usize, event: Event) {
-        let now = self.local_of_replica(replica);
-        self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
-        let node = &mut self.replicas[replica];
-        let Some(core) = node.core.as_mut() else { return };
-        core.handle(event, now);
-        if node.gathering {
-            return;
-        }
-        let run = node.run;
-        if self.rng.u8(0..8) == 0 {
-            node.gathering = true;
-            let pause = self.rng.u64(0..5 * MS);
-            self.after(pause, Happening::Settle { replica, run });
-        } else {
-            self.settle(replica);
-        }
-    }
-
-    /// Lets the core decide, and carries out what it wants.
-    pub(super) fn settle(&mut self, replica: usize) {
-        let now = self.local_of_replica(replica);
-        let read = self.read_by(replica);
-        let node = &mut self.replicas[replica];
-        node.gathering = false;
-        let Some(core) = node.core.as_mut() else { return };
-        core.settle(now, read);
-        while let Some(effect) = self.replicas[replica]
-            .core
-            .as_mut()
-            .and_then(leasehold_coordinator_core::Core::poll_effect)
-        {
-            self.trace.say(self.t, || format!("        c{replica} -> {effect:?}"));
-            self.core_effect(replica, effect);
-        }
-        self.after_settle(replica);
-    }
-
-    fn after_settle(&mut self, replica: usize) {
+    pub(super) fn after_settle(&mut self, replica: usize) {
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_ref() else { return };
-        if node.election.lead.as_ref().is_some_and(Lead::is_elected) && node.leads().is_none() {
+        let told = node.election.lead.as_ref().is_some_and(Lead::is_elected);
+        if told && !node.driver.brings_election() && node.leads().is_none() {
             // The core has stepped down by itself.
             node.election.lead = None;
         }
@@ -219,7 +166,7 @@ impl World {
         }
     }
 
-    fn core_effect(&mut self, replica: usize, effect: Effect) {
+    pub(super) fn core_effect(&mut self, replica: usize, effect: Effect) {
         let run = self.replicas[replica].run;
         match effect {
             Effect::Send { conn, message } => {
@@ -242,11 +189,11 @@ impl World {
             Effect::Register(entries) => self.register(replica, entries),
             Effect::Unregister(keys) => self.strike(replica, keys),
             Effect::Confirm => self.confirm(replica),
-            Effect::StepDown { above } => self.step_down(replica, above),
-            Effect::Notice(notice) => {
-                self.count_notice(&notice);
-                self.observe_notice(replica, &notice);
+            Effect::StepDown { above } => {
+                self.replicas[replica].driver.gate = None;
+                self.step_down(replica, above);
             }
+            Effect::Notice(_) => {}
         }
     }
 
@@ -260,10 +207,7 @@ impl World {
             return;
         }
         if let CoordinatorMessage::Grant(grant) = &message {
-            let now = self.local_of_replica(replica);
-            let term = self.replicas[replica].election.term();
-            let over = |until| now >= until && !mutation::on(Mutation::GrantAfterTerm);
-            if term.is_none_or(|(epoch, until)| epoch != grant.epoch || over(until)) {
+            if !self.gate_is_open(replica, grant.epoch) {
                 self.cover.hit("grant stopped at the writer");
                 self.close_conn(link);
                 self.core_event(replica, Event::Closed(ConnId(link as u64)));
@@ -282,7 +226,7 @@ impl World {
         self.replicas[replica].clock.local(self.t)
     }
 
-    fn count_notice(&mut self, notice: &Notice) {
+    pub(super) fn count_notice(&mut self, notice: &Notice) {
         use leasehold_coordinator_core::effect::Freed;
         self.cover.hit(match notice {
             Notice::Elected(_) => "elected",

@@ -150,7 +150,7 @@ impl World {
             | Happening::OrderDrain { .. }
             | Happening::Write { .. }
             | Happening::CoreWake { .. }
-            | Happening::Settle { .. }
+            | Happening::Turn { .. }
             | Happening::BootReplica { .. }
             | Happening::Renew { .. }
             | Happening::Poll { .. }
@@ -202,8 +202,6 @@ impl World {
                 let node = &mut self.replicas[replica];
                 if version > node.desired_version && node.is_up() {
                     node.desired_version = version;
-                    let caps = desired.clusters.iter();
-                    node.jobs_max = caps.map(|(name, c)| (name.clone(), c.jobs_max)).collect();
                     node.desired = Arc::clone(&desired);
                     self.core_event(replica, Event::Desired(desired));
                 }
@@ -218,7 +216,7 @@ impl World {
             Happening::OrderDrain { replica, key } => self.order_drain(replica, key),
             Happening::Write { replica, link, message, .. } => self.write(replica, link, *message),
             Happening::CoreWake { replica, at, .. } => self.core_wake(replica, at),
-            Happening::Settle { replica, .. } => self.settle(replica),
+            Happening::Turn { replica, .. } => self.turn(replica),
             Happening::BootReplica { replica } => self.boot_replica(replica),
             Happening::Renew { replica, .. } => self.renew_due(replica),
             Happening::Poll { replica, .. } => self.poll_store(replica),
@@ -270,7 +268,7 @@ impl World {
             | Happening::OrderDrain { replica, .. }
             | Happening::Write { replica, .. }
             | Happening::CoreWake { replica, .. }
-            | Happening::Settle { replica, .. }
+            | Happening::Turn { replica, .. }
             | Happening::Renew { replica, .. }
             | Happening::Poll { replica, .. }
             | Happening::Retry { replica, .. }
@@ -303,7 +301,7 @@ impl World {
             }
             Happening::Write { replica, run, .. }
             | Happening::CoreWake { replica, run, .. }
-            | Happening::Settle { replica, run }
+            | Happening::Turn { replica, run }
             | Happening::Renew { replica, run }
             | Happening::Poll { replica, run }
             | Happening::Retry { replica, run, .. }

@@ -11,7 +11,7 @@ const THREADS: usize = 2;
 const MUTANT_SEEDS: u64 = 1_500;
 
 /// What a seed set that proves anything must have seen, and how often at least.
-const EXERCISED: [(&str, u64); 69] = [
+const EXERCISED: [(&str, u64); 72] = [
     ("agent began: journal", 500),
     ("agent began: no journal", 200),
     ("agent resumed", 20),
@@ -37,10 +37,12 @@ const EXERCISED: [(&str, u64); 69] = [
     ("elected", 2_000),
     ("fault: agent died right after a write", 500),
     ("fault: agent stopped", 500),
+    ("fault: driver hangs", 100),
     ("fault: edit", 500),
     ("fault: journal fails", 200),
     ("fault: leadership taken while the leader lives", 500),
     ("fault: link broken after hello", 500),
+    ("fault: long turn", 2_000),
     ("fault: message doubled", 500),
     ("fault: message dropped", 500),
     ("fault: message reordered", 500),
@@ -74,6 +76,7 @@ const EXERCISED: [(&str, u64); 69] = [
     ("refused: newer link", 200),
     ("registered", 1_000),
     ("report claims streams", 1_000),
+    ("report of a closed link left out", 1_000),
     ("stale message came", 200),
     ("stepped down", 50),
     ("stream freed: expired", 500),

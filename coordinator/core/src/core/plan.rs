@@ -174,6 +174,8 @@ impl Core {
         let owners: Vec<_> = self.stream_owners(name);
         let names: Vec<&str> = owners.iter().map(WorkerName::as_str).collect();
         let questions = self.stream_questions(name, &names, now);
+        let planned = self.sets.values().filter(|set| set.spec.cluster == *name);
+        self.worked(planned.map(|set| set.streams.len()).sum());
         let placements = ask(&names, &questions, &self.sets);
         let mut thaw: Option<Moment> = None;
         for (question, placements) in questions.into_iter().zip(placements) {

@@ -93,6 +93,7 @@ impl Core {
         {
             account.streams_told = number;
         }
+        self.worked(1 + streams.len());
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
         let message = CoordinatorMessage::Grant(grant);
         self.effects.push_back(Effect::Send { conn, message });

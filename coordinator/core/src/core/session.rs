@@ -228,7 +228,7 @@ impl Core {
         // Until it is granted something, its silence is judged by what it would be.
         account.ttl = account.ttl.max(ttl);
         account.incarnation = Some(incarnation);
-        account.heard = now;
+        account.heard = account.heard.max(now);
         account.reported(report.pool, report.jobs);
         if reports_anew && !new {
             let until = if told { now } else { memory_end.unwrap_or(old_end) };
@@ -287,7 +287,7 @@ impl Core {
         let drains = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
         let account = term.ledger.open(&key, now);
         let before = (account.committed(), account.jobs == Jobs::Unknown);
-        account.heard = now;
+        account.heard = account.heard.max(now);
         let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
         let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
         account.applied(beat.applied, beat.pool, jobs);

@@ -125,6 +125,7 @@ impl Core {
     pub(super) fn claims_due(&mut self, key: &WorkerKey, now: Moment) {
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
+        self.worked(streams.len());
         for stream in &streams {
             self.claim_due(stream, now);
         }
