@@ -302,7 +302,7 @@ impl Driver {
                 // The old one is not listened to from here on: the new one may say hello.
                 self.part(None);
                 self.notices.dialled();
-                self.link = Some(self.dialer.dial(link, target, attempt));
+                self.link = Some(self.dialer.dial(link, target, attempt, self.ttl));
             }
             Effect::Hangup(link) => {
                 self.part(Some(link));

@@ -2,8 +2,10 @@
 //! agent's successor finds it. It outlives the process, not the host: nothing is synced, and after
 //! another boot of the host only the epoch and the incarnation still count.
 //!
-//! Invariant: the file is always a header and whole lines that add up to a [`Memory`], but for a
-//! torn last line, which was never in force.
+//! Invariant: within one boot the file is a header and whole lines that add up to a [`Memory`], but
+//! for a torn last line, which was never in force. After a power loss it may be anything. So the
+//! boot has a file of its own, which is synced before the journal's first line under it: a journal
+//! of another boot is known as such whatever it is now.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -16,6 +18,8 @@ use leasehold_types::{Moment, WorkerKey};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+/// The file that says under which boot the journal is written.
+const BOOT_FILE: &str = "boot.json";
 /// The version of the file's format.
 const FORMAT: u32 = 1;
 /// Bytes of a journal that is read; a longer one counts as lost. Twenty thousand streams and ten
@@ -114,9 +118,20 @@ impl FileJournal {
             cluster: who.cluster.to_string(),
             worker: who.worker.to_string(),
         };
-        let memory = match read(&path)? {
+        let found = read(&path)?;
+        let booted = boot_id.is_some() && is_of_another_boot(dir, &header);
+        let memory = match found {
             Found::Nothing => Memory::default(),
-            Found::Damaged(why) => set_aside(&path, &why)?,
+            Found::Damaged { why, rest, header: old } => {
+                let old = old.as_ref().map_or(booted, |old| is_after(&header, old));
+                match old {
+                    true => {
+                        tracing::info!(why, "the journal of an earlier boot is damaged");
+                        after_boot(*rest)
+                    }
+                    false => set_aside(&path, &why)?,
+                }
+            }
             Found::Whole(old, _)
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
@@ -136,6 +151,8 @@ impl FileJournal {
             }
             Found::Whole(_, memory) => after_boot(*memory),
         };
+        write_boot(dir, &header)
+            .with_context(|| format!("{} cannot be written", dir.file(BOOT_FILE).display()))?;
         let (file, len) = write_whole(&path, &header, &memory)
             .with_context(|| format!("journal {} cannot be written", path.display()))?;
         let compact_at = COMPACT_BYTES.max(2 * len);
@@ -196,10 +213,52 @@ fn after_boot(memory: Memory) -> Memory {
     }
 }
 
+/// Whether the boot that `header` names is known, and is another than that of `old`, of the same
+/// worker.
+fn is_after(header: &Header, old: &Header) -> bool {
+    let same_worker = (&old.cluster, &old.worker) == (&header.cluster, &header.worker);
+    let known = !header.boot_id.is_empty() && !old.boot_id.is_empty();
+    same_worker && known && old.boot_id != header.boot_id
+}
+
+/// Whether the last agent here ran under another boot.
+fn is_of_another_boot(dir: &StateDir, header: &Header) -> bool {
+    let bytes = std::fs::read(dir.file(BOOT_FILE)).unwrap_or_default();
+    serde_json::from_slice(&bytes).is_ok_and(|old: Header| is_after(header, &old))
+}
+
+/// Notes under which boot the journal is written from now on, durably.
+fn write_boot(dir: &StateDir, header: &Header) -> std::io::Result<()> {
+    let path = dir.file(BOOT_FILE);
+    let bytes = serde_json::to_vec(header).expect("a header has only plain fields");
+    if std::fs::read(&path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    let temp = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&temp)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temp, &path)?;
+    File::open(&dir.path)?.sync_all()
+}
+
 enum Found {
     Nothing,
-    Damaged(String),
+    /// Not all of it can be read; what its readable lines add up to, and its header if that is one
+    /// of them.
+    Damaged {
+        why: String,
+        header: Option<Header>,
+        rest: Box<Memory>,
+    },
     Whole(Header, Box<Memory>),
+}
+
+impl Found {
+    fn unreadable(why: String) -> Self {
+        Self::Damaged { why, header: None, rest: Box::default() }
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Found> {
@@ -214,7 +273,7 @@ fn read(path: &Path) -> anyhow::Result<Found> {
     let read = file.take(JOURNAL_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.with_context(|| format!("{} cannot be read", path.display()))?;
     if bytes.len() as u64 > JOURNAL_BYTES_MAX {
-        return Ok(Found::Damaged(format!("it is longer than {JOURNAL_BYTES_MAX} bytes")));
+        return Ok(Found::unreadable(format!("it is longer than {JOURNAL_BYTES_MAX} bytes")));
     }
     Ok(parse(&bytes))
 }
@@ -226,23 +285,28 @@ fn parse(bytes: &[u8]) -> Found {
     }
     let mut lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n').zip(1..);
     let Some((first, _)) = lines.next() else {
-        return Found::Damaged("it has no first line".into());
+        return Found::unreadable("it has no first line".into());
     };
     let header: Header = match serde_json::from_slice(first) {
         Ok(header) => header,
-        Err(error) => return Found::Damaged(format!("line 1: {error}")),
+        Err(error) => return Found::unreadable(format!("line 1: {error}")),
     };
     if header.journal != FORMAT {
-        return Found::Damaged(format!("it has format {}, not {FORMAT}", header.journal));
+        return Found::unreadable(format!("it has format {}, not {FORMAT}", header.journal));
     }
     let mut memory = Memory::default();
+    let mut damage = None;
     for (line, number) in lines {
         match serde_json::from_slice(line) {
             Ok(record) => memory.apply(&record),
-            Err(error) => return Found::Damaged(format!("line {number}: {error}")),
+            Err(error) => damage = damage.or(Some(format!("line {number}: {error}"))),
         }
     }
-    Found::Whole(header, Box::new(memory))
+    let rest = Box::new(memory);
+    match damage {
+        None => Found::Whole(header, rest),
+        Some(why) => Found::Damaged { why, header: Some(header), rest },
+    }
 }
 
 fn set_aside(path: &Path, why: &str) -> anyhow::Result<Memory> {
@@ -387,6 +451,31 @@ mod tests {
             ..Memory::default()
         };
         assert_eq!(memory, wanted);
+    }
+
+    /// What an agent finds that starts under this boot over such a journal.
+    fn found(dir: &Path, journal: &[u8], boot: &str) -> Memory {
+        std::fs::write(dir.join("journal.jsonl"), journal).expect("it is written");
+        let dir = StateDir::open(dir).expect("the folder is free");
+        FileJournal::open(&dir, &who(), Some(boot)).expect("it opens").0
+    }
+
+    #[test]
+    fn whatever_a_power_loss_leaves_of_a_journal_its_leases_are_over_after_the_boot() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (_, path) = write(dir.path(), &[begun(), Record::Epoch { epoch: Epoch(3) }, job("a")]);
+        let whole = std::fs::read(&path).expect("it is there");
+        let half = whole.len() / 2;
+        let zeros = [&whole[..half], &vec![0; whole.len() - half][..], b"\n"].concat();
+        let last = [&whole[..], b"\0\0\0\0\n"].concat();
+        let rotten = vec![0xff; 100];
+        for (boot, journal) in ["2", "3", "4", "5"].iter().zip([&zeros, &last, &rotten, &vec![]]) {
+            let memory = found(dir.path(), journal, boot);
+            assert!(memory.complete && memory.jobs_known, "{boot}: {memory:?}");
+            assert!(memory.jobs.is_empty() && memory.streams.is_empty(), "{boot}: {memory:?}");
+            // Within the same boot such a journal is lost.
+            assert_eq!(found(dir.path(), journal, boot), Memory::default(), "{boot}");
+        }
     }
 
     #[test]

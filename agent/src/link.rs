@@ -30,8 +30,13 @@ use crate::config::{Address, Tls};
 /// How long a connection, with its TLS handshake, may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be silent before it is asked for a sign of life, and how long that
-/// may take.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+/// may take: a fifth of a lease, so that three are left to find another leader, within these
+/// bounds. Nothing else ends a link that waits for its welcome or its snapshot.
+const KEEPALIVE_MAX: Duration = Duration::from_secs(2);
+/// See [`KEEPALIVE_MAX`].
+const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
+/// See [`KEEPALIVE_MAX`].
+const KEEPALIVES_PER_TTL: u32 = 5;
 /// Messages on their way to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
 /// Bytes that a coordinator may send ahead of what this agent has read.
@@ -107,8 +112,14 @@ impl Dialer {
         Self { coordinators, next: 0, tls, events }
     }
 
-    /// Dials after the back-off that belongs to `attempt`.
-    pub(crate) fn dial(&mut self, number: LinkNumber, target: Target, attempt: u32) -> Link {
+    /// Dials after the back-off that belongs to `attempt`; with the lease time, where it is known.
+    pub(crate) fn dial(
+        &mut self,
+        number: LinkNumber,
+        target: Target,
+        attempt: u32,
+        ttl: Option<Duration>,
+    ) -> Link {
         let address = match target {
             Target::Leader(address) => address,
             Target::Next => {
@@ -121,6 +132,7 @@ impl Dialer {
         let dial = Dial {
             number,
             address: address.clone(),
+            keepalive: keepalive(ttl),
             tls: self.tls.clone(),
             events: self.events.clone(),
         };
@@ -139,6 +151,7 @@ impl Dialer {
 struct Dial {
     number: LinkNumber,
     address: String,
+    keepalive: Duration,
     tls: Option<Tls>,
     events: mpsc::Sender<LinkEvent>,
 }
@@ -174,8 +187,8 @@ impl Dial {
             .context("the address cannot be dialled")?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
-            .http2_keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(KEEPALIVE)
+            .http2_keep_alive_interval(self.keepalive)
+            .keep_alive_timeout(self.keepalive)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES);
@@ -203,6 +216,11 @@ impl Dial {
         // Without a driver there is nobody left to tell.
         let _ = self.events.send(LinkEvent { link: self.number, what }).await;
     }
+}
+
+fn keepalive(ttl: Option<Duration>) -> Duration {
+    let part = ttl.map_or(KEEPALIVE_MAX, |ttl| ttl / KEEPALIVES_PER_TTL);
+    part.clamp(KEEPALIVE_MIN, KEEPALIVE_MAX)
 }
 
 /// The TLS settings from the files as they are now.
@@ -248,7 +266,8 @@ mod tests {
         let (events, _kept) = mpsc::channel(8);
         let addresses = ["a:1", "b:2"].map(|text| text.parse().expect("an address"));
         let mut dialer = Dialer::new(addresses.into(), None, events);
-        let mut dial = |number, target| dialer.dial(LinkNumber(number), target, 0).address.clone();
+        let mut dial =
+            |number, target| dialer.dial(LinkNumber(number), target, 0, None).address.clone();
         assert_eq!(dial(1, Target::Next), "a:1");
         assert_eq!(dial(2, Target::Leader("c:3".into())), "c:3");
         assert_eq!(dial(3, Target::Next), "b:2");
@@ -262,7 +281,7 @@ mod tests {
         drop(free);
         let (events, mut said) = mpsc::channel(8);
         let mut dialer = Dialer::new(vec![address.parse().expect("ok")], None, events);
-        let _link = dialer.dial(LinkNumber(9), Target::Next, 0);
+        let _link = dialer.dial(LinkNumber(9), Target::Next, 0, None);
         let event = said.recv().await.expect("it says so");
         assert_eq!(event.link, LinkNumber(9));
         let LinkChange::Closed(why) = event.what else { panic!("{event:?}") };

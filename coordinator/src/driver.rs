@@ -17,7 +17,9 @@ use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Refusal, RefusalReason};
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, DrainPhase, Refusal, RefusalReason,
+};
 use leasehold_types::{ClusterName, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -134,7 +136,7 @@ impl Driver {
             let _ = attend.send(handle.clone());
         }
         let driver = Self {
-            core: Core::new(Config { bounds: settings.bounds }),
+            core: Core::new(Config { bounds: settings.bounds, ..Config::default() }),
             sessions: HashMap::new(),
             events,
             queries,
@@ -257,6 +259,10 @@ impl Driver {
                 0
             }
             SessionEvent::Sent => self.take(Event::Sent(conn), at),
+            SessionEvent::Agent(message) if self.is_in_vain(conn, &message) => {
+                self.sessions.remove(&conn);
+                self.take(Event::Closed(conn), at)
+            }
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
                 self.take(Event::Hello(conn, hello), at)
             }
@@ -268,6 +274,17 @@ impl Driver {
         self.metrics.set_sessions(self.sessions.len());
         drop(place);
         taken
+    }
+
+    /// Whether the other end has gone since it said this, and will say it all again when it comes
+    /// back. A goodbye is for good.
+    fn is_in_vain(&self, conn: ConnId, message: &AgentMessage) -> bool {
+        let again = match message {
+            AgentMessage::Hello(_) => true,
+            AgentMessage::Report(report) => report.drain != DrainPhase::Leaving,
+            AgentMessage::Beat(_) => false,
+        };
+        again && self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {
@@ -297,6 +314,7 @@ impl Driver {
             | Event::Registered(_)
             | Event::Gone(_)
             | Event::Drain(_)
+            | Event::TermStands { .. }
             | Event::Wake => {}
         }
         self.metrics.count_event(&event);
@@ -360,7 +378,8 @@ impl Driver {
                 }
                 Effect::Register(workers) => self.outbox.push(Command::Register(workers)),
                 Effect::Unregister(workers) => self.outbox.push(Command::Unregister(workers)),
-                Effect::Confirm => self.outbox.push(Command::Confirm),
+                // A renewal that succeeds says that the term stands, too.
+                Effect::Confirm | Effect::AskTerm { .. } => self.outbox.push(Command::Confirm),
                 Effect::StepDown { above } => {
                     self.gate.set(None);
                     self.outbox.push(Command::StepDown { above });

@@ -125,6 +125,7 @@ pub struct Metrics {
     depositions: Counter<u64>,
     renewals: Counter<u64>,
     offences: Counter<u64>,
+    epochs_ahead: Counter<u64>,
     losses: Counter<u64>,
     received: Counter<u64>,
     sent: Counter<u64>,
@@ -178,6 +179,10 @@ impl Metrics {
             depositions: counter("leasehold_depositions", "Terms of this replica that ended."),
             renewals: counter("leasehold_renewals", "Renewals of leadership that succeeded."),
             offences: counter("leasehold_offences", "Agents that broke the protocol's rules."),
+            epochs_ahead: counter(
+                "leasehold_epochs_ahead",
+                "Agents that remember a later epoch than the leader's, which stands.",
+            ),
             losses: counter("leasehold_losses", "Workers silent for longer than their leases."),
             received: counter("leasehold_messages_received", "Messages from agents, by kind."),
             sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
@@ -252,6 +257,7 @@ impl Metrics {
             &self.depositions,
             &self.renewals,
             &self.offences,
+            &self.epochs_ahead,
             &self.losses,
             &self.stalls,
             &self.statuses_failed,
@@ -291,6 +297,7 @@ impl Metrics {
             | Event::Desired(_)
             | Event::Elected(_)
             | Event::Deposed { .. }
+            | Event::TermStands { .. }
             | Event::Registered(_)
             | Event::Gone(_)
             | Event::Drain(_)
@@ -317,6 +324,7 @@ impl Metrics {
                 self.freed.add(1, &label("how", crate::driver::freed(*how)));
             }
             Notice::Offence { .. } => self.offences.add(1, &[]),
+            Notice::EpochAhead { .. } => self.epochs_ahead.add(1, &[]),
             Notice::HoldEnded(_)
             | Notice::Joined(_)
             | Notice::Disconnected(_)
@@ -433,6 +441,7 @@ fn reason(reason: &RefusalReason) -> &'static str {
         RefusalReason::Invalid => "invalid",
         RefusalReason::Unauthorized => "unauthorized",
         RefusalReason::GoAway => "go_away",
+        RefusalReason::EpochAhead => "epoch_ahead",
     }
 }
 
@@ -456,6 +465,7 @@ mod tests {
             "leasehold_depositions_total",
             "leasehold_renewals_total",
             "leasehold_offences_total",
+            "leasehold_epochs_ahead_total",
             "leasehold_losses_total",
             "leasehold_messages_received_total",
             "leasehold_messages_sent_total",

@@ -70,6 +70,8 @@ pub enum Notice {
     StreamGranted(StreamKey, Token),
     /// A stream was asked back.
     StreamRevoked(StreamKey, Token),
+    /// A stream that was asked back is to be kept.
+    StreamKept(StreamKey, Token),
     /// A stream lease was given back.
     StreamReleased(StreamKey, Token),
     /// A stream lease has ended without renewal.

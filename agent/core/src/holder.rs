@@ -294,12 +294,9 @@ impl<J: Journal> Holder<J> {
 
     /// The most jobs that may start under what is held, renewed or not: what a beat tells.
     fn size_in_effect(&self) -> u32 {
-        let ended = match self.drain {
-            Drain::Working => false,
-            // A successor that finds no drain in the journal would start jobs again.
-            Drain::Draining { .. } => !self.owed.contains(&Record::Draining),
-            Drain::Leaving { .. } | Drain::Left => true,
-        };
+        // A successor that finds no drain in the journal would start jobs again.
+        let written = !self.owed.contains(&Record::Draining);
+        let ended = self.draining() && (written || mutation::on(Mutation::TellUnwritten));
         let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         size.max(self.count.map_or(0, |count| count.obeyed))
     }
@@ -321,9 +318,15 @@ impl<J: Journal> Holder<J> {
     fn drain_phase(&self) -> DrainPhase {
         match self.drain {
             Drain::Working => DrainPhase::Working,
-            Drain::Draining { .. } => DrainPhase::Draining,
-            Drain::Leaving { .. } | Drain::Left => DrainPhase::Leaving,
+            Drain::Leaving { .. } | Drain::Left if self.may_leave() => DrainPhase::Leaving,
+            Drain::Draining { .. } | Drain::Leaving { .. } | Drain::Left => DrainPhase::Draining,
         }
+    }
+
+    /// Whether the journal has all that a goodbye says: whatever it says is over stays so for
+    /// every successor.
+    fn may_leave(&self) -> bool {
+        self.owed.is_empty() || mutation::on(Mutation::TellUnwritten)
     }
 
     fn changed(&mut self) {

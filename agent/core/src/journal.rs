@@ -85,6 +85,11 @@ pub enum Record {
         /// The end.
         until: Moment,
     },
+    /// This stream is renewed again, with all others.
+    LapseOver {
+        /// The stream.
+        stream: StreamKey,
+    },
     /// A job began.
     JobBegan {
         /// Its id.
@@ -203,6 +208,11 @@ impl Memory {
             Record::Lapsing { stream, until } => {
                 if let Some(held) = self.streams.get_mut(stream) {
                     held.lapses = Some(*until);
+                }
+            }
+            Record::LapseOver { stream } => {
+                if let Some(held) = self.streams.get_mut(stream) {
+                    held.lapses = None;
                 }
             }
             Record::JobBegan { job } => {

@@ -66,6 +66,9 @@ impl Notices {
             Notice::StreamRevoked(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream revoked");
             }
+            Notice::StreamKept(key, token) => {
+                tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream kept after all");
+            }
             Notice::StreamReleased(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream released");
             }

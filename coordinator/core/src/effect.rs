@@ -36,6 +36,13 @@ pub enum Effect {
         /// The epoch to stay above.
         above: Option<Epoch>,
     },
+    /// An agent remembers this epoch, which is above the leader's: ask the store whether the term
+    /// stands, then answer with [`crate::event::Event::TermStands`],
+    /// [`crate::event::Event::Renewed`] or [`crate::event::Event::Deposed`].
+    AskTerm {
+        /// The highest epoch that an agent remembers.
+        seen: Epoch,
+    },
     /// Tell those who watch.
     Notice(Notice),
 }
@@ -128,6 +135,14 @@ pub enum Notice {
         /// The node.
         node: NodeName,
     },
+    /// A worker's agent remembers a later term than the leader's, although the leader's stands: the
+    /// store has lost its history, or the agent says what is not so.
+    EpochAhead {
+        /// The worker.
+        worker: WorkerKey,
+        /// What its agent remembers.
+        seen: Epoch,
+    },
     /// A worker broke the protocol's rules and was disconnected.
     Offence {
         /// The worker.
@@ -171,4 +186,6 @@ pub enum WakeReason {
     /// Joins and drains have been gathered for long enough, or streams that were moved may move
     /// again.
     Settle,
+    /// An agent's connection has waited for long enough.
+    Session,
 }

@@ -32,6 +32,13 @@ pub enum Event {
     Elected(Elected),
     /// Leadership was renewed.
     Renewed(Renewed),
+    /// The store says that this term stands: at that moment no successor had been elected.
+    TermStands {
+        /// The term.
+        epoch: Epoch,
+        /// When it was asked.
+        asked_at: Moment,
+    },
     /// Leadership is over; the new leader's address, where it is known. Also says, at any time,
     /// that another replica leads.
     Deposed {

@@ -18,9 +18,11 @@ pub(crate) struct Worker {
     /// The newest link that it has said hello on.
     pub(crate) link: LinkNumber,
     pub(crate) generation: u64,
-    /// When an agent of it last said hello that remembered no epoch. What epoch it remembers
-    /// since then it may have from this leader alone.
+    /// When its newest agent first said hello without remembering an epoch. What epoch it
+    /// remembers since then it may have from this leader alone.
     pub(crate) forgetful_at: Option<Moment>,
+    /// Its newest agent's place among those that wait for a welcome, until it has reported.
+    pub(crate) place: Option<u64>,
     pub(crate) stops_worker: bool,
     /// Where it is reached, as its newest agent says.
     pub(crate) address: Option<WorkerAddress>,
@@ -68,6 +70,7 @@ impl Worker {
             link: LinkNumber(0),
             generation: 0,
             forgetful_at: None,
+            place: None,
             stops_worker: true,
             address: None,
             reported: false,

@@ -62,6 +62,10 @@ struct Scenario {
     epoch: Epoch,
     /// The platform and the connections answer by themselves.
     answers: bool,
+    /// Renewals are answered by themselves, too.
+    confirms: bool,
+    /// When the renewal that is not answered yet was sent.
+    confirming: Option<Moment>,
 }
 
 type Words<'a> = BTreeMap<&'a str, &'a str>;
@@ -75,6 +79,8 @@ impl Scenario {
             agents: BTreeMap::new(),
             epoch: Epoch(0),
             answers: true,
+            confirms: true,
+            confirming: None,
         }
     }
 
@@ -109,7 +115,14 @@ impl Scenario {
             "drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
             "depose" => self.core.handle(Event::Deposed { leader: None }, self.now),
             "renew" => self.renew(self.now),
-            "answers" => self.answers = plain[0] == "on",
+            "answers" => {
+                self.answers = plain.first().is_none_or(|it| *it == "on");
+                self.confirms = pairs.get("confirm") != Some(&"late");
+            }
+            "confirmed" => {
+                let sent_at = self.confirming.take().expect("a renewal was sent");
+                self.renew(sent_at);
+            }
             "after" => {
                 self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
                 self.core.handle(Event::Wake, self.now);
@@ -232,7 +245,13 @@ impl Scenario {
     /// [streams=a:TOKEN,…]`
     fn report(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
-        let held = |(stream, token)| HeldStream { stream, token, pinned: false, load: None };
+        let held = |(stream, token)| HeldStream {
+            stream,
+            token,
+            pinned: false,
+            revoked: false,
+            load: None,
+        };
         let report = Report {
             epoch: self.epoch,
             nonce: Nonce(plain.get(1).map_or(1, |nonce| nonce.parse().expect("a nonce"))),
@@ -291,6 +310,10 @@ impl Scenario {
         match effect {
             Effect::Send { conn, .. } => self.core.handle(Event::Sent(conn), self.now),
             Effect::Register(workers) => self.core.handle(Event::Registered(workers), self.now),
+            Effect::Confirm if !self.confirms => {
+                self.confirming = Some(self.now);
+                return false;
+            }
             Effect::Confirm => self.renew(self.now),
             _ => return false,
         }
@@ -320,6 +343,10 @@ fn shown(effect: &Effect) -> Option<String> {
         }
         Effect::Confirm => "confirm".into(),
         Effect::StepDown { above } => format!("step down above={above:?}"),
+        Effect::AskTerm { seen } => format!("ask term seen={seen}"),
+        Effect::Notice(Notice::EpochAhead { worker, seen }) => {
+            format!("{} is ahead with epoch {seen}", worker.worker)
+        }
         Effect::Notice(Notice::StreamFreed { worker, stream, how, .. }) => {
             format!("freed {} of {} {how:?}", stream.stream, worker.worker)
         }

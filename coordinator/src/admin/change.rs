@@ -106,6 +106,10 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
         },
         // With shares that are others come grants, revokes and releases.
         Notice::Endpoints { .. } => return None,
+        Notice::EpochAhead { worker, seen } => WatchChangesResponse {
+            message: format!("remembers epoch {seen}, which this leader's store does not know"),
+            ..of_worker(ChangeKind::Offence, &worker)
+        },
         Notice::Offence { worker, rule } => {
             WatchChangesResponse { message: rule.into(), ..of_worker(ChangeKind::Offence, &worker) }
         }

@@ -77,6 +77,11 @@ pub(super) fn log(notice: &Notice) {
         Notice::Endpoints { pipeline, node } => {
             debug!(target: PIPELINE, %pipeline, %node, "endpoints changed");
         }
+        Notice::EpochAhead { worker: key, seen } => {
+            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, %seen,
+                "an agent remembers a later epoch than this leader's, which stands in its store: \
+                 either the store has lost its history, or the agent says what is not so");
+        }
         Notice::Offence { worker: key, rule } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, rule,
                 "agent broke the protocol's rules");

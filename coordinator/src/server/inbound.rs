@@ -312,7 +312,13 @@ mod tests {
                 nonce: Nonce(1),
                 memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
                 pool: None,
-                streams: vec![HeldStream { stream, token, pinned: false, load: None }],
+                streams: vec![HeldStream {
+                    stream,
+                    token,
+                    pinned: false,
+                    revoked: false,
+                    load: None,
+                }],
                 jobs: Jobs::Running(0),
                 drain: DrainPhase::Working,
             }

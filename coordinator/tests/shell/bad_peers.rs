@@ -90,6 +90,7 @@ async fn a_message_above_the_limit_is_refused_and_others_go_on() {
         stream: Some(StreamRef { set: "feeds".into(), stream: "s".repeat(250) }),
         token: Some(Token { epoch: 1, seq: 1 }),
         pinned: false,
+        revoked: false,
         load_milli: None,
     };
     let count = MESSAGE_BYTES_MAX / held.encoded_len() + 1;

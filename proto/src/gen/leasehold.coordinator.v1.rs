@@ -163,6 +163,9 @@ pub struct HeldStream {
     /// A share of a pipeline: its load, in thousandths of a document per second.
     #[prost(uint64, optional, tag = "4")]
     pub load_milli: ::core::option::Option<u64>,
+    /// It was asked back. A snapshot that lists it as held ends that, unless the worker drains.
+    #[prost(bool, tag = "5")]
+    pub revoked: bool,
 }
 /// Everything that an agent holds.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -382,6 +385,8 @@ pub enum RefusalReason {
     Unauthorized = 8,
     /// Dial again: the worker was declared gone, or the coordinator shuts down.
     GoAway = 9,
+    /// Dial again: the agent remembers a later leadership term than the leader's.
+    EpochAhead = 10,
 }
 impl RefusalReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -400,6 +405,7 @@ impl RefusalReason {
             Self::Invalid => "REFUSAL_REASON_INVALID",
             Self::Unauthorized => "REFUSAL_REASON_UNAUTHORIZED",
             Self::GoAway => "REFUSAL_REASON_GO_AWAY",
+            Self::EpochAhead => "REFUSAL_REASON_EPOCH_AHEAD",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -415,6 +421,7 @@ impl RefusalReason {
             "REFUSAL_REASON_INVALID" => Some(Self::Invalid),
             "REFUSAL_REASON_UNAUTHORIZED" => Some(Self::Unauthorized),
             "REFUSAL_REASON_GO_AWAY" => Some(Self::GoAway),
+            "REFUSAL_REASON_EPOCH_AHEAD" => Some(Self::EpochAhead),
             _ => None,
         }
     }

@@ -161,6 +161,7 @@ impl TryFrom<wire::Refusal> for Refusal {
             Ok(Wire::Invalid) => RefusalReason::Invalid,
             Ok(Wire::Unauthorized) => RefusalReason::Unauthorized,
             Ok(Wire::GoAway) => RefusalReason::GoAway,
+            Ok(Wire::EpochAhead) => RefusalReason::EpochAhead,
             Ok(Wire::Unspecified) | Err(_) => {
                 return Err(Invalid::new("refusal.reason", "is none that this build knows"));
             }
@@ -190,6 +191,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalReason::Invalid => Wire::Invalid,
             RefusalReason::Unauthorized => Wire::Unauthorized,
             RefusalReason::GoAway => Wire::GoAway,
+            RefusalReason::EpochAhead => Wire::EpochAhead,
         };
         let message = refusal.message;
         Self { reason: reason.into(), message, leader_address, newer_incarnation }
@@ -325,6 +327,7 @@ impl TryFrom<wire::HeldStream> for HeldStream {
             stream: stream(held.stream)?,
             token: required("stream.token", held.token)?,
             pinned: held.pinned,
+            revoked: held.revoked,
             load: held.load_milli.map(|milli| load("stream.load_milli", milli)).transpose()?,
         })
     }
@@ -336,6 +339,7 @@ impl From<HeldStream> for wire::HeldStream {
             stream: Some(held.stream.into()),
             token: Some(held.token.into()),
             pinned: held.pinned,
+            revoked: held.revoked,
             load_milli: held.load.map(Load::milli),
         }
     }

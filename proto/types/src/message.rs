@@ -111,6 +111,8 @@ pub enum RefusalReason {
     Unauthorized,
     /// The worker was declared gone, or the coordinator shuts down; dial again.
     GoAway,
+    /// The agent remembers a later term than the leader's; dial again.
+    EpochAhead,
 }
 
 /// Everything that an agent holds: the basis of a new leader's knowledge.
@@ -161,6 +163,8 @@ pub struct HeldStream {
     pub token: Token,
     /// Whether the lease goes on without renewals until it is given back.
     pub pinned: bool,
+    /// Whether it was asked back. A snapshot that lists it as held ends that.
+    pub revoked: bool,
     /// The load that came with it, where it is a share of a pipeline.
     pub load: Option<Load>,
 }

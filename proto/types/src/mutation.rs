@@ -88,6 +88,16 @@ mutations! {
     ListenOldLink,
     /// Agent: jobs start while it drains.
     AdmitWhileDraining,
+    /// Coordinator: a goodbye frees what the register says and no report lists.
+    GoodbyeForgetsUnheard,
+    /// Coordinator: each connection of an agent waits anew for a confirmed leadership.
+    ConfirmAnewPerLink,
+    /// Coordinator: an agent's word of a higher epoch deposes the leader.
+    HelloDeposes,
+    /// Agent: what could not be written down is told as ended.
+    TellUnwritten,
+    /// Agent: what was once asked back stays so, although a snapshot says that it is held.
+    KeepAskedBack,
 }
 
 #[cfg(feature = "mutations")]

@@ -1,13 +1,19 @@
 //! What goes wrong: each fault picks its victim and its time from the seed.
 
-use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::exposure::Entry;
+use leasehold_types::limits::PROTOCOL_VERSION;
+use leasehold_types::message::Hello;
+use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
 
 use super::clock::MS;
 use super::faults::Fault;
 use super::network::Cut;
 use super::queue::Happening;
 use super::world::World;
+
+/// The connection of an agent that no pod has.
+const STRANGER: ConnId = ConnId(u64::MAX);
 
 impl World {
     /// The next fault, if faults are still on.
@@ -48,10 +54,12 @@ impl World {
                 self.commit_lifecycle(fault, pod);
             }
             Fault::Edit => self.edit(),
+            Fault::ClaimEpoch => self.claim_epoch(pod),
             Fault::CrashAgent
             | Fault::LoseJournal
             | Fault::CrashAtWrite
             | Fault::FailJournal
+            | Fault::DrainUnwritten
             | Fault::CrashWorker
             | Fault::PauseAgent
             | Fault::LetGo => {
@@ -219,6 +227,24 @@ impl World {
         known && one_leads && !node.replaced && !node.twin
     }
 
+    /// A stranger says hello to the leader, as a worker of some pod's cluster.
+    fn claim_epoch(&mut self, pod: usize) {
+        let Some((leader, epoch)) = self.true_leader() else { return };
+        self.cover.hit("fault: an epoch that never was");
+        let hello = Hello {
+            protocol: PROTOCOL_VERSION,
+            cluster: self.pods[pod].key.cluster.clone(),
+            worker: WorkerName::new("stranger").expect("a name"),
+            incarnation: Incarnation(1),
+            link: LinkNumber(1),
+            epoch_seen: Some(Epoch(epoch.0 + self.rng.u64(1..1_000))),
+            stops_worker: true,
+            generation: 0,
+            address: None,
+        };
+        self.core_event(leader, Event::Hello(STRANGER, hello));
+    }
+
     fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {
         match fault {
             Fault::CrashAgent => {
@@ -242,6 +268,12 @@ impl World {
                 self.cover.hit("fault: journal fails");
                 self.pods[pod].disk.borrow_mut().failing = true;
                 self.after(time, Happening::MendJournal { pod });
+            }
+            Fault::DrainUnwritten => {
+                self.cover.hit("fault: drain on a full disk");
+                self.pods[pod].disk.borrow_mut().failing = true;
+                self.after(time, Happening::MendJournal { pod });
+                self.drain_pod(pod);
             }
             Fault::CrashWorker => {
                 self.cover.hit("fault: worker crashed");

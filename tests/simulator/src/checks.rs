@@ -262,7 +262,7 @@ impl World {
         }
         let disk = node.disk.borrow();
         let mut streams: Vec<_> = node.worker.streams.keys().cloned().collect();
-        if !node.left {
+        if !node.superseded {
             streams.extend(disk.memory.streams.keys().cloned());
         }
         streams.sort_unstable();

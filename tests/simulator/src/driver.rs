@@ -323,8 +323,15 @@ impl World {
             }
             _ => {}
         }
+        let hello = match &event {
+            Event::Hello(_, hello) => Some(hello.clone()),
+            _ => None,
+        };
         core.handle(event, at);
         let work = core.take_cost();
+        if let Some(hello) = hello {
+            self.check_wait(replica, &hello);
+        }
         self.note_effects(replica);
         self.profile.turns.event + self.profile.turns.work * Real::from(work)
     }

@@ -29,6 +29,10 @@ pub(super) enum Fault {
     CrashAtWrite,
     /// A journal cannot be written for a while.
     FailJournal,
+    /// A pod is asked to leave while its journal cannot be written.
+    DrainUnwritten,
+    /// An agent claims to remember an epoch that never was.
+    ClaimEpoch,
     /// A worker's process dies and comes back.
     CrashWorker,
     /// A pod dies whole.
@@ -66,7 +70,7 @@ const PIPELINES_EVERY: u64 = 3;
 const CHECKS_ALL_EVERY: u64 = 40;
 
 /// All faults, in the order of a profile's weights.
-const FAULTS: [(Fault, u32); 23] = [
+const FAULTS: [(Fault, u32); 25] = [
     (Fault::BreakLink, 8),
     (Fault::CutPod, 5),
     (Fault::CutPodWhole, 4),
@@ -76,6 +80,8 @@ const FAULTS: [(Fault, u32); 23] = [
     (Fault::LoseJournal, 3),
     (Fault::CrashAtWrite, 5),
     (Fault::FailJournal, 2),
+    (Fault::DrainUnwritten, 2),
+    (Fault::ClaimEpoch, 1),
     (Fault::CrashWorker, 4),
     (Fault::KillPod, 3),
     (Fault::DrainPod, 4),
@@ -131,6 +137,8 @@ pub(super) struct Profile {
     pub slow_writer_one_in: u32,
     /// How long the drivers' turns take.
     pub turns: TurnCosts,
+    /// Reports that a leader lets wait at once.
+    pub reports_max: usize,
     /// How long faults go on.
     pub safety: Real,
     /// There are worker classes and pipelines.
@@ -181,6 +189,7 @@ impl Profile {
             unstoppable_one_in: *pick(rng, &[0, 0, 6, 2]),
             slow_writer_one_in: *pick(rng, &[0, 10]),
             turns: TurnCosts::new(rng, ttl_real),
+            reports_max: *pick(rng, &[1, 2, 128]),
             safety: ttl_real * 16,
             pipelines,
             checks_all: seed % CHECKS_ALL_EVERY == 1,

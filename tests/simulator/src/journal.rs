@@ -51,6 +51,7 @@ impl Journal for SimJournal {
                 | Record::Stream { .. }
                 | Record::StreamEnded { .. }
                 | Record::Lapsing { .. }
+                | Record::LapseOver { .. }
         );
         disk.lease_records += u64::from(lease);
         disk.fresh.push(record.clone());

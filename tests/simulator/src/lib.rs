@@ -19,6 +19,7 @@ mod pod;
 mod queue;
 mod replica;
 mod runner;
+mod said;
 mod serving;
 mod shares;
 mod states;

@@ -60,6 +60,11 @@ impl Mutant {
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
             Mutation::AdmitWhileDraining => &["S12"],
+            Mutation::GoodbyeForgetsUnheard => &["S1", "S2", "S3"],
+            Mutation::ConfirmAnewPerLink => &["L9"],
+            Mutation::HelloDeposes => &["L5"],
+            Mutation::TellUnwritten => &["S1", "S2", "S16"],
+            Mutation::KeepAskedBack => &["L6"],
         }
     }
 

@@ -17,6 +17,9 @@ use super::queue::Happening;
 use super::wire;
 use super::world::World;
 
+/// Signs of life that a transport asks for while a lease lasts.
+const PINGS_PER_TTL: Real = 5;
+
 /// Index of a link; never used again.
 pub(super) type LinkId = usize;
 
@@ -59,6 +62,8 @@ pub(super) struct Link {
     pub replica_open: bool,
     /// What is on its way is lost.
     pub lost: bool,
+    /// Something was lost within it: the transport finds that out, and is broken.
+    pub torn: bool,
     /// The writer takes long.
     pub slow_writer: bool,
     clear_up: Real,
@@ -115,6 +120,7 @@ impl World {
             pod_open: true,
             replica_open: true,
             lost: false,
+            torn: false,
             slow_writer: one_in(&mut self.rng, self.profile.slow_writer_one_in),
             clear_up: 0,
             clear_down: 0,
@@ -126,6 +132,37 @@ impl World {
         self.pods[pod].agent.as_mut().expect("the dialler lives").link = Some(id);
         let delay = self.delay();
         self.after(delay, Happening::Opened { link: id });
+    }
+
+    /// The transport asks the other end for a sign of life soon.
+    pub(super) fn ping_later(&mut self, link: LinkId, missed: bool) {
+        let every = self.profile.ttl_real() / PINGS_PER_TTL;
+        self.after(every, Happening::Ping { link, missed });
+    }
+
+    /// The transport of an agent's link has asked for a sign of life: where none came twice in a
+    /// row, the link is over.
+    pub(super) fn ping(&mut self, link: LinkId, missed: bool) {
+        let line = &self.network.links[link];
+        let (pod, number, replica) = (line.pod, line.number, line.replica);
+        let up = &self.replicas[replica];
+        let cut = self.network.cuts.contains(&Cut::Up(pod, replica))
+            || self.network.cuts.contains(&Cut::Down(pod, replica));
+        let answered = up.is_up()
+            && up.run == line.replica_run
+            && line.replica_open
+            && !(cut || line.lost || line.torn || self.paused_replica(replica));
+        let agent = self.pods[pod].agent.as_ref();
+        if !line.pod_open || agent.is_none_or(|agent| agent.link != Some(link)) {
+            return;
+        }
+        if answered || !missed {
+            self.ping_later(link, !answered);
+            return;
+        }
+        self.cover.hit("link without a sign of life");
+        self.hang_up(link);
+        self.agent_call(pod, |holder, now| holder.handle_closed(number, "no sign of life", now));
     }
 
     /// An agent sends on a link.
@@ -145,6 +182,7 @@ impl World {
     pub(super) fn put_up(&mut self, link: LinkId, data: Data) {
         let (delay, copies, ordered) = self.fate(&data);
         let line = &mut self.network.links[link];
+        line.torn |= copies == 0;
         for _ in 0..copies {
             let t = if ordered { (self.t + delay).max(line.clear_up) } else { self.t + delay };
             line.clear_up = line.clear_up.max(t);
@@ -156,6 +194,7 @@ impl World {
     pub(super) fn put_down(&mut self, link: LinkId, data: Data) {
         let (delay, copies, ordered) = self.fate(&data);
         let line = &mut self.network.links[link];
+        line.torn |= copies == 0;
         for _ in 0..copies {
             let t = if ordered { (self.t + delay).max(line.clear_down) } else { self.t + delay };
             line.clear_down = line.clear_down.max(t);

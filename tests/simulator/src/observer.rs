@@ -13,6 +13,7 @@ use leasehold_types::{
 
 use super::checks::Known;
 use super::network::LinkId;
+use super::said::Said;
 use super::shares::Bounds;
 use super::states::Told;
 use super::world::World;
@@ -41,6 +42,8 @@ pub(super) struct Observer {
     pub streams_expired: BTreeSet<StreamKey>,
     /// How much of its shares each worker may use.
     pub bounds: Bounds,
+    /// What agents have said.
+    pub said: Said,
     /// What each replica has told of pipelines.
     pub told: BTreeMap<usize, Told>,
     /// What the checks of every moment know of the step before.
@@ -93,7 +96,7 @@ impl World {
             .get(stream)
             .is_some_and(|used| used.token == token && node.worker.uses(used, now));
         let disk = node.disk.borrow();
-        let agent = !node.left
+        let agent = !node.superseded
             && disk.memory.streams.get(stream).is_some_and(|held| {
                 held.token == token
                     && (held.pinned || now < held.lapses.unwrap_or(disk.memory.renewed_until))
@@ -122,7 +125,10 @@ impl World {
             | Notice::Pipeline { .. }
             | Notice::Binding { .. }
             | Notice::Endpoints { .. } => self.observer.last_change = self.t,
-            Notice::Elected(_) | Notice::Deposed(_) | Notice::Offence { .. } => {}
+            Notice::Elected(_)
+            | Notice::Deposed(_)
+            | Notice::EpochAhead { .. }
+            | Notice::Offence { .. } => {}
         }
         let Some((_, epoch)) = leads else { return };
         match notice {
@@ -154,7 +160,7 @@ impl World {
             let node = &self.pods[pod];
             let disk = node.disk.borrow();
             let memory = &disk.memory;
-            if node.dead || node.left || node.key.cluster != *cluster || node.replaced {
+            if node.dead || node.superseded || node.key.cluster != *cluster || node.replaced {
                 return None;
             }
             let now = node.clock.local(self.t);
@@ -210,7 +216,7 @@ impl World {
     pub(super) fn observe_message(
         &mut self,
         pod: usize,
-        _message: &CoordinatorMessage,
+        message: &CoordinatorMessage,
         before: &Before,
     ) {
         let node = &mut self.pods[pod];
@@ -236,6 +242,7 @@ impl World {
             self.fail("S6", || format!("p{pod} went back from epoch {from} to {epoch}"));
         }
         self.check_tokens(pod, &fresh);
+        self.check_kept(pod, message);
     }
 
     fn check_tokens(&mut self, pod: usize, fresh: &[Record]) {

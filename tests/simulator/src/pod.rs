@@ -57,8 +57,12 @@ pub(super) struct Pod {
     pub worker: Worker,
     /// Nothing of it runs any more.
     pub dead: bool,
-    /// Its agent has left for good.
+    /// Its agent has left.
     pub left: bool,
+    /// Another agent speaks for its worker: it has stopped for good.
+    pub superseded: bool,
+    /// Its agent came back after it had left.
+    pub returned: bool,
     /// It was asked to leave.
     pub leaving: bool,
     /// A pod of the same name has appeared since.
@@ -93,6 +97,8 @@ impl Pod {
             worker,
             dead: false,
             left: false,
+            superseded: false,
+            returned: false,
             leaving: false,
             replaced: false,
             lured: None,
@@ -110,7 +116,7 @@ impl Pod {
         let disk = self.disk.borrow();
         let memory = &disk.memory;
         match memory.pool {
-            _ if self.dead || self.left || memory.draining => 0,
+            _ if self.dead || self.superseded || memory.draining => 0,
             Some((_, size, _)) if now < memory.renewed_until => size,
             Some((_, _, floor)) => floor,
             None => 0,
@@ -230,6 +236,7 @@ impl World {
             return None;
         }
         self.agent_effects(pod);
+        self.check_said(pod);
         Some(result)
     }
 
@@ -285,6 +292,7 @@ impl World {
             Effect::Send(number, message) => {
                 let Some(link) = agent.link.filter(|_| agent.number == number) else { return };
                 self.observe_sent(pod, &message);
+                self.note_said(pod, &message);
                 if self.network.links[link].pod_open {
                     self.send_up(link, &message);
                 }
@@ -307,21 +315,40 @@ impl World {
             }
             Effect::Superseded => {
                 self.cover.hit("agent superseded");
+                self.pods[pod].superseded = true;
                 self.leave(pod);
             }
             Effect::Notice(notice) => self.count_agent_notice(&notice),
         }
     }
 
-    /// The agent leaves for good, and its pod ends some time after.
+    /// The agent leaves, and its pod ends some time after, or somebody starts the agent again.
     fn leave(&mut self, pod: usize) {
-        self.pods[pod].left = true;
-        self.pods[pod].leaving = true;
-        if !self.pods[pod].stays {
+        let node = &mut self.pods[pod];
+        node.left = true;
+        node.leaving = true;
+        let ends = node.superseded || node.returned || self.calm_since.is_some();
+        if !node.stays {
             self.crash_agent(pod, true, None);
         }
         let grace = self.rng.u64(0..self.profile.ttl_real());
-        self.after(grace, Happening::EndPod { pod });
+        if ends || self.rng.u8(0..3) > 0 {
+            self.after(grace, Happening::EndPod { pod });
+        } else {
+            self.after(grace, Happening::ComeBack { pod });
+        }
+    }
+
+    /// An agent that has left is started again, with the journal that it left.
+    pub(super) fn come_back(&mut self, pod: usize) {
+        if self.pods[pod].dead || self.pods[pod].replaced {
+            return;
+        }
+        self.cover.hit("fault: agent that left came back");
+        self.crash_agent(pod, true, None);
+        let node = &mut self.pods[pod];
+        (node.left, node.leaving, node.returned) = (false, false, true);
+        self.boot_agent(pod);
     }
 
     /// The link is open.
@@ -333,6 +360,7 @@ impl World {
         if open && node.run == run && agent.link == Some(link) {
             agent.applied = (Epoch(0), GrantNumber(0));
             self.agent_call(pod, |holder, now| holder.handle_open(number, now));
+            self.ping_later(link, false);
         }
     }
 
@@ -358,6 +386,7 @@ impl World {
             Notice::PoolExpired(_) => "agent's pool expired",
             Notice::StreamGranted(..) => "agent took a stream",
             Notice::StreamRevoked(..) => "agent was asked for a stream",
+            Notice::StreamKept(..) => "agent keeps a stream after all",
             Notice::StreamReleased(..) => "agent released a stream",
             Notice::StreamExpired(..) => "agent's stream expired",
             Notice::JobBegan(_) => "job began",

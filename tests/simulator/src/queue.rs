@@ -21,6 +21,8 @@ pub(super) enum Happening {
     Dial { pod: usize, run: u64, number: LinkNumber, target: Target },
     /// The agent learns that its link is open.
     Opened { link: LinkId },
+    /// An agent asks the other end of its link for a sign of life, or finds that it had none.
+    Ping { link: LinkId, missed: bool },
     /// Data reaches a replica.
     ToReplica { link: LinkId, data: Data },
     /// Data reaches a pod.
@@ -71,6 +73,8 @@ pub(super) enum Happening {
     DrainPod { pod: usize },
     /// An agent crashes once more.
     CrashAgain { pod: usize },
+    /// An agent that has left is started again.
+    ComeBack { pod: usize },
     /// A pod ends.
     EndPod { pod: usize },
     /// A journal can be written again.

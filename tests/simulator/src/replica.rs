@@ -107,7 +107,10 @@ impl World {
         let node = &mut self.replicas[replica];
         node.run += 1;
         node.driver = Driver::new(node.clock, self.t);
-        node.core = Some(Core::new(Config { bounds: self.profile.bounds }));
+        node.core = Some(Core::new(Config {
+            bounds: self.profile.bounds,
+            reports_max: self.profile.reports_max,
+        }));
         node.election = Election::default();
         node.desired_version = 0;
         node.desired_taken = 0;
@@ -171,6 +174,11 @@ impl World {
         match effect {
             Effect::Send { conn, message } => {
                 let link = conn.0 as usize;
+                if link >= self.network.links.len() {
+                    // A stranger's.
+                    self.count_message(&message);
+                    return;
+                }
                 let mut delay = self.rng.u64(0..=MS);
                 if self.network.links[link].slow_writer {
                     delay += self.rng.u64(0..self.profile.ttl_real() / 2);
@@ -182,6 +190,9 @@ impl World {
                 // After the message that the writer has, if any.
                 let message = Box::new(CoordinatorMessage::Refusal(closing()));
                 let link = conn.0 as usize;
+                if link >= self.network.links.len() {
+                    return;
+                }
                 let slow = self.network.links[link].slow_writer;
                 let delay = MS + 1 + if slow { self.profile.ttl_real() / 2 } else { 0 };
                 self.after(delay, Happening::Write { replica, run, link, message });
@@ -189,8 +200,13 @@ impl World {
             Effect::Register(entries) => self.register(replica, entries),
             Effect::Unregister(keys) => self.strike(replica, keys),
             Effect::Confirm => self.confirm(replica),
+            Effect::AskTerm { .. } => {
+                self.cover.hit("term asked for");
+                self.confirm(replica);
+            }
             Effect::StepDown { above } => {
                 self.replicas[replica].driver.gate = None;
+                self.check_step_down(replica, above);
                 self.step_down(replica, above);
             }
             Effect::Notice(_) => {}
@@ -246,6 +262,7 @@ impl World {
             Notice::Pipeline { .. } => "pipeline in another state",
             Notice::Binding { .. } => "binding in another state",
             Notice::Endpoints { .. } => "endpoints changed",
+            Notice::EpochAhead { .. } => "an agent's epoch is ahead",
             Notice::Offence { .. } => "coordinator saw an offence",
         });
     }
@@ -270,6 +287,7 @@ impl World {
                 RefusalReason::Invalid => "refused: invalid",
                 RefusalReason::Unauthorized => "refused: unauthorized",
                 RefusalReason::GoAway => "refused: go away",
+                RefusalReason::EpochAhead => "refused: epoch ahead",
             },
         });
     }

@@ -236,6 +236,7 @@ impl World {
             let wanted = !stream.revoked && !lease.draining;
             let used = worker.streams.entry(key.clone()).or_insert(fresh);
             used.until = until;
+            used.decided &= !wanted;
             if !wanted && !used.decided {
                 used.decided = true;
                 let unknown = !known && self.rng.bool();
@@ -267,6 +268,17 @@ impl World {
             (stream, Shown { token, until, revoked, load: Some(it.load) })
         });
         streams.chain(shares).collect()
+    }
+
+    /// The worker has come to the end of what it did with a stream that was asked back; where it
+    /// is to be kept after all, it may go on.
+    pub(super) fn let_go_decided(&mut self, pod: usize, stream: StreamKey, token: Token) {
+        let used = self.pods[pod].worker.streams.get(&stream);
+        if used.is_some_and(|used| used.token == token && !used.decided) && self.rng.bool() {
+            self.cover.hit("worker kept a stream after all");
+            return;
+        }
+        self.let_go(pod, stream, token);
     }
 
     /// The worker has let a stream go, and tells so.

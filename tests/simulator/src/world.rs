@@ -142,6 +142,7 @@ impl World {
         match what {
             Happening::Dial { .. }
             | Happening::Opened { .. }
+            | Happening::Ping { .. }
             | Happening::ToReplica { .. }
             | Happening::ToPod { .. }
             | Happening::Heal(_) => self.step_network(what),
@@ -167,6 +168,7 @@ impl World {
             | Happening::DrainPod { .. }
             | Happening::CrashAgain { .. }
             | Happening::Lure { .. }
+            | Happening::ComeBack { .. }
             | Happening::EndPod { .. }
             | Happening::MendJournal { .. } => self.step_pod(what),
             Happening::List => self.list(),
@@ -189,6 +191,7 @@ impl World {
                 }
             }
             Happening::Opened { link } => self.opened(link),
+            Happening::Ping { link, missed } => self.ping(link, missed),
             Happening::ToReplica { link, data } => self.arrive_up(link, data),
             Happening::ToPod { link, data } => self.arrive_down(link, data),
             Happening::Heal(cut) => self.heal(cut),
@@ -233,7 +236,7 @@ impl World {
             Happening::BootAgent { pod, .. } => self.boot_agent(pod),
             Happening::Tick { pod, asked, .. } => self.tick(pod, asked),
             Happening::JobEnd { pod, job, .. } => self.job_end(pod, job),
-            Happening::LetGo { pod, stream, token, .. } => self.let_go(pod, stream, token),
+            Happening::LetGo { pod, stream, token, .. } => self.let_go_decided(pod, stream, token),
             Happening::Tell { pod, .. } => self.tell_count(pod),
             Happening::BootWorker { pod, .. } => self.boot_worker(pod),
             Happening::DrainPod { pod } => self.drain_pod(pod),
@@ -242,6 +245,7 @@ impl World {
                 self.crash_agent(pod, true, Some(after));
             }
             Happening::Lure { pod, replica, forget } => self.lure(pod, replica, forget),
+            Happening::ComeBack { pod } => self.come_back(pod),
             Happening::EndPod { pod } => self.end_pod(pod),
             Happening::MendJournal { pod } => {
                 self.pods[pod].disk.borrow_mut().failing = false;
@@ -257,9 +261,9 @@ impl World {
             Happening::Dial { pod, .. }
             | Happening::AgentWake { pod, .. }
             | Happening::Tick { pod, .. } => pods[*pod].paused_until,
-            Happening::Opened { link } | Happening::ToPod { link, .. } => {
-                pods[self.network.links[*link].pod].paused_until
-            }
+            Happening::Opened { link }
+            | Happening::Ping { link, .. }
+            | Happening::ToPod { link, .. } => pods[self.network.links[*link].pod].paused_until,
             Happening::ToReplica { link, .. } => {
                 replicas[self.network.links[*link].replica].paused_until
             }

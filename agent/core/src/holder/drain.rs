@@ -12,7 +12,8 @@ use crate::journal::{Journal, JournalError, Record};
 
 /// The drain's deadline where neither the agent's flags nor a coordinator has given one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
-/// How long an agent that is done tries to say so to a coordinator that it does not reach.
+/// How long an agent that is done tries to write that down, and to say so to a coordinator that it
+/// does not reach.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 impl<J: Journal> Holder<J> {
@@ -116,8 +117,14 @@ impl<J: Journal> Holder<J> {
         self.stop_link();
     }
 
+    /// Says that nothing is left, once that is written down. Where it cannot be before the agent
+    /// gives up, nobody is told so: what it held counts until the platform says that it is gone.
     fn say_goodbye(&mut self, now: Moment) {
-        if self.link.is_live() {
+        if !self.link.is_live() {
+            return;
+        }
+        let _ = self.write_owed();
+        if self.may_leave() {
             self.beat(now);
             self.leave();
         }

@@ -113,7 +113,7 @@ impl<J: Journal> Holder<J> {
             changed = changed.max(self.apply_pool(pool)?);
         }
         for stream in &grant.streams {
-            changed = changed.max(self.apply_stream(stream, before, until, now)?);
+            changed = changed.max(self.apply_stream(stream, grant.snapshot, before, until, now)?);
         }
         if grant.snapshot {
             changed = changed.max(self.apply_absence(grant, until, now)?);
@@ -155,6 +155,7 @@ impl<J: Journal> Holder<J> {
     fn apply_stream(
         &mut self,
         grant: &StreamGrant,
+        snapshot: bool,
         token_before: Token,
         until: Moment,
         now: Moment,
@@ -164,6 +165,9 @@ impl<J: Journal> Holder<J> {
         match *state {
             StreamState::Held { .. } if is_held => {
                 let rerouted = self.reroute(grant);
+                if snapshot && self.keep(stream)? {
+                    return Ok(Change::Leases);
+                }
                 Ok(if rerouted { Change::Routes } else { Change::Nothing })
             }
             StreamState::Held { pinned } => {
@@ -253,6 +257,28 @@ impl<J: Journal> Holder<J> {
             let _ = self.write_or_owe(Record::Lapsing { stream: stream.clone(), until });
         }
         Ok(())
+    }
+
+    /// A snapshot lists the stream as held: it is no longer asked back, unless the worker drains.
+    /// Whether that is a change.
+    fn keep(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
+        let Some(held) = self.streams.get(stream) else { return Ok(false) };
+        let (token, lapses) = (held.token, held.lapses.is_some());
+        let asked = held.revoked.is_some() || lapses;
+        if !asked || self.draining() || mutation::on(Mutation::KeepAskedBack) {
+            return Ok(false);
+        }
+        if lapses {
+            self.write(&Record::LapseOver { stream: stream.clone() })?;
+            let lapsing =
+                |owed: &Record| matches!(owed, Record::Lapsing { stream: of, .. } if of == stream);
+            self.owed.retain(|owed| !lapsing(owed));
+        }
+        if let Some(held) = self.streams.get_mut(stream) {
+            (held.revoked, held.lapses) = (None, None);
+        }
+        self.notice(Notice::StreamKept(stream.clone(), token));
+        Ok(true)
     }
 
     /// What a snapshot does not list is to be given back.

@@ -15,19 +15,12 @@ use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, Record};
 
-/// How long the handshake may take, at the most and at the least. In between it is an eighth of a
-/// lease: a replica that hangs must not cost the leases that another would renew.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// See [`HANDSHAKE_MAX`].
-const HANDSHAKE_MIN: Duration = Duration::from_millis(250);
-/// See [`HANDSHAKE_MAX`].
-const HANDSHAKES_PER_TTL: u32 = 8;
+/// The time between two beats where no coordinator has said one yet.
+const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that nobody waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
 /// Beats that are remembered: an echo of an older one renews nothing.
 const SENT_MAX: usize = 256;
-/// A link is dead when this many beats' time has passed without a word.
-const SILENT_BEATS_MAX: u32 = 3;
 
 /// The newest link.
 #[derive(Clone, Debug)]
@@ -114,26 +107,19 @@ impl Link {
 
     pub(super) fn wakeup(&self, terms: Option<&Terms>) -> Option<Wakeup> {
         let dead = Wakeup { at: self.dead_at(terms)?, reason: WakeReason::LinkDead };
-        let beat = Wakeup { at: self.beat_at, reason: WakeReason::Beat };
-        Some(match self.is_live() {
-            true => dead.min(beat),
-            false => dead,
-        })
+        Some(dead.min(Wakeup { at: self.beat_at, reason: WakeReason::Beat }))
     }
 
+    /// When a live link counts as dead although the shell, which asks the other end for signs of
+    /// life, says nothing: the leases have ended then. Whoever waits for a welcome or a snapshot
+    /// waits as long as the connection lives. A leader that is slow because many report at once
+    /// would have them all report again.
     fn dead_at(&self, terms: Option<&Terms>) -> Option<Moment> {
         match (self.stage, terms) {
+            (Stage::Live, Some(terms)) => Some(self.heard + terms.ttl),
+            (Stage::Live, None) => None,
+            (Stage::Dialling | Stage::Greeting | Stage::Reported, _) => None,
             (Stage::Stopped | Stage::Superseded, _) => None,
-            // The shell's back-off comes before the dial: it tells when that failed.
-            (Stage::Dialling, _) => None,
-            (Stage::Live, Some(terms)) => Some(self.heard + terms.beat * SILENT_BEATS_MAX),
-            (Stage::Greeting | Stage::Reported | Stage::Live, None) => {
-                Some(self.heard + HANDSHAKE_MAX)
-            }
-            (Stage::Greeting | Stage::Reported, Some(terms)) => {
-                let most = terms.ttl / HANDSHAKES_PER_TTL;
-                Some(self.heard + most.clamp(HANDSHAKE_MIN, HANDSHAKE_MAX))
-            }
         }
     }
 
@@ -249,7 +235,7 @@ impl<J: Journal> Holder<J> {
             released: std::mem::take(&mut self.released),
             wants_snapshot: self.link.gap,
         };
-        let interval = self.terms.map_or(HANDSHAKE_MAX, |terms| terms.beat);
+        let interval = self.terms.map_or(BEAT_DEFAULT, |terms| terms.beat);
         self.link.beat_at = now + interval;
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Beat(beat)));
     }
@@ -310,12 +296,15 @@ impl<J: Journal> Holder<J> {
     }
 
     fn report(&mut self, terms: Terms, now: Moment) {
+        // What cannot be written now is tried again with the first beat.
+        let _ = self.write_owed();
         // A report says everything that is held: what was given back is not in it.
         self.released.clear();
         let streams = self.streams.iter().map(|(stream, held)| HeldStream {
             stream: stream.clone(),
             token: held.token,
             pinned: held.pinned,
+            revoked: held.revoked.is_some(),
             load: held.load(),
         });
         let report = Report {
@@ -328,7 +317,7 @@ impl<J: Journal> Holder<J> {
             drain: self.drain_phase(),
         };
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
-        if matches!(self.drain, Drain::Leaving { .. }) {
+        if matches!(self.drain, Drain::Leaving { .. }) && self.may_leave() {
             self.leave();
         }
     }
@@ -361,7 +350,8 @@ impl<J: Journal> Holder<J> {
             | RefusalReason::Limit
             | RefusalReason::Invalid
             | RefusalReason::Unauthorized
-            | RefusalReason::GoAway => self.redial(Target::Next, now),
+            | RefusalReason::GoAway
+            | RefusalReason::EpochAhead => self.redial(Target::Next, now),
         }
     }
 

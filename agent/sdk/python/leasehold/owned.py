@@ -120,6 +120,11 @@ class Owned:
                 self._release_ns = asked_ns + lease.release_within_ms * MS
             self.revoked.set()
             self.stopping.set()
+        elif lease.state is StreamLeaseState.HELD and self.revoked.is_set():
+            # It is to be kept after all: a new leader may want it so.
+            self._release_ns = None
+            self.revoked.clear()
+            self.stopping.clear()
 
     def lose(self, why: str) -> None:
         """The lease is over."""

@@ -61,9 +61,10 @@ impl Hand {
             return;
         }
         self.end = end;
-        if !held && !revoked {
-            self.release_by = release_by;
-            self.standing.send_modify(|standing| standing.revoked = true);
+        if held == revoked {
+            // Asked back, or after all to be kept: a new leader may want it so.
+            self.release_by = release_by.filter(|_| !held);
+            self.standing.send_modify(|standing| standing.revoked = !held);
         }
     }
 

@@ -126,7 +126,7 @@ impl Core {
     }
 
     /// The times that hold for one agent; none before what it may hold is written down.
-    fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
+    pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.clusters.get(&key.cluster)?;
         let account = self.ledger()?.account(key)?;
         let exposure = &account.exposure;

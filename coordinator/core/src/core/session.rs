@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
-use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Hello, Jobs, RefusalReason, Report, Terms, Welcome,
-};
+use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, RefusalReason, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, WorkerKey};
 
@@ -18,10 +16,6 @@ use crate::observed::{Session, Worker};
 
 type Refused = (RefusalReason, String);
 
-/// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
-/// near that; an agent that says so would use the epochs up.
-const EPOCH_LEAP_MAX: u64 = 1 << 40;
-
 impl Core {
     pub(super) fn hello(&mut self, conn: ConnId, hello: Hello, now: Moment) {
         if let Err((reason, message)) = self.greet(conn, &hello, now) {
@@ -29,7 +23,7 @@ impl Core {
         }
     }
 
-    /// Replaces the agent's older connection by this one, and welcomes it.
+    /// Replaces the agent's older connection by this one, which waits for its welcome.
     fn greet(&mut self, conn: ConnId, hello: &Hello, now: Moment) -> Result<(), Refused> {
         let Role::Leads(term) = &self.role else {
             let Role::StandsBy { leader } = &self.role else { return Ok(()) };
@@ -38,24 +32,13 @@ impl Core {
         };
         let epoch = term.ledger.epoch();
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
-        let spec = self.admit(hello, &key)?;
-        if hello.epoch_seen.is_some_and(|seen| seen.0.saturating_sub(epoch.0) > EPOCH_LEAP_MAX) {
-            let message = format!("{key} remembers an epoch that no coordinator can have had");
-            return Err((RefusalReason::Invalid, message));
+        self.admit(hello, &key)?;
+        if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
+            return Err(self.refuse_ahead(&key, seen, now));
         }
-        if hello.epoch_seen.is_some_and(|seen| seen > epoch) {
-            self.effects.push_back(Effect::StepDown { above: hello.epoch_seen });
-            self.deposed(None);
-            let message = format!("a leader later than epoch {epoch} is known to {key}");
-            return Err((RefusalReason::NotLeader(None), message));
-        }
-        let terms = Terms { reserve: self.reserve(&key, spec.ttl), ..self.terms(&spec) };
+        self.forget_ahead(&key);
         self.replace_session(conn, hello, &key, now);
-        let welcome = CoordinatorMessage::Welcome(Welcome { epoch, terms });
-        self.effects.push_back(Effect::Send { conn, message: welcome });
-        if let Some(session) = self.worker_mut(&key).and_then(|it| it.session.as_mut()) {
-            session.writable = false;
-        }
+        self.await_welcome(conn, &key);
         if mutation::on(Mutation::AdoptAtHello) {
             let Role::Leads(term) = &mut self.role else { return Ok(()) };
             term.ledger.adopt_at_hello(&key);
@@ -64,12 +47,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the agent may connect at all; the cluster that it belongs to.
-    fn admit(
-        &self,
-        hello: &Hello,
-        key: &WorkerKey,
-    ) -> Result<std::sync::Arc<crate::desired::Cluster>, Refused> {
+    /// Whether the agent may connect at all.
+    fn admit(&self, hello: &Hello, key: &WorkerKey) -> Result<(), Refused> {
         if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
             let message = format!(
                 "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
@@ -97,7 +76,7 @@ impl Core {
                 let message = format!("the limit of {WORKERS_MAX} workers is reached");
                 return Err((RefusalReason::Limit, message));
             }
-            return Ok(cluster.spec.clone());
+            return Ok(());
         };
         let newest = worker.incarnation;
         let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
@@ -110,7 +89,7 @@ impl Core {
             let message = format!("another agent of {key} has incarnation {newest}");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
-        Ok(cluster.spec.clone())
+        Ok(())
     }
 
     fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {
@@ -120,6 +99,10 @@ impl Core {
             .entry(key.worker.clone())
             .or_insert_with(|| Worker::new(hello.incarnation));
         let newer = hello.incarnation > worker.incarnation;
+        if newer {
+            // What an earlier agent waited for is not this one's.
+            (worker.place, worker.forgetful_at) = (None, None);
+        }
         worker.incarnation = hello.incarnation;
         worker.link = hello.link;
         worker.generation = hello.generation;
@@ -127,7 +110,10 @@ impl Core {
         let moved = worker.address != hello.address;
         worker.address = hello.address.clone();
         if hello.epoch_seen.is_none() {
-            worker.forgetful_at = Some(now);
+            // Dialling again does not begin the wait anew: since its first hello this agent can
+            // have been granted nothing by a later leader, or it would remember that.
+            let since = worker.forgetful_at.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
+            worker.forgetful_at = Some(since.unwrap_or(now));
         }
         let session = Session::new(conn, hello.link);
         let old = worker.session.replace(session);
@@ -136,7 +122,7 @@ impl Core {
             self.note_shares_of(key);
         }
         let Some(old) = old else { return };
-        self.conns.remove(&old.conn);
+        self.forget_conn(old.conn);
         let incarnation = hello.incarnation;
         let (reason, message) = match newer {
             true => (
@@ -166,6 +152,7 @@ impl Core {
         session.reported = true;
         session.nonce = report.nonce;
         worker.reported = true;
+        worker.place = None;
         // Whatever was granted before, the report tells of.
         worker.untold.clear();
         worker.lost = false;
@@ -178,7 +165,10 @@ impl Core {
         self.dirty.insert(key.clone());
         self.pools_dirty(&key.cluster);
         self.plan_soon(&key.cluster, now);
-        self.check_left(conn, &key, now);
+        self.admission.reported(conn);
+        let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
+        self.timers.insert((now + patience, Timer::Unserved(conn)));
+        self.check_left(&key, now);
     }
 
     /// Takes what an agent reports as what it holds, and ends what its journal tells of and the
@@ -315,11 +305,19 @@ impl Core {
             self.watch_silence(&key);
             self.look_at_class(&key.cluster);
         }
-        self.check_left(conn, &key, now);
+        self.check_left(&key, now);
+    }
+
+    /// Nothing more is heard on this connection; the worker that spoke there.
+    pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
+        let key = self.conns.remove(&conn)?;
+        let place = self.observed(&key).and_then(|worker| worker.place);
+        self.admission.end(conn, place);
+        Some(key)
     }
 
     pub(super) fn closed(&mut self, conn: ConnId) {
-        let Some(key) = self.conns.remove(&conn) else { return };
+        let Some(key) = self.forget_conn(conn) else { return };
         let Some(worker) = self.worker_mut(&key) else { return };
         let reported = worker.is_connected();
         worker.session = None;
@@ -338,9 +336,17 @@ impl Core {
         }
     }
 
-    /// Forgets a worker that has left with nothing in its hands.
-    fn check_left(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
-        let left = self.observed(key).is_some_and(|worker| worker.drain == DrainPhase::Leaving);
+    /// Forgets a worker that has left, once nothing can be outstanding for it: neither what its
+    /// agent reported nor what the register says that an earlier one may hold.
+    pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(worker) = self.observed(key) else { return };
+        let heard = worker.session.as_ref().is_none_or(|session| session.reported);
+        let left = worker.drain == DrainPhase::Leaving && worker.reported && heard;
+        let conn = worker.session.as_ref().map(|session| session.conn);
+        let unheard = self.ledger().and_then(|ledger| ledger.unheard_until(key));
+        if unheard.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnheard) {
+            return;
+        }
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let empty = account.is_some_and(|account| {
             account.jobs == Jobs::Running(0)
@@ -349,11 +355,13 @@ impl Core {
                 && account.streams.is_empty()
         });
         if left && empty {
-            self.conns.remove(&conn);
+            if let Some(conn) = conn {
+                self.forget_conn(conn);
+                self.effects.push_back(Effect::Close(conn));
+            }
             if let Some(worker) = self.worker_mut(key) {
                 worker.session = None;
             }
-            self.effects.push_back(Effect::Close(conn));
             self.gone(key, now);
         }
     }

@@ -1,10 +1,13 @@
 //! What happens by time. A timer is only a reminder: what it finds is judged anew.
 
+use std::collections::BTreeSet;
+
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role};
 use crate::effect::{Effect, Freed, Notice, WakeReason};
+use crate::event::ConnId;
 use crate::ledger::Phase;
 
 /// A reminder.
@@ -22,6 +25,12 @@ pub(super) enum Timer {
     Plan(ClusterName),
     /// More pipelines are to be healed.
     Heal,
+    /// An agent that was welcomed keeps others waiting no longer.
+    Credit,
+    /// The store may be asked again whether the term stands.
+    AskTerm,
+    /// The agent on this connection has waited for the store for too long.
+    Unserved(ConnId),
 }
 
 impl Timer {
@@ -31,6 +40,7 @@ impl Timer {
         match self {
             Self::Unheard(_) | Self::Silence(_) | Self::Claim(_) => true,
             Self::Term | Self::Plan(_) | Self::Heal => false,
+            Self::Credit | Self::AskTerm | Self::Unserved(_) => false,
         }
     }
 
@@ -41,6 +51,7 @@ impl Timer {
             Self::Silence(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
             Self::Plan(_) | Self::Heal => WakeReason::Settle,
+            Self::Credit | Self::AskTerm | Self::Unserved(_) => WakeReason::Session,
         }
     }
 }
@@ -63,12 +74,14 @@ impl Core {
                     early.push((at, Timer::Term));
                     break;
                 }
-                Timer::Unheard(key) => self.unheard_due(&key),
+                Timer::Unheard(key) => self.unheard_due(&key, now),
                 Timer::Silence(key) => self.silence_due(&key, now),
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
+                Timer::AskTerm => self.ask_term(now),
+                Timer::Unserved(conn) => self.unserved_due(conn),
                 // Looked at in every settle.
-                Timer::Heal => {}
+                Timer::Heal | Timer::Credit => {}
             }
         }
         self.timers.extend(early);
@@ -162,7 +175,11 @@ impl Core {
         if over {
             let Role::Leads(term) = &mut self.role else { return };
             let ended = term.ledger.free_by_time(stream, heard);
+            let holders: BTreeSet<_> = ended.iter().map(|it| it.worker.clone()).collect();
             self.ended(ended, Freed::Expired, now);
+            for key in &holders {
+                self.check_left(key, now);
+            }
         }
         if unconfirmed {
             self.unconfirmed.insert(Timer::Claim(stream.clone()));
@@ -180,7 +197,7 @@ impl Core {
         }
     }
 
-    fn unheard_due(&mut self, key: &WorkerKey) {
+    fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
         let heard = self.heard;
         let Role::Leads(term) = &mut self.role else { return };
         let ledger = &mut term.ledger;
@@ -199,5 +216,6 @@ impl Core {
         }
         self.pools_dirty(&key.cluster);
         self.wake_wants();
+        self.check_left(key, now);
     }
 }

@@ -41,6 +41,14 @@ impl Core {
         Some(self.worker_view(key, account, now))
     }
 
+    /// Since when a worker's agent, which remembered no epoch, waits for a leadership confirmed
+    /// later than that; none where it does not.
+    #[must_use]
+    pub fn waits_since(&self, key: &WorkerKey) -> Option<Moment> {
+        let worker = self.observed(key)?;
+        worker.forgetful_at.filter(|_| !self.is_confirmed(worker))
+    }
+
     /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
     /// only when it is asked for. None where no manifest defines the set; empty where the set has
     /// no such stream.

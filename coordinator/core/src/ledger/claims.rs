@@ -137,7 +137,8 @@ impl Ledger {
                 }
             }
         }
-        for HeldStream { stream, token, pinned, load } in held {
+        // What a predecessor asked back is held all the same: the snapshot that follows says so.
+        for HeldStream { stream, token, pinned, load, revoked: _ } in held {
             let timeless = *pinned || !stops_worker;
             let is_share = stream.set.is_shares();
             // Nobody says how much of its worker a share without a load takes.

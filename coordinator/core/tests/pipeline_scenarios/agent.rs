@@ -106,6 +106,7 @@ impl Agent {
             stream: stream.clone(),
             token: *token,
             pinned: false,
+            revoked: false,
             load: *load,
         });
         let report = Report {

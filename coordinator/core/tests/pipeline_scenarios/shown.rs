@@ -32,6 +32,7 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
             format!("freed {}:{token} of {} {how:?}", stream.stream, worker.worker)
         }
         Effect::StepDown { above } => format!("step down above={above:?}"),
+        Effect::AskTerm { seen } => format!("ask term seen={seen}"),
         _ => return None,
     })
 }

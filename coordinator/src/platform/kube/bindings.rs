@@ -268,6 +268,7 @@ impl Room {
             | Notice::StreamGranted { .. }
             | Notice::StreamRevoked { .. }
             | Notice::StreamFreed { .. }
+            | Notice::EpochAhead { .. }
             | Notice::Offence { .. } => {}
         }
     }

@@ -153,6 +153,14 @@ impl Chronicle {
                 let note = format!("worker {} has drained and is gone", key.worker);
                 told(key, drain.pod, places, Reason::DrainCompleted, &note)
             }
+            Notice::EpochAhead { worker, seen } => {
+                let note = format!(
+                    "the agent of worker {} remembers epoch {seen}, which the leader's store does \
+                     not know: it obeys no lower one and cannot be served",
+                    worker.worker
+                );
+                of_both(worker, places, Reason::EpochAhead, &note)
+            }
             Notice::Offence { worker, rule } => {
                 let note = format!("the agent of worker {} broke a rule: {rule}", worker.worker);
                 of_both(worker, places, Reason::AgentMisbehaved, &note)

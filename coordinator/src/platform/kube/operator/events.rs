@@ -36,6 +36,7 @@ pub(crate) enum Reason {
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,
+    EpochAhead,
     /// Workers are drained because fewer are wanted.
     ScaleInStarted,
     /// The workload has fewer replicas now.
@@ -76,6 +77,7 @@ impl Reason {
             Self::WorkerLost => "WorkerLost",
             Self::WorkerFound => "WorkerFound",
             Self::AgentMisbehaved => "AgentMisbehaved",
+            Self::EpochAhead => "EpochAhead",
             Self::ScaleInStarted => "ScaleInStarted",
             Self::ScaleInCompleted => "ScaleInCompleted",
             Self::ScaledOut => "ScaledOut",
@@ -98,7 +100,9 @@ impl Reason {
             Self::DrainStarted | Self::DrainCompleted | Self::DrainDeadlineExceeded => "Drain",
             Self::RolloutBlocked => "Rollout",
             Self::LeaderChanged => "Elect",
-            Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved => "Watch",
+            Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved | Self::EpochAhead => {
+                "Watch"
+            }
             Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
             Self::PodReplaced => "Replace",
             Self::WorkloadRejected | Self::NameTaken | Self::ObjectRejected => "Apply",
@@ -118,6 +122,7 @@ impl Reason {
             | Self::RolloutBlocked
             | Self::WorkerLost
             | Self::AgentMisbehaved
+            | Self::EpochAhead
             | Self::WorkloadRejected
             | Self::InjectionSkipped
             | Self::PipelineBroken

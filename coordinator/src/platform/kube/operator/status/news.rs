@@ -111,6 +111,7 @@ impl News {
             | Notice::Pipeline { .. }
             | Notice::Binding { .. }
             | Notice::Endpoints { .. }
+            | Notice::EpochAhead { .. }
             | Notice::Offence { .. } => {}
         }
     }

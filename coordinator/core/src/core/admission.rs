@@ -1,0 +1,109 @@
+//! Who is welcomed when. A welcome is the credit for one report: only so many are out at a time, so
+//! that after a failover the reports of a whole fleet do not wait here all at once. Whoever waits
+//! keeps its place when it dials again.
+//!
+//! Invariant: a session waits here, or has been welcomed, from its hello to its end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_types::message::{CoordinatorMessage, RefusalReason, Terms, Welcome};
+use leasehold_types::{Moment, WorkerKey};
+
+use super::{Core, Role, Timer};
+use crate::effect::Effect;
+use crate::event::ConnId;
+
+/// How long a welcomed agent keeps others from theirs before it has reported.
+const CREDIT_MAX: Duration = Duration::from_secs(1);
+
+/// The agents that wait for a welcome, and those that were given one and have not reported.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Admission {
+    /// The place that is given away next.
+    next: u64,
+    waiting: BTreeMap<u64, (ConnId, WorkerKey)>,
+    /// Until when each welcome counts as a report to come.
+    credits: BTreeMap<ConnId, Moment>,
+}
+
+impl Admission {
+    /// Forgets a connection: it waits no longer in its place, and its credit is another's.
+    pub(super) fn end(&mut self, conn: ConnId, place: Option<u64>) {
+        self.credits.remove(&conn);
+        if let Some(place) = place.filter(|it| self.waiting.get(it).is_some_and(|w| w.0 == conn)) {
+            self.waiting.remove(&place);
+        }
+    }
+
+    /// A report has been taken.
+    pub(super) fn reported(&mut self, conn: ConnId) {
+        self.credits.remove(&conn);
+    }
+
+    /// Takes a connection in, in this place or in a new one; the place.
+    fn wait(&mut self, place: Option<u64>, conn: ConnId, key: &WorkerKey) -> u64 {
+        let place = place.unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        });
+        self.waiting.insert(place, (conn, key.clone()));
+        place
+    }
+}
+
+impl Core {
+    /// The agent's hello was good: it is welcomed when its turn comes.
+    pub(super) fn await_welcome(&mut self, conn: ConnId, key: &WorkerKey) {
+        let place = self.observed(key).and_then(|worker| worker.place);
+        let place = self.admission.wait(place, conn, key);
+        if let Some(worker) = self.worker_mut(key) {
+            worker.place = Some(place);
+        }
+    }
+
+    /// Welcomes as many as there are credits for, in the order in which they came.
+    pub(super) fn welcome_waiting(&mut self, now: Moment) {
+        self.admission.credits.retain(|_, until| *until > now);
+        let max = self.config.reports_max;
+        while self.admission.credits.len() < max {
+            let Some((_, (conn, key))) = self.admission.waiting.pop_first() else { break };
+            self.welcome(conn, &key, now);
+        }
+        if let (false, Some(at)) =
+            (self.admission.waiting.is_empty(), self.admission.credits.values().min())
+        {
+            self.timers.insert((*at, Timer::Credit));
+        }
+    }
+
+    fn welcome(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
+        let Role::Leads(term) = &self.role else { return };
+        let epoch = term.ledger.epoch();
+        let Some(spec) = self.clusters.get(&key.cluster).map(|cluster| cluster.spec.clone()) else {
+            return;
+        };
+        let terms = Terms { reserve: self.reserve(key, spec.ttl), ..self.terms(&spec) };
+        let worker = self.worker_mut(key);
+        let Some(session) = worker.and_then(|worker| worker.session.as_mut()) else { return };
+        session.writable = false;
+        self.admission.credits.insert(conn, now + CREDIT_MAX);
+        let message = CoordinatorMessage::Welcome(Welcome { epoch, terms });
+        self.effects.push_back(Effect::Send { conn, message });
+    }
+
+    /// An agent that has reported, and that nothing can be granted to since the store does not
+    /// answer, looks for another replica: this one may have been deposed unawares. What it waits
+    /// for here goes on without its connection.
+    pub(super) fn unserved_due(&mut self, conn: ConnId) {
+        let Some(key) = self.conns.get(&conn).cloned() else { return };
+        let Some(worker) = self.observed(&key) else { return };
+        let waits = worker.session.as_ref().is_some_and(|it| it.reported && it.snapshot_due);
+        let for_store = !self.is_confirmed(worker) || self.terms_for(&key).is_none();
+        if waits && for_store {
+            self.closed(conn);
+            let message = "the store of leadership does not answer this replica".into();
+            self.refuse(conn, RefusalReason::NotLeader(None), message);
+        }
+    }
+}

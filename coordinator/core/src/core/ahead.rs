@@ -1,0 +1,117 @@
+//! Agents that remember a later term than this one. Their word deposes nobody: the store of
+//! leadership is asked, and where the term stands there, they are named loudly. They obey no lower
+//! epoch, so they can be served only by a later term.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_types::message::RefusalReason;
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Epoch, Moment, WorkerKey};
+
+use super::{Core, Role, Timer};
+use crate::effect::{Effect, Notice};
+
+/// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
+/// near that; an agent that says so would use the epochs up.
+const EPOCH_LEAP_MAX: u64 = 1 << 40;
+/// The least time between two questions to the store.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The least time between two notices of one worker.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Workers that are remembered; more are refused all the same, and not named.
+const AHEAD_MAX: usize = 1_024;
+
+/// What agents have said of later terms.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ahead {
+    workers: BTreeMap<WorkerKey, Word>,
+    asked_at: Option<Moment>,
+}
+
+/// One worker's agent.
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    seen: Epoch,
+    /// When it said so; none once the store was asked after that.
+    said_at: Option<Moment>,
+    told_at: Option<Moment>,
+}
+
+impl Core {
+    /// Refuses an agent that remembers a later term than this one, and has the store asked.
+    pub(super) fn refuse_ahead(
+        &mut self,
+        key: &WorkerKey,
+        seen: Epoch,
+        now: Moment,
+    ) -> (RefusalReason, String) {
+        let Some(epoch) = self.ledger().map(crate::ledger::Ledger::epoch) else {
+            return (RefusalReason::NotLeader(None), "this replica does not lead".into());
+        };
+        if seen.0.saturating_sub(epoch.0) > EPOCH_LEAP_MAX {
+            let message = format!("{key} remembers an epoch that no coordinator can have had");
+            return (RefusalReason::Invalid, message);
+        }
+        if mutation::on(Mutation::HelloDeposes) {
+            self.effects.push_back(Effect::StepDown { above: Some(seen) });
+            self.deposed(None);
+            return (RefusalReason::NotLeader(None), "a later leader is known".into());
+        }
+        let known = self.ahead.workers.len();
+        let mut word = self.ahead.workers.get(key).copied();
+        if word.is_none() && known < AHEAD_MAX {
+            word = Some(Word { seen, said_at: None, told_at: None });
+        }
+        if let Some(word) = word {
+            let word = Word { seen: word.seen.max(seen), said_at: Some(now), ..word };
+            self.ahead.workers.insert(key.clone(), word);
+        }
+        self.ask_term(now);
+        let message = format!(
+            "{key} remembers epoch {seen}, this leader has {epoch}: an agent obeys no lower epoch, \
+             so a later term must serve it"
+        );
+        (RefusalReason::EpochAhead, message)
+    }
+
+    /// Asks the store whether this term stands, where an agent's word waits for that; once in a
+    /// while.
+    pub(super) fn ask_term(&mut self, now: Moment) {
+        let waiting = self.ahead.workers.values().filter(|word| word.said_at.is_some());
+        let Some(seen) = waiting.map(|word| word.seen).max() else { return };
+        match self.ahead.asked_at {
+            Some(asked) if now.since(asked) < ASK_EVERY => {
+                self.timers.insert((asked + ASK_EVERY, Timer::AskTerm));
+            }
+            Some(_) | None => {
+                self.ahead.asked_at = Some(now);
+                self.effects.push_back(Effect::AskTerm { seen });
+            }
+        }
+    }
+
+    /// The term stood in the store at that moment: whoever had said otherwise before is named.
+    pub(super) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
+        let Role::Leads(term) = &self.role else { return };
+        if term.ledger.epoch() != epoch {
+            return;
+        }
+        for (key, word) in &mut self.ahead.workers {
+            if word.said_at.is_none_or(|said| said > asked_at) {
+                continue;
+            }
+            word.said_at = None;
+            if word.told_at.is_none_or(|told| asked_at.since(told) >= TELL_EVERY) {
+                word.told_at = Some(asked_at);
+                let notice = Notice::EpochAhead { worker: key.clone(), seen: word.seen };
+                self.effects.push_back(Effect::Notice(notice));
+            }
+        }
+    }
+
+    /// The worker's agent knows no later term, or the worker is gone.
+    pub(super) fn forget_ahead(&mut self, key: &WorkerKey) {
+        self.ahead.workers.remove(key);
+    }
+}
