@@ -17,15 +17,33 @@ use leasehold_types::{ClusterName, Load, NodeName, PipelineName};
 use super::faults::{Profile, pick};
 
 /// Pipelines that a run has at most.
-const PIPELINES_MAX: usize = 8;
+const PIPELINES_MAX: usize = 12;
 
 /// Adds what a seed begins with.
 pub(super) fn begin(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
+    if rng.u8(0..5) == 0 {
+        return begin_dense(desired, rng, profile);
+    }
     for index in 0..rng.usize(1..=2) {
         desired.clusters.insert(class_name(index), Arc::new(class(rng, profile)));
     }
     for index in 0..rng.usize(1..=5) {
         let pipeline = pipeline(desired, rng);
+        desired.pipelines.insert(pipeline_name(index), Arc::new(pipeline));
+    }
+}
+
+/// Many small pipelines of one class, so that a lost worker breaks several at once, and what they
+/// have on others fills these to different heights.
+fn begin_dense(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
+    let mut cluster = class(rng, profile);
+    cluster.class.as_mut().expect("a class").workers_max = 8;
+    let capacity = cluster.class.as_ref().expect("a class").capacity.milli();
+    desired.clusters.insert(class_name(0), Arc::new(cluster));
+    for index in 0..rng.usize(8..=PIPELINES_MAX) {
+        let mut pipeline = pipeline(desired, rng);
+        pipeline.load = milli(capacity * rng.u64(1..=8) / 20);
+        shrink(desired, &mut pipeline);
         desired.pipelines.insert(pipeline_name(index), Arc::new(pipeline));
     }
 }
