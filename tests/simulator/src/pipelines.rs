@@ -52,7 +52,7 @@ fn begin_dense(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
 pub(super) fn edit(desired: &mut Desired, rng: &mut Rng, profile: &Profile) -> &'static str {
     let pipelines: Vec<_> = desired.pipelines.keys().cloned().collect();
     let one = rng.choice(&pipelines).cloned();
-    match (rng.u8(0..18), one) {
+    match (rng.u8(0..24), one) {
         (0..=2, Some(name)) if pipelines.len() > 1 => {
             desired.pipelines.remove(&name);
             "edit: a pipeline less"
@@ -71,7 +71,8 @@ pub(super) fn edit(desired: &mut Desired, rng: &mut Rng, profile: &Profile) -> &
             desired.pipelines.insert(name, Arc::new(changed));
             "edit: another graph"
         }
-        (14..=16, Some(name)) if classes(desired).len() > 1 => {
+        (14..=22, Some(name)) if classes(desired).len() > 1 => {
+            let name = cut(desired).map_or(name, Clone::clone);
             let mut changed = (*desired.pipelines[&name]).clone();
             reclass(desired, rng, &mut changed);
             shrink(desired, &mut changed);
@@ -197,6 +198,15 @@ fn pipeline(desired: &Desired, rng: &mut Rng) -> Pipeline {
     let mut pipeline = Pipeline { load: load(desired, rng), nodes };
     shrink(desired, &mut pipeline);
     pipeline
+}
+
+/// The first pipeline with a node that is more than one worker can take.
+fn cut(desired: &Desired) -> Option<&PipelineName> {
+    let is_cut = |pipeline: &Pipeline| {
+        let mut classes = pipeline.nodes.values().filter_map(|it| class_of(desired, &it.class));
+        classes.any(|class| pipeline.load > class.capacity)
+    };
+    desired.pipelines.iter().find(|(_, pipeline)| is_cut(pipeline)).map(|(name, _)| name)
 }
 
 /// Has some nodes of a pipeline served by another class, and leaves all else as it is.
