@@ -17,10 +17,13 @@ use leasehold_types::{ClusterName, Load, NodeName, PipelineName};
 use super::faults::{Profile, pick};
 
 /// Pipelines that a run has at most.
-const PIPELINES_MAX: usize = 8;
+const PIPELINES_MAX: usize = 12;
 
 /// Adds what a seed begins with.
 pub(super) fn begin(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
+    if rng.u8(0..5) == 0 {
+        return begin_dense(desired, rng, profile);
+    }
     for index in 0..rng.usize(1..=2) {
         desired.clusters.insert(class_name(index), Arc::new(class(rng, profile)));
     }
@@ -30,11 +33,26 @@ pub(super) fn begin(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
     }
 }
 
+/// Many small pipelines of one class, so that a lost worker breaks several at once, and what they
+/// have on others fills these to different heights.
+fn begin_dense(desired: &mut Desired, rng: &mut Rng, profile: &Profile) {
+    let mut cluster = class(rng, profile);
+    cluster.class.as_mut().expect("a class").workers_max = 8;
+    let capacity = cluster.class.as_ref().expect("a class").capacity.milli();
+    desired.clusters.insert(class_name(0), Arc::new(cluster));
+    for index in 0..rng.usize(8..=PIPELINES_MAX) {
+        let mut pipeline = pipeline(desired, rng);
+        pipeline.load = milli(capacity * rng.u64(1..=8) / 20);
+        shrink(desired, &mut pipeline);
+        desired.pipelines.insert(pipeline_name(index), Arc::new(pipeline));
+    }
+}
+
 /// Changes one thing.
 pub(super) fn edit(desired: &mut Desired, rng: &mut Rng, profile: &Profile) -> &'static str {
     let pipelines: Vec<_> = desired.pipelines.keys().cloned().collect();
     let one = rng.choice(&pipelines).cloned();
-    match (rng.u8(0..18), one) {
+    match (rng.u8(0..24), one) {
         (0..=2, Some(name)) if pipelines.len() > 1 => {
             desired.pipelines.remove(&name);
             "edit: a pipeline less"
@@ -53,7 +71,8 @@ pub(super) fn edit(desired: &mut Desired, rng: &mut Rng, profile: &Profile) -> &
             desired.pipelines.insert(name, Arc::new(changed));
             "edit: another graph"
         }
-        (14..=16, Some(name)) if classes(desired).len() > 1 => {
+        (14..=22, Some(name)) if classes(desired).len() > 1 => {
+            let name = cut(desired).map_or(name, Clone::clone);
             let mut changed = (*desired.pipelines[&name]).clone();
             reclass(desired, rng, &mut changed);
             shrink(desired, &mut changed);
@@ -179,6 +198,15 @@ fn pipeline(desired: &Desired, rng: &mut Rng) -> Pipeline {
     let mut pipeline = Pipeline { load: load(desired, rng), nodes };
     shrink(desired, &mut pipeline);
     pipeline
+}
+
+/// The first pipeline with a node that is more than one worker can take.
+fn cut(desired: &Desired) -> Option<&PipelineName> {
+    let is_cut = |pipeline: &Pipeline| {
+        let mut classes = pipeline.nodes.values().filter_map(|it| class_of(desired, &it.class));
+        classes.any(|class| pipeline.load > class.capacity)
+    };
+    desired.pipelines.iter().find(|(_, pipeline)| is_cut(pipeline)).map(|(name, _)| name)
 }
 
 /// Has some nodes of a pipeline served by another class, and leaves all else as it is.

@@ -42,6 +42,21 @@ fn a_share_above_the_capacity_is_noticed() {
 }
 
 #[test]
+fn a_node_whose_load_counts_per_class_is_noticed() {
+    let run = || {
+        let mut story = Story::new();
+        story.block("class red capacity=5\nclass green capacity=10\nelect 1");
+        story.block("join red-0 red-1 green-0\npipeline q load=10 n:red\ncling red-1");
+        story.block("pipeline q load=10 n:green")
+    };
+    assert!(!run().contains("green-0 <- q/n/0"), "red-1 still has half of the load");
+    mutation::set(Some(Mutation::NodeLoadPerClass));
+    let mutant = run();
+    mutation::set(None);
+    assert!(mutant.contains("green-0 <- q/n/0"), "green-0 has all of it: {mutant}");
+}
+
+#[test]
 fn a_place_that_is_taken_from_a_broken_pipeline_is_noticed() {
     let run = || {
         let mut story = Story::new();
