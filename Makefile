@@ -51,6 +51,15 @@ chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make
 	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin chaos -- --seconds $(CHAOS_SECONDS) \
 	    $(if $(SEED),--seed $(SEED))
 
+.PHONY: model
+model: ## Every state of small worlds, explored to the end; some ten minutes. `make model`
+	$(call say,building the model)
+	@cargo build $(CARGO_FLAGS) --release -p leasehold-model
+	$(call say,exploring every scope)
+	@cargo run --quiet $(CARGO_FLAGS) --release -p leasehold-model
+	$(call say,looking for every deliberate fault of the cores)
+	@cargo run --quiet $(CARGO_FLAGS) --release -p leasehold-model -- --mutations --states 60000
+
 .PHONY: lint
 lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's syntax. `make lint`
 	$(call say,formatting)

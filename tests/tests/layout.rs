@@ -178,7 +178,7 @@ fn the_two_binaries_share_contracts_and_no_code() {
 
 #[test]
 fn nothing_depends_on_the_tests() {
-    const TESTS: [&str; 2] = ["tests", "leasehold-simulator"];
+    const TESTS: [&str; 3] = ["tests", "leasehold-simulator", "leasehold-model"];
     for package in packages().iter().filter(|name| !TESTS.contains(&name.as_str())) {
         let all = closure(package, "normal,build,dev");
         let found = TESTS.iter().find(|tests| all.contains(**tests));

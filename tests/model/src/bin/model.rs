@@ -1,0 +1,149 @@
+//! Explores the scopes of the model, or looks for the shortest path that a deliberate fault of the
+//! cores breaks a property on.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use leasehold_model::{Found, Limits, Outcome, Progress, Scope, explore, hunt};
+use leasehold_types::mutation::Mutation;
+
+/// Explores both protocol cores exhaustively in small worlds, and checks the protocol's properties
+/// in every state.
+#[derive(Parser, Debug)]
+#[command(
+    name = "model",
+    after_help = "Examples:\n  model\n  model --scope pool --faults 2\n  \
+                  model --mutation FreeOnSend\n  model --mutations"
+)]
+struct Options {
+    /// Only this scope; a wrong name lists them all.
+    #[arg(long, value_parser = scope)]
+    scope: Option<&'static str>,
+    /// The most faults on a path, in place of each scope's own number.
+    #[arg(long)]
+    faults: Option<u8>,
+    /// Break a core on purpose, and look for the shortest path with the fewest faults on which that
+    /// breaks a property; a wrong name lists them all.
+    #[arg(long, value_parser = mutation)]
+    mutation: Option<Mutation>,
+    /// The same for every deliberate fault, without the paths.
+    #[arg(long, conflicts_with_all = ["mutation", "scope"])]
+    mutations: bool,
+    /// Stop a scope after so many states.
+    #[arg(long, default_value_t = 20_000_000)]
+    states: usize,
+}
+
+/// Faults on a path where a mutation is looked for.
+const HUNT_FAULTS: u8 = 1;
+
+fn scope(name: &str) -> Result<&'static str, String> {
+    Scope::named(name).map(|scope| scope.name).ok_or_else(|| {
+        let all: Vec<_> = Scope::all().into_iter().map(|scope| scope.name).collect();
+        format!("is none; there are: {}", all.join(", "))
+    })
+}
+
+fn mutation(name: &str) -> Result<Mutation, String> {
+    let found = Mutation::ALL.iter().find(|mutation| format!("{mutation:?}") == name);
+    found.copied().ok_or_else(|| {
+        let all: Vec<_> = Mutation::ALL.iter().map(|mutation| format!("{mutation:?}")).collect();
+        format!("is none; there are: {}", all.join(", "))
+    })
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let found = match options.mutation {
+        _ if options.mutations => return each_mutation(&options),
+        Some(mutation) if options.scope.is_none() => {
+            let found = look_for(mutation, &options);
+            if let Some((_, found)) = &found {
+                show(found);
+            }
+            found.is_some()
+        }
+        _ => scopes(&options),
+    };
+    if found { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Whether a property was broken in any scope.
+fn scopes(options: &Options) -> bool {
+    let mut found = false;
+    for scope in Scope::all() {
+        if options.scope.is_some_and(|name| name != scope.name) {
+            continue;
+        }
+        let scope = match options.faults {
+            Some(faults) => scope.with_faults(faults),
+            None => scope,
+        };
+        found |= run(&scope, options).found.is_some();
+    }
+    found
+}
+
+fn each_mutation(options: &Options) -> ExitCode {
+    let mut missed = 0;
+    for mutation in Mutation::ALL {
+        missed += u32::from(look_for(*mutation, options).is_none());
+    }
+    println!("{missed} of {} were not found", Mutation::ALL.len());
+    ExitCode::SUCCESS
+}
+
+fn look_for(mutation: Mutation, options: &Options) -> Option<(&'static str, Found)> {
+    let begun = Instant::now();
+    let limits = Limits { states: options.states };
+    let faults = options.faults.unwrap_or(HUNT_FAULTS);
+    let found = hunt(mutation, faults, limits, &mut |at| progress("", at));
+    let seconds = begun.elapsed().as_secs_f64();
+    match &found {
+        Some((scope, Found { violation, faults, steps, .. })) => println!(
+            "{mutation:?}: {}, in {scope} after {steps} steps with {faults} faults, {seconds:.1} s",
+            violation.property
+        ),
+        None => println!("{mutation:?}: not found with {faults} faults, {seconds:.1} s"),
+    }
+    found
+}
+
+fn progress(scope: &str, at: Progress) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{scope} depth {}, {} states, {} wide   \r", at.depth, at.states, at.width);
+        let _ = std::io::stderr().flush();
+    }
+}
+
+fn show(Found { violation, faults, steps, trace }: &Found) {
+    println!("{violation}, after {steps} steps with {faults} faults:");
+    trace.iter().for_each(|line| println!("  {line}"));
+}
+
+fn run(scope: &Scope, options: &Options) -> Outcome {
+    let begun = Instant::now();
+    let limits = Limits { states: options.states };
+    let outcome = explore(scope, options.mutation, limits, &mut |at| progress(scope.name, at));
+    let seconds = begun.elapsed().as_secs_f64();
+    let Outcome { states, steps, depth, calls, .. } = outcome;
+    let end = match (&outcome.found, outcome.complete) {
+        (Some(_), _) => "VIOLATION",
+        (None, true) => "complete",
+        (None, false) => "stopped at the limit of states",
+    };
+    println!(
+        "{} ({}; {} faults, {} lease times): {end}; {states} states, {steps} steps, depth {depth}, \
+         {calls} calls of cores, {seconds:.1} s",
+        scope.name,
+        scope.about,
+        scope.faults(),
+        scope.leases(),
+    );
+    if let Some(found) = &outcome.found {
+        show(found);
+    }
+    outcome
+}

@@ -1,0 +1,90 @@
+//! Faults, and how many of each a path may hold.
+
+use std::fmt;
+
+/// What a world does to its nodes, or people to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Fault {
+    /// What goes one way on a link stays on its way; or a store's answers or a worker take their
+    /// time from now on.
+    Slow,
+    /// A process is stopped, until it goes on.
+    Pause,
+    /// A replica's turn takes long: what arrives meanwhile waits.
+    LongTurn,
+    /// A message is lost; what follows it is not.
+    Lose,
+    /// A message comes twice.
+    Double,
+    /// A message overtakes the one before it.
+    Swap,
+    /// A link breaks.
+    Break,
+    /// An agent's process dies; its journal is kept.
+    CrashAgent,
+    /// An agent's process dies, and its journal with it.
+    LoseJournal,
+    /// A replica's process dies.
+    CrashReplica,
+    /// Leadership is taken while the leader lives.
+    TakeOver,
+    /// A worker is asked to drain.
+    Drain,
+    /// A pod dies whole, and the platform says so.
+    Kill,
+    /// The manifests are edited.
+    Edit,
+    /// A journal cannot be written any more.
+    FullDisk,
+    /// A job ends: no fault, but bounded like one.
+    EndJob,
+}
+
+const KINDS: usize = 16;
+
+/// Faults that may still come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    /// Of all kinds together, but those that are free.
+    pub(crate) total: u8,
+    each: [u8; KINDS],
+}
+
+impl Budget {
+    /// So many in all, of any kind that every scope has.
+    pub(crate) fn of(total: u8) -> Self {
+        let mut budget = Self { total, each: [total; KINDS] };
+        budget.each[Fault::Edit as usize] = 0;
+        budget.with(Fault::EndJob, 1).with(Fault::Drain, 1).with(Fault::Kill, 1)
+    }
+
+    /// At most so many of one kind.
+    pub(crate) fn with(mut self, fault: Fault, most: u8) -> Self {
+        self.each[fault as usize] = most;
+        self
+    }
+
+    /// Whether one more of this kind may come.
+    pub(crate) fn allows(&self, fault: Fault) -> bool {
+        self.each[fault as usize] > 0 && (fault.is_free() || self.total > 0)
+    }
+
+    /// One of this kind has come.
+    pub(crate) fn spend(&mut self, fault: Fault) {
+        self.each[fault as usize] -= 1;
+        self.total -= u8::from(!fault.is_free());
+    }
+}
+
+impl Fault {
+    /// Whether it is not counted among all faults.
+    fn is_free(self) -> bool {
+        matches!(self, Self::EndJob | Self::Edit)
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} faults", self.total)
+    }
+}

@@ -1,0 +1,27 @@
+//! An exhaustive model: the two real cores in worlds so small that every state of them is
+//! explored. Two replicas of the coordinator, two agents with a journal and a worker each, a term
+//! store and a register, links that lose, double and reorder, processes that stop and die, and
+//! clocks at the bounds of their drift.
+//!
+//! `docs/MODEL.md` says what is explored, how far, and what is not.
+
+mod action;
+mod choices;
+mod clock;
+mod explore;
+mod fault;
+mod intern;
+mod journal;
+mod pod;
+mod properties;
+mod replica;
+mod scope;
+mod state;
+mod step;
+mod violation;
+mod words;
+mod world;
+
+pub use explore::{Found, Limits, Outcome, Progress, explore, hunt};
+pub use scope::Scope;
+pub use violation::Violation;

@@ -1,0 +1,166 @@
+//! One replica's core, as a function of its input and its clock.
+//!
+//! Invariant: a message that the core gives is on its connection at once, so that the core is
+//! told so before anything else happens.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_coordinator_core::effect::{Effect, Freed, Notice};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::{Epoch, Moment, StreamKey, Token, WorkerKey};
+
+use crate::clock::BOUNDS;
+use crate::scope::{BEAT, NODES, worker_key};
+use crate::world::Times;
+
+/// What happens to a replica.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    /// The manifests are read.
+    Desired(Arc<Desired>),
+    /// A message comes on a connection.
+    Message(u64, AgentMessage),
+    /// A connection has ended.
+    Closed(u64),
+    /// Leadership was won.
+    Elected { epoch: Epoch, until: Moment, predecessor_end: Moment, exposed: Vec<Written> },
+    /// Leadership was renewed.
+    Renewed { epoch: Epoch, sent_at: Moment, until: Moment },
+    /// Leadership is over.
+    Deposed,
+    /// What these workers may hold is written down.
+    Registered(Vec<Registration>),
+    /// A pod is gone.
+    Gone(usize),
+    /// A wake-up is due.
+    Wake,
+}
+
+/// What a worker may hold, as it is written down.
+pub(crate) type Written = (WorkerKey, Entry);
+/// What a worker may hold in one life, as a leader wants it written down.
+pub(crate) type Registration = (WorkerKey, Life, Exposure);
+
+/// What a replica does that others see.
+#[derive(Clone, Debug)]
+pub(crate) enum Output {
+    /// It sends on a connection.
+    Send(u64, CoordinatorMessage),
+    /// It ends one.
+    Close(u64),
+    /// It wants this written down.
+    Register(Vec<Registration>),
+    /// It wants these struck.
+    Strike(Vec<WorkerKey>),
+    /// It wants leadership renewed at once.
+    Confirm,
+    /// It gives leadership up; the next term is to be above this.
+    StepDown(Option<Epoch>),
+    /// It takes a lease for ended.
+    Freed(WorkerKey, StreamKey, Token, Freed),
+    /// It plans from now on.
+    HoldEnded,
+}
+
+/// What is asked of a core again and again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// The term that it believes to lead.
+    pub(crate) leads: Option<Epoch>,
+    /// When it is to be woken.
+    pub(crate) wake: Option<Moment>,
+    /// Of each worker that it knows: the slots that it may be using.
+    pub(crate) committed: [Option<u32>; NODES],
+}
+
+/// A core that has just started.
+pub(crate) fn start() -> Core {
+    Core::new(Config { bounds: BOUNDS })
+}
+
+/// What is asked of this core again and again.
+pub(crate) fn facts(core: &Core, now: Moment) -> Facts {
+    let leads = match core.leadership() {
+        Leadership::Leads(epoch) => Some(epoch),
+        Leadership::StandsBy(_) => None,
+    };
+    let wake = core.poll_timeout().map(|wakeup| wakeup.at);
+    let committed = |pod| core.worker(&worker_key(pod), now).map(|view| view.committed);
+    Facts { leads, wake, committed: std::array::from_fn(committed) }
+}
+
+/// One input, and all that follows from it.
+pub(crate) fn call(core: &mut Core, input: Input, times: Times) -> Vec<Output> {
+    let mut outputs = Vec::new();
+    take(core, event(input), times, &mut outputs);
+    outputs
+}
+
+fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) {
+    core.handle(event, times.arrived);
+    core.settle(times.now, times.heard);
+    let mut sent = Vec::new();
+    while let Some(effect) = core.poll_effect() {
+        match effect {
+            Effect::Send { conn, message } => {
+                outputs.push(Output::Send(conn.0, slowed(message)));
+                sent.push(conn);
+            }
+            Effect::Close(conn) => outputs.push(Output::Close(conn.0)),
+            Effect::Register(entries) => outputs.push(Output::Register(entries)),
+            Effect::Unregister(keys) => outputs.push(Output::Strike(keys)),
+            Effect::Confirm => outputs.push(Output::Confirm),
+            Effect::StepDown { above } => outputs.push(Output::StepDown(above)),
+            Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
+                outputs.push(Output::Freed(worker, stream, token, how));
+            }
+            Effect::Notice(Notice::HoldEnded(_)) => outputs.push(Output::HoldEnded),
+            Effect::Notice(_) => {}
+        }
+    }
+    for conn in sent {
+        take(core, Event::Sent(conn), Times { arrived: times.now, ..times }, outputs);
+    }
+}
+
+fn event(input: Input) -> Event {
+    match input {
+        Input::Desired(desired) => Event::Desired(desired),
+        Input::Message(conn, AgentMessage::Hello(hello)) => Event::Hello(ConnId(conn), hello),
+        Input::Message(conn, AgentMessage::Report(report)) => Event::Report(ConnId(conn), report),
+        Input::Message(conn, AgentMessage::Beat(beat)) => Event::Beat(ConnId(conn), beat),
+        Input::Closed(conn) => Event::Closed(ConnId(conn)),
+        Input::Elected { epoch, until, predecessor_end, exposed } => {
+            let exposed: BTreeMap<_, _> = exposed.into_iter().collect();
+            Event::Elected(Elected { epoch, until, predecessor_end, exposed })
+        }
+        Input::Renewed { epoch, sent_at, until } => {
+            Event::Renewed(Renewed { epoch, sent_at, until })
+        }
+        Input::Deposed => Event::Deposed { leader: None },
+        Input::Registered(entries) => Event::Registered(entries),
+        Input::Gone(pod) => Event::Gone(vec![worker_key(pod)]),
+        Input::Wake => Event::Wake,
+    }
+}
+
+/// The same message with fewer beats in a lease: safety rests on no beat, and states are fewer.
+fn slowed(message: CoordinatorMessage) -> CoordinatorMessage {
+    match message {
+        CoordinatorMessage::Welcome(mut welcome) => {
+            welcome.terms.beat = BEAT;
+            CoordinatorMessage::Welcome(welcome)
+        }
+        CoordinatorMessage::Grant(mut grant) => {
+            grant.terms.beat = BEAT;
+            CoordinatorMessage::Grant(grant)
+        }
+        refusal @ CoordinatorMessage::Refusal(_) => refusal,
+    }
+}

@@ -1,0 +1,212 @@
+//! The small worlds that are explored: what is desired in each, how far it goes, and how many
+//! faults a path may hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
+    StreamSet,
+};
+use leasehold_types::{
+    ClusterName, Load, NodeName, PipelineName, SetName, StreamName, WorkerKey, WorkerName,
+};
+
+use crate::clock::{Rate, Real};
+use crate::fault::{Budget, Fault};
+
+/// Agents and workers, and replicas of the coordinator.
+pub(crate) const NODES: usize = 2;
+
+/// How long a lease lasts.
+pub(crate) const TTL: Duration = Duration::from_secs(8);
+/// How often agents beat: less often than the core would have it, for fewer states.
+pub(crate) const BEAT: Duration = Duration::from_secs(4);
+/// How long leadership lasts without renewal, where it is to outlast a path.
+const LEADERSHIP_LONG: Duration = Duration::from_secs(100);
+/// The cluster or class of every scope.
+const CLUSTER: &str = "k";
+
+/// A world to explore.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Its name.
+    pub name: &'static str,
+    /// What is in it.
+    pub about: &'static str,
+    /// What is desired at first, and after each edit.
+    pub(crate) desired: Vec<Arc<Desired>>,
+    /// How long leadership lasts without renewal.
+    pub(crate) leadership: Duration,
+    /// The clocks' rates: of the replicas, then of the pods' hosts.
+    pub(crate) rates: Vec<[[Rate; NODES]; 2]>,
+    /// No path goes further in time.
+    pub(crate) horizon: Real,
+    /// Faults of a path.
+    pub(crate) budget: Budget,
+    /// How many jobs each worker would run.
+    pub(crate) appetite: u8,
+    /// How many links each agent may open.
+    pub(crate) dials: u8,
+    /// How many epochs there may be.
+    pub(crate) epochs: u64,
+}
+
+impl Scope {
+    /// All scopes.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        vec![expiring(), pinned(), pool(), share(), term()]
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().into_iter().find(|scope| scope.name == name)
+    }
+
+    /// The same with so many faults on a path.
+    #[must_use]
+    pub fn with_faults(mut self, faults: u8) -> Self {
+        self.budget.total = faults;
+        self
+    }
+
+    /// How many faults a path may hold.
+    #[must_use]
+    pub fn faults(&self) -> u8 {
+        self.budget.total
+    }
+
+    /// How far a path goes, in lease times.
+    #[must_use]
+    pub fn leases(&self) -> f64 {
+        self.horizon as f64 / TTL.as_millis() as f64
+    }
+
+    fn new(name: &'static str, about: &'static str, desired: Desired) -> Self {
+        Self {
+            name,
+            about,
+            desired: vec![Arc::new(desired)],
+            leadership: LEADERSHIP_LONG,
+            // The holder counts slowly and the grantor fast: the bound that matters. A successor
+            // that counts fast must outlast a predecessor that counts slowly.
+            rates: vec![[[Rate::Fast; NODES], [Rate::Slow; NODES]]],
+            horizon: 3 * TTL.as_millis() as Real,
+            budget: Budget::of(1),
+            appetite: 0,
+            dials: 3,
+            epochs: 3,
+        }
+    }
+}
+
+/// A pool of two slots, of which each worker would use both.
+fn pool() -> Scope {
+    let desired = Desired { clusters: one_cluster(cluster(2, None)), ..Desired::default() };
+    let mut scope = Scope::new("pool", "a pool of two slots for two workers", desired);
+    scope.appetite = 2;
+    scope
+}
+
+fn expiring() -> Scope {
+    let desired = streams(Mode::Expiring);
+    Scope::new("expiring", "a stream whose lease ends with its time", desired)
+}
+
+fn pinned() -> Scope {
+    let desired = streams(Mode::Pinned);
+    Scope::new("pinned", "a stream whose lease ends by release alone", desired)
+}
+
+/// Leadership that ends within a path.
+fn term() -> Scope {
+    let desired = streams(Mode::Expiring);
+    let about = "a stream, and leadership that is shorter than its lease";
+    let mut scope = Scope::new("term", about, desired);
+    scope.leadership = Duration::from_secs(6);
+    scope.rates = vec![[[Rate::Slow, Rate::Fast], [Rate::Slow; NODES]]];
+    scope
+}
+
+/// A pipeline of one node, laid over the workers of a class; its load grows.
+fn share() -> Scope {
+    let class = Class {
+        capacity: load(4),
+        workers_min: 1,
+        workers_max: 2,
+        utilization: 100,
+        spread: Spread::Even,
+        rebalance: Rebalance::Never,
+        handover_deadline: TTL / 2,
+    };
+    let mut before =
+        Desired { clusters: one_cluster(cluster(0, Some(class))), ..Desired::default() };
+    let mut after = before.clone();
+    before.pipelines.insert(pipeline_name(), Arc::new(pipeline(4)));
+    after.pipelines.insert(pipeline_name(), Arc::new(pipeline(5)));
+    let mut scope = Scope::new("share", "a pipeline of one node, whose load grows", before);
+    scope.desired.push(Arc::new(after));
+    scope.budget = scope.budget.with(Fault::Edit, 1);
+    scope
+}
+
+fn one_cluster(cluster: Cluster) -> BTreeMap<ClusterName, Arc<Cluster>> {
+    [(cluster_name(), Arc::new(cluster))].into()
+}
+
+fn cluster(jobs_max: u32, class: Option<Class>) -> Cluster {
+    Cluster {
+        jobs_max,
+        jobs_per_worker_max: jobs_max.max(1),
+        drain_deadline: TTL,
+        ttl: TTL,
+        floor: 0,
+        class,
+    }
+}
+
+fn streams(mode: Mode) -> Desired {
+    let name = StreamName::new("x").expect("a name");
+    let set = StreamSet {
+        cluster: cluster_name(),
+        streams: vec![Stream { name, weight: 1, dedicated: false }],
+        policy: Policy::Sticky,
+        mode,
+        handover_deadline: TTL / 2,
+        moves: Moves { per_round_max: 1, cooldown: Duration::ZERO, settle: Duration::ZERO },
+    };
+    let name = SetName::new("s").expect("a name");
+    Desired {
+        clusters: one_cluster(cluster(0, None)),
+        sets: [(name, Arc::new(set))].into(),
+        ..Desired::default()
+    }
+}
+
+fn pipeline(documents: u64) -> Pipeline {
+    let node = Node { class: cluster_name(), next: BTreeSet::new() };
+    let name = NodeName::new("n").expect("a name");
+    Pipeline { load: load(documents), nodes: [(name, node)].into() }
+}
+
+fn pipeline_name() -> PipelineName {
+    PipelineName::new("p").expect("a name")
+}
+
+fn load(documents: u64) -> Load {
+    Load::per_second(documents).expect("a load")
+}
+
+/// The cluster or class of every scope.
+pub(crate) fn cluster_name() -> ClusterName {
+    ClusterName::new(CLUSTER).expect("a name")
+}
+
+/// The worker beside an agent.
+pub(crate) fn worker_key(pod: usize) -> WorkerKey {
+    let worker = WorkerName::new(&format!("w{pod}")).expect("a name");
+    WorkerKey { cluster: cluster_name(), worker }
+}

@@ -1,0 +1,562 @@
+//! What a step does to a state.
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Epoch, LinkNumber};
+
+use crate::action::{Action, Part};
+use crate::clock::{BOUNDS, Real};
+use crate::fault::Fault;
+use crate::scope::NODES;
+use crate::state::{
+    Asked, Item, Link, PodState, ReplicaState, Request, Seen, State, Store, Term, Upward,
+};
+use crate::violation::Violation;
+use crate::world::{CoreCall, CoreOut, PodCall, PodOut, Times, World};
+
+/// Conns are named by pod and by how many links that had opened.
+const CONNS_PER_POD: u64 = 100;
+
+/// A step under way.
+pub(crate) struct Step<'a> {
+    pub(crate) world: &'a mut World,
+    pub(crate) state: State,
+    pub(crate) violation: Option<Violation>,
+}
+
+/// The states that a scope begins in: one for each choice of clocks.
+pub(crate) fn initial(world: &mut World) -> Vec<State> {
+    let pods: [u32; NODES] = std::array::from_fn(|pod| world.new_pod(pod));
+    let replica = ReplicaState {
+        core: None,
+        paused: false,
+        busy: false,
+        slow_store: false,
+        desired: 0,
+        told_gone: [false; NODES],
+        term: None,
+        above: Epoch(0),
+        terms: Vec::new(),
+        register: Vec::new(),
+    };
+    let store = Store { epoch: Epoch(0), owner: None, changed_at: 0, register: [None; NODES] };
+    let begin = |rates: &[_; 2]| State {
+        t: 0,
+        rates: *rates,
+        pods: pods.map(|id| PodState { id, paused: false, slow_worker: false, dialled: 0 }),
+        replicas: std::array::from_fn(|_| replica.clone()),
+        store: store.clone(),
+        links: Vec::new(),
+        desired: 0,
+        budget: world.scope.budget,
+        seen: Seen::default(),
+    };
+    world.scope.rates.iter().map(begin).collect()
+}
+
+/// The state after a step, and the property that it broke.
+pub(crate) fn apply(
+    world: &mut World,
+    state: &State,
+    action: Action,
+) -> (State, Option<Violation>) {
+    let mut step = Step { world, state: state.clone(), violation: None };
+    step.act(action);
+    step.drop_links();
+    let Step { state, violation, .. } = step;
+    (state, violation)
+}
+
+impl Step<'_> {
+    fn act(&mut self, action: Action) {
+        let at = usize::from;
+        match action {
+            Action::BootReplica(replica) => {
+                let core = self.world.new_core();
+                let node = &mut self.state.replicas[at(replica)];
+                (node.core, node.desired) = (Some(core), self.state.desired + 1);
+                self.core(at(replica), &CoreCall::Read(self.state.desired));
+            }
+            Action::BootPod(pod) => self.pod(at(pod), PodCall::Boot),
+            Action::Read(replica) => {
+                self.state.replicas[at(replica)].desired = self.state.desired + 1;
+                self.core(at(replica), &CoreCall::Read(self.state.desired));
+            }
+            Action::Elect(replica) => self.take(at(replica)),
+            Action::TakeOver(replica) => {
+                self.state.budget.spend(Fault::TakeOver);
+                self.take(at(replica));
+            }
+            Action::Dial(pod, replica) => self.dial(pod, replica),
+            Action::ToPod(link) => self.to_pod(at(link)),
+            Action::ToReplica(link) => self.to_replica(at(link)),
+            Action::Arrive(link) => {
+                let mut waiting = self.state.links[at(link)].up.iter_mut();
+                if let Some(first) = waiting.find(|it| it.arrived.is_none()) {
+                    first.arrived = Some(self.state.t);
+                }
+            }
+            Action::FlowUp(link) => self.state.links[at(link)].slow_up = false,
+            Action::FlowDown(link) => self.state.links[at(link)].slow_down = false,
+            Action::EndTurn(replica) => self.state.replicas[at(replica)].busy = false,
+            Action::Terms(replica, part) => self.terms(at(replica), part),
+            Action::Register(replica, part) => self.register(at(replica), part),
+            Action::Renew(replica) => self.renew(at(replica)),
+            Action::Gone(replica, pod) => {
+                self.state.replicas[at(replica)].told_gone[at(pod)] = true;
+                self.core(at(replica), &CoreCall::Gone(pod));
+            }
+            Action::WakeReplica(replica) => self.core(at(replica), &CoreCall::Wake),
+            Action::WakePod(pod) => self.pod(at(pod), PodCall::Wake),
+            Action::Introduce(pod) => self.pod(at(pod), PodCall::Introduce),
+            Action::BeginJob(pod) => self.pod(at(pod), PodCall::BeginJob),
+            Action::LetGo(pod) => self.pod(at(pod), PodCall::LetGo),
+            Action::Advance => {
+                if let Some(t) = self.world.next_moment(&self.state) {
+                    self.state.t = t;
+                }
+            }
+            Action::ResumePod(pod) => self.state.pods[at(pod)].paused = false,
+            Action::ResumeReplica(replica) => self.state.replicas[at(replica)].paused = false,
+            Action::EndJob(pod) => {
+                self.state.budget.spend(Fault::EndJob);
+                self.pod(at(pod), PodCall::EndJob);
+            }
+            Action::Edit => {
+                self.state.budget.spend(Fault::Edit);
+                self.state.desired += 1;
+            }
+            _ => self.fault(action),
+        }
+    }
+
+    fn fault(&mut self, action: Action) {
+        let at = usize::from;
+        let budget = &mut self.state.budget;
+        match action {
+            Action::SlowUp(link) => {
+                budget.spend(Fault::Slow);
+                self.state.links[at(link)].slow_up = true;
+            }
+            Action::SlowDown(link) => {
+                budget.spend(Fault::Slow);
+                self.state.links[at(link)].slow_down = true;
+            }
+            Action::SlowStore(replica) => {
+                budget.spend(Fault::Slow);
+                self.state.replicas[at(replica)].slow_store = true;
+            }
+            Action::SlowWorker(pod) => {
+                budget.spend(Fault::Slow);
+                self.state.pods[at(pod)].slow_worker = true;
+            }
+            Action::PausePod(pod) => {
+                budget.spend(Fault::Pause);
+                self.state.pods[at(pod)].paused = true;
+            }
+            Action::PauseReplica(replica) => {
+                budget.spend(Fault::Pause);
+                self.state.replicas[at(replica)].paused = true;
+            }
+            Action::LongTurn(replica) => {
+                budget.spend(Fault::LongTurn);
+                self.state.replicas[at(replica)].busy = true;
+            }
+            Action::LoseUp(link) => {
+                budget.spend(Fault::Lose);
+                self.state.links[at(link)].up.remove(0);
+            }
+            Action::LoseDown(link) => {
+                budget.spend(Fault::Lose);
+                self.state.links[at(link)].down.remove(0);
+            }
+            Action::DoubleUp(link) => {
+                budget.spend(Fault::Double);
+                let queue = &mut self.state.links[at(link)].up;
+                queue.insert(0, queue[0]);
+            }
+            Action::DoubleDown(link) => {
+                budget.spend(Fault::Double);
+                let queue = &mut self.state.links[at(link)].down;
+                queue.insert(0, queue[0]);
+            }
+            Action::SwapUp(link) => {
+                budget.spend(Fault::Swap);
+                self.state.links[at(link)].up.swap(0, 1);
+            }
+            Action::SwapDown(link) => {
+                budget.spend(Fault::Swap);
+                self.state.links[at(link)].down.swap(0, 1);
+            }
+            Action::Break(link) => {
+                budget.spend(Fault::Break);
+                self.break_link(at(link));
+            }
+            Action::CrashPod(pod) => {
+                budget.spend(Fault::CrashAgent);
+                self.crash_pod(at(pod), PodCall::Crash { keep: true });
+            }
+            Action::LosePod(pod) => {
+                budget.spend(Fault::LoseJournal);
+                self.crash_pod(at(pod), PodCall::Crash { keep: false });
+            }
+            Action::Kill(pod) => {
+                budget.spend(Fault::Kill);
+                self.crash_pod(at(pod), PodCall::Kill);
+            }
+            Action::CrashReplica(replica) => {
+                budget.spend(Fault::CrashReplica);
+                self.crash_replica(at(replica));
+            }
+            Action::Drain(pod) => {
+                budget.spend(Fault::Drain);
+                self.pod(at(pod), PodCall::Drain);
+            }
+            Action::FullDisk(pod) => {
+                budget.spend(Fault::FullDisk);
+                self.pod(at(pod), PodCall::FullDisk);
+            }
+            _ => {}
+        }
+    }
+
+    /// Calls a pod, and carries out what it wants.
+    fn pod(&mut self, pod: usize, call: PodCall) {
+        let (id, now) = (self.state.pods[pod].id, self.state.pod_now(pod));
+        let step = self.world.call_pod(id, call, now);
+        self.state.pods[pod].id = step.next;
+        if let Some(violation) = &step.violation {
+            self.violation.get_or_insert_with(|| violation.clone());
+        }
+        for output in &step.outputs {
+            match *output {
+                PodOut::Send(number, message) => {
+                    self.note_said(pod, message);
+                    let link = self.link_of(pod, number);
+                    if let Some(link) = link.filter(|link| link.agent_open && link.replica_open) {
+                        link.up.push(Upward::new(Item::Message(message)));
+                    }
+                }
+                PodOut::Hangup(number) => {
+                    let link = self.link_of(pod, number);
+                    if let Some(link) = link.filter(|link| link.agent_open) {
+                        link.agent_open = false;
+                        if link.replica_open {
+                            link.up.push(Upward::new(Item::Close));
+                        }
+                    }
+                }
+                PodOut::Took(stream, token) => self.note_taken(pod, stream, token),
+                PodOut::TookPool(token) => self.note_pool(pod, token),
+            }
+        }
+    }
+
+    fn core(&mut self, replica: usize, call: &CoreCall) {
+        self.core_at(replica, call, None);
+    }
+
+    /// Calls a core with what arrived then or now, and carries out what it wants.
+    fn core_at(&mut self, replica: usize, call: &CoreCall, arrived: Option<Real>) {
+        let Some(id) = self.state.replicas[replica].core else { return };
+        let now = self.state.replica_now(replica);
+        let rate = self.state.rates[0][replica];
+        let arrived = arrived.map_or(now, |at| rate.local(at));
+        let oldest = self.state.oldest_waiting(replica);
+        let heard = oldest.map_or(now, |at| rate.local(at));
+        let step = self.world.call_core(id, call, Times { now, arrived, heard });
+        self.state.replicas[replica].core = Some(step.next);
+        for output in &step.outputs {
+            match output {
+                CoreOut::Send(conn, message) => {
+                    // An agent that has left a link gets what was on its way, and nothing later.
+                    let link = self.conn(*conn);
+                    if let Some(link) = link.filter(|link| link.replica_open && link.agent_open) {
+                        link.down.push(Item::Message(*message));
+                    }
+                }
+                CoreOut::Close(conn) => {
+                    let link = self.conn(*conn);
+                    if let Some(link) = link.filter(|link| link.replica_open) {
+                        link.replica_open = false;
+                        link.up.clear();
+                        if link.agent_open {
+                            link.down.push(Item::Close);
+                        }
+                    }
+                }
+                CoreOut::Register(entries) => {
+                    self.ask_register(replica, Asked::Write(entries.clone()));
+                }
+                CoreOut::Strike(pods) => self.ask_register(replica, Asked::Strike(pods.clone())),
+                CoreOut::Confirm => self.renew(replica),
+                CoreOut::StepDown(above) => self.step_down(replica, *above),
+                CoreOut::Freed(pod, stream, token, how) => {
+                    self.check_freed(replica, usize::from(*pod), *stream, *token, *how);
+                }
+                CoreOut::HoldEnded => self.check_hold_end(replica),
+            }
+        }
+    }
+
+    fn link_of(&mut self, pod: usize, number: LinkNumber) -> Option<&mut Link> {
+        let mut links = self.state.links.iter_mut().rev();
+        links.find(|link| usize::from(link.pod) == pod && link.number == number)
+    }
+
+    fn conn(&mut self, conn: u64) -> Option<&mut Link> {
+        self.state.links.iter_mut().find(|link| link.conn == conn)
+    }
+
+    fn dial(&mut self, pod: u8, replica: u8) {
+        let node = &mut self.state.pods[usize::from(pod)];
+        let Some(number) = self.world.pods.get(node.id).pod.dial else { return };
+        node.dialled += 1;
+        let conn = u64::from(pod) * CONNS_PER_POD + u64::from(node.dialled);
+        self.state.links.push(Link {
+            pod,
+            replica,
+            number,
+            conn,
+            agent_open: true,
+            replica_open: true,
+            up: Vec::new(),
+            down: Vec::new(),
+            slow_up: false,
+            slow_down: false,
+        });
+        self.pod(usize::from(pod), PodCall::Opened(number));
+    }
+
+    fn to_pod(&mut self, link: usize) {
+        let line = &mut self.state.links[link];
+        let item = line.down.remove(0);
+        let (pod, number) = (usize::from(line.pod), line.number);
+        if item == Item::Close {
+            if !line.agent_open {
+                return;
+            }
+            line.agent_open = false;
+        }
+        self.pod(pod, PodCall::Item(number, item));
+    }
+
+    fn to_replica(&mut self, link: usize) {
+        let line = &mut self.state.links[link];
+        let Upward { item, arrived } = line.up.remove(0);
+        let (replica, conn) = (usize::from(line.replica), line.conn);
+        if item == Item::Close {
+            line.replica_open = false;
+            line.up.clear();
+        }
+        self.core_at(replica, &CoreCall::Item(conn, item), arrived);
+    }
+
+    /// The agent learns it at once; the replica when it comes to it, after what was on its way.
+    fn break_link(&mut self, link: usize) {
+        let line = &mut self.state.links[link];
+        let (pod, number) = (usize::from(line.pod), line.number);
+        line.agent_open = false;
+        line.down.clear();
+        if line.replica_open {
+            line.up.push(Upward::new(Item::Close));
+        }
+        self.pod(pod, PodCall::Item(number, Item::Close));
+    }
+
+    fn crash_pod(&mut self, pod: usize, call: PodCall) {
+        let of = |link: &&mut Link| usize::from(link.pod) == pod;
+        for link in self.state.links.iter_mut().filter(of) {
+            link.down.clear();
+            if std::mem::take(&mut link.agent_open) && link.replica_open {
+                link.up.push(Upward::new(Item::Close));
+            }
+        }
+        self.state.pods[pod].paused = false;
+        self.pod(pod, call);
+    }
+
+    fn crash_replica(&mut self, replica: usize) {
+        let of = |link: &&mut Link| usize::from(link.replica) == replica;
+        for link in self.state.links.iter_mut().filter(of) {
+            link.up.clear();
+            if std::mem::take(&mut link.replica_open) && link.agent_open {
+                link.down.push(Item::Close);
+            }
+        }
+        let node = &mut self.state.replicas[replica];
+        *node = ReplicaState {
+            core: None,
+            paused: false,
+            busy: false,
+            slow_store: false,
+            desired: node.desired,
+            told_gone: [false; NODES],
+            term: None,
+            above: Epoch(0),
+            terms: Vec::new(),
+            register: Vec::new(),
+        };
+    }
+
+    /// Links of which nothing can come any more.
+    fn drop_links(&mut self) {
+        self.state
+            .links
+            .retain(|link| link.agent_open || link.replica_open || !link.down.is_empty());
+    }
+
+    /// A compare-and-swap on the term store that succeeds.
+    fn take(&mut self, replica: usize) {
+        let now = self.state.replica_now(replica);
+        let leadership = self.world.scope.leadership;
+        let store = &mut self.state.store;
+        let node = &mut self.state.replicas[replica];
+        // Nothing has been renewed since: what ran then ends within one more leadership.
+        let since = self.state.rates[0][replica].local(store.changed_at);
+        let predecessor_end = match store.epoch {
+            Epoch(0) => now,
+            _ => since + BOUNDS.outlast(leadership),
+        };
+        store.epoch = store.epoch.max(node.above).next();
+        store.owner = Some(replica as u8);
+        store.changed_at = self.state.t;
+        let (epoch, until) = (store.epoch, now + leadership);
+        let renew_at = now + leadership / 3;
+        node.term = Some(Term { epoch, until, predecessor_end, renew_at, told: false });
+        node.register.clear();
+        node.terms = vec![Request { epoch, what: Asked::List([None; NODES]), done: None }];
+    }
+
+    fn renew(&mut self, replica: usize) {
+        let now = self.state.replica_now(replica);
+        let leadership = self.world.scope.leadership;
+        let node = &mut self.state.replicas[replica];
+        let Some(term) = node.term.as_mut() else { return };
+        term.renew_at = now + leadership / 3;
+        let (epoch, what) = (term.epoch, Asked::Renew(now));
+        node.terms.push(Request { epoch, what, done: None });
+    }
+
+    fn step_down(&mut self, replica: usize, above: Option<Epoch>) {
+        let node = &mut self.state.replicas[replica];
+        node.above = node.above.max(above.unwrap_or_default());
+        node.register.clear();
+        node.terms.clear();
+        if let Some(term) = node.term.take() {
+            node.terms.push(Request { epoch: term.epoch, what: Asked::Release, done: None });
+        }
+    }
+
+    fn ask_register(&mut self, replica: usize, what: Asked) {
+        let node = &mut self.state.replicas[replica];
+        let Some(term) = node.term else { return };
+        node.register.push(Request { epoch: term.epoch, what, done: None });
+    }
+
+    fn deposed(&mut self, replica: usize) {
+        let node = &mut self.state.replicas[replica];
+        node.term = None;
+        node.register.clear();
+        node.terms.clear();
+        self.core(replica, &CoreCall::Deposed);
+    }
+
+    /// The oldest request to the term store goes on.
+    fn terms(&mut self, replica: usize, part: Part) {
+        if part != Part::Answer {
+            self.carry_term(replica);
+        }
+        if part != Part::Carry {
+            self.answer_term(replica);
+        }
+    }
+
+    fn carry_term(&mut self, replica: usize) {
+        let store = &mut self.state.store;
+        let Some(request) = self.state.replicas[replica].terms.first_mut() else { return };
+        let mine = store.epoch == request.epoch && store.owner == Some(replica as u8);
+        match &mut request.what {
+            Asked::List(entries) => *entries = store.register,
+            Asked::Renew(_) if mine => store.changed_at = self.state.t,
+            Asked::Release if mine => {
+                store.owner = None;
+                store.changed_at = self.state.t;
+            }
+            _ => {}
+        }
+        request.done = Some(mine);
+    }
+
+    fn answer_term(&mut self, replica: usize) {
+        let now = self.state.replica_now(replica);
+        let leadership = self.world.scope.leadership;
+        let node = &mut self.state.replicas[replica];
+        let request = node.terms.remove(0);
+        let Some(term) = node.term.as_mut().filter(|term| term.epoch == request.epoch) else {
+            return;
+        };
+        let epoch = term.epoch;
+        match request.what {
+            Asked::List(exposed) if now < term.until => {
+                term.told = true;
+                let (until, predecessor_end) = (term.until, term.predecessor_end);
+                let call = CoreCall::Elected { epoch, until, predecessor_end, exposed };
+                self.core(replica, &call);
+            }
+            Asked::Renew(sent_at) if request.done == Some(true) => {
+                term.until = term.until.max(sent_at + leadership);
+                let until = term.until;
+                if term.told {
+                    self.core(replica, &CoreCall::Renewed { epoch, sent_at, until });
+                }
+            }
+            Asked::Renew(_) => self.deposed(replica),
+            _ => {}
+        }
+    }
+
+    /// The oldest request to the register goes on. A write is answered after another look at the
+    /// epoch.
+    fn register(&mut self, replica: usize, part: Part) {
+        if part != Part::Answer {
+            self.carry_register(replica);
+        }
+        if part != Part::Carry {
+            self.answer_register(replica);
+        }
+    }
+
+    fn carry_register(&mut self, replica: usize) {
+        let Some(request) = self.state.replicas[replica].register.first_mut() else { return };
+        request.done = Some(true);
+        let (epoch, what) = (request.epoch, request.what.clone());
+        let register = &mut self.state.store.register;
+        match what {
+            Asked::Write(entries) => {
+                for (pod, asked) in entries {
+                    let found = &mut register[usize::from(pod)];
+                    *found = self.world.enter(*found, asked, epoch).or(*found);
+                }
+            }
+            Asked::Strike(pods) => {
+                for pod in pods {
+                    let found = &mut register[usize::from(pod)];
+                    *found = found.filter(|found| !self.world.may_strike(*found, epoch));
+                }
+            }
+            Asked::List(_) | Asked::Renew(_) | Asked::Release => {}
+        }
+    }
+
+    fn answer_register(&mut self, replica: usize) {
+        let request = self.state.replicas[replica].register.remove(0);
+        // A registration is answered after a renewal that was sent when it had been written.
+        let leads = self.state.store.epoch == request.epoch
+            || mutation::on(Mutation::RegisteredWithoutLeadership);
+        match request.what {
+            _ if !leads => self.deposed(replica),
+            Asked::Write(entries) => self.core(replica, &CoreCall::Registered(entries)),
+            _ => {}
+        }
+    }
+}
