@@ -6,6 +6,8 @@ mod notices;
 mod outbox;
 mod port;
 mod reading;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use anyhow::bail;
 use leasehold_coordinator_core::core::{Config, Core};
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_coordinator_core::turn::{PULSE, Turn, Watermark};
+use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, DrainPhase, Refusal, RefusalReason,
@@ -31,7 +33,7 @@ pub use self::port::{Handle, Stopped};
 use self::reading::Reading;
 use crate::clock;
 use crate::gate::{Gate, Term};
-use crate::health::Health;
+use crate::health::{Health, Progress};
 use crate::metrics::{Fleet, Metrics};
 use crate::platform::{Command, Platform};
 use crate::scaler::{Outlook, View};
@@ -41,12 +43,14 @@ use crate::server::{UNPROVEN_MAX, WAITING_MAX};
 pub const TICK: Duration = Duration::from_millis(500);
 /// The shortest sleep: a wake-up that the core asks for again and again must not spin.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
-/// Events of sessions that are taken together in one turn.
-const SESSION_BATCH_MAX: usize = 1_024;
-/// Events of the platform that are taken together in one turn.
-const PLATFORM_BATCH_MAX: usize = 64;
 /// Questions of people that are answered in one turn.
 const QUERY_BATCH_MAX: usize = 16;
+/// After so long, whoever else asks is answered in a later turn.
+const QUERIES_WITHIN: Duration = Duration::from_millis(10);
+/// A turn that takes longer is reported.
+const TURN_LONG: Duration = Duration::from_millis(50);
+/// Between two such reports.
+const LONG_TURN_EVERY: Duration = Duration::from_secs(10);
 /// Questions of people that may wait.
 const QUERIES_MAX: usize = 64;
 /// Changes that a watcher may be behind.
@@ -80,12 +84,14 @@ pub(crate) struct Driver {
     changes: broadcast::Sender<Change>,
     gate: Arc<Gate>,
     health: Arc<Health>,
+    progress: Arc<Progress>,
     metrics: Arc<Metrics>,
     outlook: watch::Sender<Outlook>,
     /// Up to when the sessions' messages were taken.
     taken: Watermark,
     figures_at: Moment,
     held_at: Moment,
+    long_turn_at: Moment,
 }
 
 /// Why a driver took a turn.
@@ -119,10 +125,12 @@ impl Driver {
             events: events_in,
             gate: Arc::clone(&gate),
             health: Arc::clone(&health),
+            progress: Arc::clone(&platform.progress),
             metrics: Arc::clone(&metrics),
             access: platform.access.clone(),
             sessions_max,
         };
+        let progress = Arc::clone(&platform.progress);
         let problems = platform.problems.clone();
         let (outlook, outlook_seen) = watch::channel(Outlook::default());
         let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
@@ -146,25 +154,47 @@ impl Driver {
             changes,
             gate,
             health,
+            progress,
             metrics,
             outlook,
             taken: Watermark::default(),
             figures_at: Moment(0),
             held_at: Moment(0),
+            long_turn_at: Moment(0),
         };
         (driver, port, handle)
     }
 
-    /// Drives the core until `stop` says so, and then gives leadership up.
+    /// Drives the core until `stop` says so, and then gives leadership up. It has a thread of its
+    /// own, so that a long turn keeps no session's task from reading; gives the end back.
     ///
     /// # Errors
-    /// Where the platform has ended by itself.
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+    /// Where there can be no thread.
+    pub(crate) fn start(
+        self,
+        stop: watch::Receiver<bool>,
+    ) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let reading = Reading::start(Arc::clone(&self.progress));
+        let (ended, end) = oneshot::channel();
+        std::thread::Builder::new().name("driver".into()).spawn(move || {
+            // Nobody waits for the end of a process that is about to exit.
+            let _ = ended.send(runtime.block_on(self.run(stop, reading)));
+        })?;
+        Ok(end)
+    }
+
+    /// An error where the platform has ended by itself.
+    async fn run(
+        mut self,
+        mut stop: watch::Receiver<bool>,
+        reading: Reading,
+    ) -> anyhow::Result<()> {
         self.count_problems();
-        let reading = Reading::start();
         loop {
             let woken = self.next_turn(&mut stop).await;
-            let turn = Turn::begin(clock::now());
+            let begun = clock::now();
+            let mut turn = Turn::begin(begun);
             // Looked at before the queue: what was read by then is in it, or was taken.
             let read = reading.read();
             let mut events = 0;
@@ -179,13 +209,27 @@ impl Driver {
                 Woken::Commands(true) | Woken::Time => {}
                 Woken::Stop => break,
             }
-            events += self.take_what_waits(&turn);
+            events += self.take_what_waits(&mut turn);
             self.settle(events, self.taken.heard(read));
             self.carry_out();
-            self.health.turned(clock::now());
+            self.turned(begun);
         }
         self.stop().await;
         Ok(())
+    }
+
+    fn turned(&mut self, begun: Moment) {
+        let now = clock::now();
+        let took = now.since(begun);
+        self.health.turned(now);
+        self.progress.made();
+        self.metrics.turned(took);
+        // What is built for tests makes long turns that mean nothing.
+        let is_long = took > TURN_LONG && !cfg!(debug_assertions);
+        if is_long && now.since(self.long_turn_at) >= LONG_TURN_EVERY {
+            self.long_turn_at = now;
+            tracing::warn!(took_ms = took.as_millis(), "a turn of the driver took long");
+        }
     }
 
     async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> Woken {
@@ -214,23 +258,32 @@ impl Driver {
     }
 
     /// Takes what is there already, so that it is planned together.
-    fn take_what_waits(&mut self, turn: &Turn) -> usize {
+    fn take_what_waits(&mut self, turn: &mut Turn) -> usize {
         let mut events = 0;
         for _ in 0..PLATFORM_BATCH_MAX {
             let Ok(event) = self.platform.events.try_recv() else { break };
             events += self.take(event, clock::now());
         }
-        for _ in 0..SESSION_BATCH_MAX {
+        loop {
             let looked = clock::now();
+            if !turn.takes(looked) {
+                break;
+            }
             let Ok(envelope) = self.events.try_recv() else {
                 self.taken.emptied(looked);
                 break;
             };
             events += self.take_envelope(envelope, turn);
         }
+        let asked = clock::now();
         for _ in 0..QUERY_BATCH_MAX {
+            let now = clock::now();
+            if now.since(asked) > QUERIES_WITHIN {
+                break;
+            }
             let Ok(query) = self.queries.try_recv() else { break };
-            query(&mut self.core, clock::now());
+            query(&mut self.core, now);
+            self.progress.made();
         }
         let now = clock::now();
         if self.core.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
@@ -319,6 +372,7 @@ impl Driver {
         }
         self.metrics.count_event(&event);
         self.core.handle(event, at);
+        self.progress.made();
         1
     }
 
@@ -329,6 +383,7 @@ impl Driver {
         let start = Instant::now();
         self.core.settle(now, heard);
         self.metrics.settled(start.elapsed());
+        self.progress.made();
         let leadership = self.core.leadership();
         match leadership {
             Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
@@ -370,6 +425,7 @@ impl Driver {
     fn carry_out(&mut self) {
         let now = clock::now();
         while let Some(effect) = self.core.poll_effect() {
+            self.progress.made();
             match effect {
                 Effect::Send { conn, message } => self.send(conn, message),
                 Effect::Close(conn) => {

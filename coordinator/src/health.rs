@@ -4,11 +4,58 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use leasehold_coordinator_core::turn::Watchdog;
 use leasehold_types::Moment;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
 
 /// The longest that a driver that works stays without a turn: it takes one at least every
 /// [`crate::driver::TICK`].
 const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// How much a driver has done, and whether it goes on: for whoever must not wait for it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    stalled: watch::Sender<bool>,
+}
+
+impl Progress {
+    /// The driver did something: it took an event, or settled, or carried an effect out.
+    pub(crate) fn made(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the driver has done nothing for a second. A leader then renews nothing: who waits
+    /// for its sign of life must take over.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        *self.stalled.borrow()
+    }
+
+    /// Waits until the driver has done nothing for a second.
+    pub(crate) async fn stalled(&self) {
+        // The sender lives as long as this does.
+        let _ = self.stalled.subscribe().wait_for(|stalled| *stalled).await;
+    }
+
+    /// Looks after the driver, for ever.
+    pub(crate) async fn watch(&self) {
+        let mut watchdog = Watchdog::default();
+        let mut looks = interval(Watchdog::LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let stalled = !watchdog.look(self.done.load(Ordering::Relaxed));
+            let was = self.stalled.send_replace(stalled);
+            match (was, stalled) {
+                (false, true) => tracing::error!("the driver hangs: its sessions are ended"),
+                (true, false) => tracing::warn!("the driver goes on"),
+                (true, true) | (false, false) => {}
+            }
+        }
+    }
+}
 
 /// One replica's health, written by its driver.
 #[derive(Debug)]
@@ -34,12 +81,6 @@ impl Health {
     /// The driver took a turn.
     pub fn turned(&self, now: Moment) {
         self.turn.store(now.0, Ordering::Relaxed);
-    }
-
-    /// Whether the driver took a turn in the time before `now`.
-    #[must_use]
-    pub fn turned_within(&self, now: Moment, time: Duration) -> bool {
-        now.since(Moment(self.turn.load(Ordering::Relaxed))) <= time
     }
 
     /// The manifests were read.

@@ -4,6 +4,7 @@
 mod figures;
 mod pipelines;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use leasehold_types::limits::CLUSTERS_MAX;
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
 use leasehold_types::{Epoch, Moment};
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, MeterProvider};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
@@ -135,6 +136,9 @@ pub struct Metrics {
     injections: Counter<u64>,
     validations: Counter<u64>,
     settle: Histogram<f64>,
+    turn: Histogram<f64>,
+    turn_max: Gauge<f64>,
+    turn_max_ns: AtomicU64,
     breaks: Counter<u64>,
     heals: Counter<u64>,
     heal_time: Histogram<f64>,
@@ -200,6 +204,16 @@ impl Metrics {
                 "leasehold_validations",
                 "Classes and pipelines that the webhook was asked about, by what came of it.",
             ),
+            turn: meter
+                .f64_histogram("leasehold_turn_duration_seconds")
+                .with_description("Time that one turn of the driver took.")
+                .with_boundaries(SETTLE_SECONDS.to_vec())
+                .build(),
+            turn_max: meter
+                .f64_gauge("leasehold_turn_duration_max_seconds")
+                .with_description("The longest turn of the driver since the process began.")
+                .build(),
+            turn_max_ns: AtomicU64::new(0),
             settle: meter
                 .f64_histogram("leasehold_settle_duration_seconds")
                 .with_description("Time that a turn's planning and granting took.")
@@ -385,6 +399,15 @@ impl Metrics {
             figures.agents_missing = missing;
             figures.agents_outdated = outdated;
         });
+    }
+
+    /// A turn took so long.
+    pub(crate) fn turned(&self, took: Duration) {
+        self.turn.record(took.as_secs_f64(), &[]);
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        if self.turn_max_ns.fetch_max(ns, Ordering::Relaxed) < ns {
+            self.turn_max.record(took.as_secs_f64(), &[]);
+        }
     }
 
     pub(crate) fn settled(&self, took: Duration) {

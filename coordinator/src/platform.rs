@@ -21,10 +21,10 @@ use tokio::time::timeout;
 
 pub use self::freshness::Freshness;
 use crate::driver::Handle;
+use crate::health::Progress;
 use crate::spec::Problem;
 
-/// Events that wait for the driver. A platform waits when so many do, so that the sign of life of
-/// a leader whose driver is stuck stops, and a standby takes over.
+/// Events that wait for the driver. A platform that finds no room goes on leading meanwhile.
 pub const EVENTS_MAX: usize = 16;
 /// Commands that wait for the platform. A driver must never wait for room without taking events in
 /// meanwhile: the platform may be waiting for it.
@@ -47,6 +47,8 @@ pub struct Platform {
     pub freshness: watch::Receiver<Freshness>,
     /// Who may say and ask what.
     pub access: Access,
+    /// How the driver goes on: a leader whose driver hangs renews nothing.
+    pub progress: Arc<Progress>,
     /// Takes the way to the driver, for a platform that shows the world what the core knows.
     pub attend: Option<oneshot::Sender<Handle>>,
 }

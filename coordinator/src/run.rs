@@ -219,7 +219,7 @@ pub async fn serve(
     // First the driver stops, then the ports: agents are still told where things stand.
     let (stop_driver, driver_stops) = watch::channel(false);
     let (stop_ports, ports_stop) = watch::channel(false);
-    let mut driver = tokio::spawn(driver.run(driver_stops));
+    let mut driver = driver.start(driver_stops)?;
     let mut grpc = tokio::spawn(server::serve(port, told(ports_stop.clone())));
     let mut http = tokio::spawn(http::serve(sockets.http, state, told(ports_stop.clone())));
     let counted = Arc::clone(&metrics);
@@ -236,9 +236,11 @@ pub async fn serve(
         () = stop => {
             tracing::info!("stopping");
             let _ = stop_driver.send(true);
-            (&mut driver).await.context("driver").and_then(|ended| ended)
+            (&mut driver).await.context("the driver has panicked").and_then(|ended| ended)
         }
-        ended = &mut driver => ended.context("driver").and_then(|ended| ended),
+        ended = &mut driver => {
+            ended.context("the driver has panicked").and_then(|ended| ended)
+        }
         ended = &mut grpc => early("gRPC port", ended),
         ended = &mut http => early("HTTP port", ended),
         ended = &mut webhook => early("webhook", ended),
@@ -254,7 +256,7 @@ pub async fn serve(
     if timeout(STREAMS_END_WITHIN, ports).await.is_err() {
         tracing::debug!("some streams had to be cut");
     }
-    for part in [&driver, &grpc, &http, &webhook] {
+    for part in [&grpc, &http, &webhook] {
         part.abort();
     }
     let flushed = tokio::task::spawn_blocking(move || metrics.shutdown());

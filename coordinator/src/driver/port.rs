@@ -10,7 +10,7 @@ use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::gate::Gate;
-use crate::health::Health;
+use crate::health::{Health, Progress};
 use crate::metrics::Metrics;
 use crate::platform::Access;
 use crate::scaler::View;
@@ -60,6 +60,7 @@ pub(crate) struct SessionPort {
     pub(crate) events: mpsc::Sender<Envelope>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) health: Arc<Health>,
+    pub(crate) progress: Arc<Progress>,
     pub(crate) metrics: Arc<Metrics>,
     /// Who may speak for which worker.
     pub(crate) access: Access,

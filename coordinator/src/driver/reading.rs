@@ -1,5 +1,5 @@
 //! How far the sessions' tasks have read what has arrived: a task beside them beats, and what keeps
-//! them from reading keeps it from beating.
+//! them from reading keeps it from beating. Another looks after the driver from there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,20 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock;
+use crate::health::Progress;
 
 /// The pulse of the readers, as long as this lives.
 #[derive(Debug)]
 pub(super) struct Reading {
     read: Arc<AtomicU64>,
     task: JoinHandle<()>,
+    watch: JoinHandle<()>,
 }
 
 impl Reading {
-    /// Begins to beat, on the runtime that the caller runs on.
-    pub(super) fn start() -> Self {
+    /// Begins to beat, and to look whether the driver makes progress, on the runtime that the
+    /// caller runs on.
+    pub(super) fn start(progress: Arc<Progress>) -> Self {
         let read = Arc::new(AtomicU64::new(0));
         let shown = Arc::clone(&read);
         let task = tokio::spawn(async move {
@@ -33,7 +36,8 @@ impl Reading {
                 shown.store(pulse.read().0, Ordering::Release);
             }
         });
-        Self { read, task }
+        let watch = tokio::spawn(async move { progress.watch().await });
+        Self { read, task, watch }
     }
 
     /// Everything that had arrived before this moment was read, and given to the driver.
@@ -45,5 +49,6 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         self.task.abort();
+        self.watch.abort();
     }
 }

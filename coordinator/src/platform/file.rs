@@ -71,9 +71,11 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let good = Good::new(settings.state_dir.clone());
     let herald = Herald::new(event_sender.clone(), problem_sender, ready);
     tokio::spawn(Manifests::new(manifests, good, herald, freshness_sender).run());
-    let campaign = Campaign::new(settings, terms, event_sender, command_receiver);
+    let (access, progress) = (Access::Open, Arc::default());
+    let driver = Arc::clone(&progress);
+    let campaign = Campaign::new(settings, terms, event_sender, command_receiver, driver);
     tokio::spawn(campaign.run(is_ready));
-    Ok(Platform { events, commands, problems, freshness, access: Access::Open, attend: None })
+    Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
 }
 
 /// Runs what waits for the disk where it holds nobody up.

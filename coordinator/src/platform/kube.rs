@@ -141,7 +141,10 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         bounds: settings.bounds,
         trust: trust.clone(),
     };
-    let campaign = Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver);
+    let progress = Arc::default();
+    let driver = Arc::clone(&progress);
+    let campaign =
+        Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver, driver);
     let injector = Injector {
         installation: settings.installation(),
         served: settings.watched.clone(),
@@ -171,7 +174,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         tokio::join!(operator::run(context.clone()), bindings::run(context));
     });
     let access = Access::Asked(guard.start());
-    let platform = Platform { events, commands, problems, freshness, access, attend: Some(attend) };
+    let attend = Some(attend);
+    let platform = Platform { events, commands, problems, freshness, access, progress, attend };
     Ok(Started { platform, certificates, trust, injector, validator })
 }
 

@@ -19,9 +19,8 @@ use tokio::time::sleep;
 
 use super::Command;
 use crate::clock;
+use crate::health::Progress;
 
-/// A driver that has taken no event for so long while some waited makes no progress.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// The longest time between two looks at the clock and at the driver.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
@@ -75,8 +74,8 @@ pub(crate) struct Leading<'a, S> {
     writing: FuturesUnordered<Answer<Vec<(Change, Written)>>>,
     /// Events for which the driver has no room yet.
     unsaid: VecDeque<Event>,
-    /// When the driver was last seen to take an event, or to have none left, and what waited then.
-    progress: (Moment, usize),
+    /// Whether the driver goes on: one that hangs must not go on leading.
+    progress: &'a Progress,
 }
 
 enum Woken {
@@ -96,6 +95,7 @@ impl<'a, S: Stores> Leading<'a, S> {
         stores: &'a mut S,
         events: &'a mpsc::Sender<Event>,
         commands: &'a mut mpsc::Receiver<Command>,
+        progress: &'a Progress,
     ) -> Self {
         let now = clock::now();
         Self {
@@ -107,7 +107,7 @@ impl<'a, S: Stores> Leading<'a, S> {
             listing: None,
             writing: FuturesUnordered::new(),
             unsaid: VecDeque::new(),
-            progress: (now, 0),
+            progress,
         }
     }
 
@@ -175,8 +175,7 @@ impl<'a, S: Stores> Leading<'a, S> {
                 Woken::Wrote(outcomes) => self.wrote(outcomes, now),
                 Woken::Said | Woken::Time => {}
             }
-            let progresses = self.progresses(now);
-            self.lead.tick(progresses, now);
+            self.lead.tick(!self.progress.is_stalled(), now);
         }
     }
 
@@ -230,15 +229,6 @@ impl<'a, S: Stores> Leading<'a, S> {
                 _ => self.unsaid.push_back(event),
             }
         }
-    }
-
-    /// Whether the driver takes events, or has none to take.
-    fn progresses(&mut self, now: Moment) -> bool {
-        let waiting = self.events.max_capacity() - self.events.capacity();
-        let (at, before) = self.progress;
-        let moves = waiting == 0 || waiting < before;
-        self.progress = (if moves { now } else { at }, waiting);
-        now.since(self.progress.0) < STUCK_AFTER
     }
 }
 

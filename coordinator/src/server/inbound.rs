@@ -68,6 +68,7 @@ impl Inbound {
             greeting = self.greet(&mut messages) => greeting,
             _ = &mut gone => return,
             () = self.port.events.closed() => Err(shuts_down()),
+            () = self.port.progress.stalled() => Err(hangs()),
         };
         let (greeting, place) = match greeting {
             Ok(Some(greeted)) => greeted,
@@ -83,6 +84,7 @@ impl Inbound {
             let outcome = tokio::select! {
                 outcome = self.receive(greeting, &mut messages) => outcome,
                 _ = gone => Ok(()),
+                () = self.port.progress.stalled() => Err(hangs()),
             };
             if let Err(refusal) = outcome {
                 self.refuse(weak.upgrade(), refusal);
@@ -277,6 +279,12 @@ fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> 
 
 fn shuts_down() -> Refusal {
     Refusal { reason: RefusalReason::GoAway, message: "the coordinator shuts down".into() }
+}
+
+/// An agent that is told so dials again, and finds the leader's successor.
+fn hangs() -> Refusal {
+    let message = "the coordinator's driver makes no progress: dial again".into();
+    Refusal { reason: RefusalReason::GoAway, message }
 }
 
 fn invalid(message: String) -> Refusal {

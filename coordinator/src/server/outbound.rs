@@ -107,8 +107,11 @@ impl Stream for Outbound {
         match ready!(self.slot.poll_recv(cx)) {
             None => Poll::Ready(None),
             Some(message) => {
+                // Nothing follows a refusal, though the driver may still know the session.
+                let is_last = matches!(*message, CoordinatorMessage::Refusal(_));
                 let bytes = self.serialise(*message);
                 match &bytes {
+                    Ok(_) if is_last => self.slot.close(),
                     Ok(_) => self.last = Last::Given,
                     Err(_) => self.slot.close(),
                 }

@@ -20,8 +20,6 @@ use crate::gate::Term;
 const FOLLOWERS_MAX: usize = 16;
 /// The time between two signs.
 const SIGN_EVERY: Duration = Duration::from_millis(250);
-/// A driver that took no turn for so long hangs: it takes one every half second at least.
-const TURN_MAX: Duration = Duration::from_secs(1);
 /// Bytes of one request.
 const REQUEST_BYTES_MAX: usize = 4 * 1024;
 
@@ -61,8 +59,7 @@ impl Signs {
             if self.port.events.is_closed() {
                 return None;
             }
-            let now = clock::now();
-            if self.port.health.turned_within(now, TURN_MAX) {
+            if !self.port.progress.is_stalled() {
                 let epoch = self.epoch();
                 self.told = Some(epoch);
                 let sign = FollowResponse { identity: self.identity.clone(), epoch };

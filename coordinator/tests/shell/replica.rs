@@ -62,6 +62,7 @@ impl Replica {
             problems: problems_out,
             freshness: freshness_out,
             access,
+            progress: Arc::default(),
             attend: None,
         };
         let (stop, stops) = oneshot::channel();

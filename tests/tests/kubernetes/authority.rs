@@ -55,6 +55,7 @@ impl Replica {
             commands,
             problems: watch::channel(Default::default()).1,
             access: platform::Access::Open,
+            progress: Arc::default(),
             attend: None,
             freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
         };

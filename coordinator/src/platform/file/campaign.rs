@@ -19,6 +19,7 @@ use super::blocking;
 use super::register::{self, Register};
 use super::terms::{self, Claim, Seat, Sight, Terms};
 use crate::clock;
+use crate::health::Progress;
 use crate::platform::Command;
 use crate::platform::leading::{Answer, Ended, Leading, Stores};
 
@@ -42,6 +43,8 @@ pub(crate) struct Campaign {
     terms: Terms,
     events: mpsc::Sender<Event>,
     commands: mpsc::Receiver<Command>,
+    /// Whether the driver goes on.
+    progress: Arc<Progress>,
     /// An epoch that agents remember: the next must be above it.
     above: Epoch,
     /// The leader's address that the driver was told last.
@@ -93,10 +96,11 @@ impl Campaign {
         terms: Terms,
         events: mpsc::Sender<Event>,
         commands: mpsc::Receiver<Command>,
+        progress: Arc<Progress>,
     ) -> Self {
         let above = Epoch::default();
         let trouble = Trouble::default();
-        Self { settings, terms, events, commands, above, told: None, trouble }
+        Self { settings, terms, events, commands, progress, above, told: None, trouble }
     }
 
     /// Runs until the driver is gone or the replica has resigned. It takes no term before `ready`.
@@ -240,7 +244,8 @@ impl Campaign {
             batches_max: 1,
         };
         let (events, commands) = (&self.events, &mut self.commands);
-        let mut leading = Leading::new(settings, taken, &mut stores, events, commands);
+        let mut leading =
+            Leading::new(settings, taken, &mut stores, events, commands, &self.progress);
         let ended = leading.run().await;
         let until = leading.until();
         match ended {

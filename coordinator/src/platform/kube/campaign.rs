@@ -5,6 +5,7 @@
 mod lead;
 mod standby;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::Event;
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 
 use super::election::{Election, Seat, Sight};
 use super::pods::Pods;
+use crate::health::Progress;
 use crate::platform::Command;
 use crate::tls::trust::Trust;
 
@@ -44,6 +46,8 @@ pub(crate) struct Campaign {
     pods: Pods,
     events: mpsc::Sender<Event>,
     commands: mpsc::Receiver<Command>,
+    /// Whether the driver goes on.
+    progress: Arc<Progress>,
     /// The highest epoch that this process has seen or heard of: the next must be above it.
     above: Epoch,
     /// What is wrong, said once.
@@ -65,9 +69,10 @@ impl Campaign {
         pods: Pods,
         events: mpsc::Sender<Event>,
         commands: mpsc::Receiver<Command>,
+        progress: Arc<Progress>,
     ) -> Self {
         let above = Epoch::default();
-        Self { settings, election, pods, events, commands, above, trouble: None }
+        Self { settings, election, pods, events, commands, progress, above, trouble: None }
     }
 
     /// Runs until the driver is gone or the replica has resigned. It takes no term before `ready`.

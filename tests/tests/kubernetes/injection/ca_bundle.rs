@@ -107,6 +107,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         commands: mpsc::channel(1).0,
         problems: watch::channel(Default::default()).1,
         access: Access::Open,
+        progress: Arc::default(),
         attend: None,
         freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
     };

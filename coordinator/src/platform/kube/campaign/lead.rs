@@ -52,7 +52,10 @@ impl Campaign {
             trouble: self.trouble.take(),
         };
         let (events, commands) = (&self.events, &mut self.commands);
-        let ended = Leading::new(settings, taken, &mut stores, events, commands).run().await;
+        let progress = Arc::clone(&self.progress);
+        let mut leading = Leading::new(settings, taken, &mut stores, events, commands, &progress);
+        let ended = leading.run().await;
+        drop(leading);
         self.trouble = stores.trouble.take();
         let epoch = stores.epoch.0;
         match ended {
