@@ -60,6 +60,38 @@ impl Mutant {
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
             Mutation::AdmitWhileDraining => &["S12"],
+            Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
+            Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
+            Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
+            Mutation::UnsureSizeKept | Mutation::PoolUnregistered => &["S1", "S2"],
+            Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => &["S1", "S2"],
+            Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
+            Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S16"],
+            Mutation::YoungCountsAsAged
+            | Mutation::FreshAgain
+            | Mutation::RaisedJournalSpeaks
+            | Mutation::RenewalUnwritten => &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"],
+            Mutation::NumbersBeginAnew | Mutation::StaleTokenTaken => {
+                &["S5", "S6", "S10", "S11", "S16"]
+            }
+            Mutation::TwinAdmitted | Mutation::OlderIncarnationAdmitted => {
+                &["S1", "S2", "S3", "S9", "S10"]
+            }
+            Mutation::OrphansEndAtOnce => &["S3", "S4", "S9"],
+            Mutation::OlderLinkAdmitted => &["S10"],
+            Mutation::LowerTokenStays => &["L4", "L6", "S5"],
+            Mutation::EndedClaimKept => &["L1", "L2"],
+            Mutation::GapInBeatsTaken => &["L1", "L2", "L3"],
+            Mutation::UnstoppableFreed | Mutation::TimelessFreed => &["S3", "S4"],
+            Mutation::WaitForSlowest => &["L5"],
+            Mutation::OwedForgotten | Mutation::RenewedBeforeOwed => {
+                &["S3", "S10", "S11", "S16", "L1", "L2"]
+            }
+            Mutation::ReleaseUnwritten | Mutation::EpochUnwritten | Mutation::JobUnwritten => {
+                &["S11"]
+            }
+            Mutation::GapUnnoticed => &["S2", "S3", "S4", "S10", "L1", "L2", "L3"],
+            Mutation::AbsentKept => &["L1", "L2", "S3"],
         }
     }
 

@@ -170,6 +170,7 @@ impl World {
         let run = self.replicas[replica].run;
         match effect {
             Effect::Send { conn, message } => {
+                self.observe_decision(conn, &message);
                 let link = conn.0 as usize;
                 let mut delay = self.rng.u64(0..=MS);
                 if self.network.links[link].slow_writer {

@@ -87,7 +87,9 @@ impl Core {
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let registered = account.map(|account| account.exposure.incarnation);
         let newest = worker.map(|worker| worker.incarnation).max(registered);
-        if let Some(newest) = newest.filter(|newest| hello.incarnation < *newest) {
+        if let Some(newest) = newest.filter(|newest| {
+            hello.incarnation < *newest && !mutation::on(Mutation::OlderIncarnationAdmitted)
+        }) {
             let message = format!("incarnation {newest} of {key} is newer");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
@@ -101,12 +103,13 @@ impl Core {
         };
         let newest = worker.incarnation;
         let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
-        if session.is_some_and(|session| hello.link <= session.link) {
+        let older = session.is_some_and(|session| hello.link <= session.link);
+        if older && !mutation::on(Mutation::OlderLinkAdmitted) {
             return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
         }
         // An agent counts its links: one that begins again is another, with the same number.
         let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
-        if twin {
+        if twin && !mutation::on(Mutation::TwinAdmitted) {
             let message = format!("another agent of {key} has incarnation {newest}");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
@@ -199,7 +202,7 @@ impl Core {
         let old_end = ledger.free_at(key);
         let account = ledger.open(key, now);
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
-        if new {
+        if new || mutation::on(Mutation::FreshAgain) {
             account.fresh_since = Some(incarnation);
         }
         let memory = report.memory;
@@ -273,6 +276,7 @@ impl Core {
         let rule = match () {
             () if !session.reported => Some("a beat before the report"),
             () if beat.epoch != term.ledger.epoch() => Some("a beat of another epoch"),
+            () if mutation::on(Mutation::GapInBeatsTaken) => None,
             () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
             () => None,
         };
