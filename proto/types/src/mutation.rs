@@ -54,12 +54,6 @@ mutations! {
     FreshAgain,
     /// Coordinator: a worker that was gone is given grant numbers again.
     NumbersBeginAnew,
-    /// Coordinator: two agents with one incarnation are taken for one.
-    TwinAdmitted,
-    /// Coordinator: of two reported owners the later to report stays, not the newer.
-    LowerTokenStays,
-    /// Coordinator: a lease that is on its way out counts as one that goes on.
-    EndedClaimKept,
     /// Coordinator: slots that nobody can tell of are forgotten at the next beat.
     UnknownForgotten,
     /// Coordinator: a beat is taken after one that was lost.
@@ -78,8 +72,6 @@ mutations! {
     LapseFreesAtOnce,
     /// Coordinator: an older incarnation replaces a newer one.
     OlderIncarnationAdmitted,
-    /// Coordinator: an older link replaces a newer one.
-    OlderLinkAdmitted,
     /// Coordinator: nobody is sent anything while one connection takes nothing.
     WaitForSlowest,
     /// Coordinator: a beat frees grants that it does not know of yet.

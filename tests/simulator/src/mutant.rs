@@ -66,21 +66,16 @@ impl Mutant {
             Mutation::UnsureSizeKept | Mutation::PoolUnregistered => &["S1", "S2"],
             Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => &["S1", "S2"],
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
-            Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S16"],
+            Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
             Mutation::YoungCountsAsAged
             | Mutation::FreshAgain
             | Mutation::RaisedJournalSpeaks
             | Mutation::RenewalUnwritten => &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"],
             Mutation::NumbersBeginAnew | Mutation::StaleTokenTaken => {
-                &["S5", "S6", "S10", "S11", "S16"]
+                &["S5", "S6", "S10", "S11", "L1", "L2", "L3"]
             }
-            Mutation::TwinAdmitted | Mutation::OlderIncarnationAdmitted => {
-                &["S1", "S2", "S3", "S9", "S10"]
-            }
+            Mutation::OlderIncarnationAdmitted => &["S9"],
             Mutation::OrphansEndAtOnce => &["S3", "S4", "S9"],
-            Mutation::OlderLinkAdmitted => &["S10"],
-            Mutation::LowerTokenStays => &["L4", "L6", "S5"],
-            Mutation::EndedClaimKept => &["L1", "L2"],
             Mutation::GapInBeatsTaken => &["L1", "L2", "L3"],
             Mutation::UnstoppableFreed | Mutation::TimelessFreed => &["S3", "S4"],
             Mutation::WaitForSlowest => &["L5"],

@@ -363,6 +363,10 @@ impl World {
         if lease.pool.size > size {
             wrong = Some(format!("shows size {}, wrote {size}", lease.pool.size));
         }
+        let obeyed = memory.count.map_or(size, |(_, obeyed)| obeyed);
+        if lease.pool.size > obeyed {
+            wrong = Some(format!("shows size {}, wrote that {obeyed} is kept", lease.pool.size));
+        }
         let draining = memory.draining && lease.pool.size > 0;
         drop(disk);
         if let Some(wrong) = wrong {

@@ -108,12 +108,12 @@ impl Manifests {
         let set = desired.sets.get_mut(pick(rng, &set_names)).map(Arc::make_mut);
         let set = set.expect("it was listed");
         match rng.u8(0..12) {
-            0..=3 => cluster.jobs_max = rng.u32(0..=profile.sizes.jobs_max),
+            0..=2 => cluster.jobs_max = rng.u32(0..=profile.sizes.jobs_max),
             4 => {
                 cluster.jobs_per_worker_max = rng.u32(1..=6);
                 cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);
             }
-            5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
+            3 | 5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
             6 => cluster.floor = rng.u32(0..=1),
             7 => set.streams.push(self.stream(rng)),
             8 if set.streams.len() > 1 => {

@@ -1,6 +1,5 @@
 //! From what the plan wants of a stream to what has to be said to whom.
 
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::{Core, Role};
@@ -81,8 +80,7 @@ impl Core {
         let claim = ledger.claim(stream, key);
         let present = wanted.owner().and_then(|other| ledger.claim(stream, &other));
         let load = claim.and_then(|claim| claim.load);
-        let newer = claim.map(|claim| claim.token) > present.map(|claim| claim.token);
-        if newer || mutation::on(Mutation::LowerTokenStays) {
+        if claim.map(|claim| claim.token) > present.map(|claim| claim.token) {
             self.leave_on(stream, key, load);
         }
     }
@@ -92,6 +90,5 @@ impl Core {
     fn has_ended_claim(&self, stream: &StreamKey, key: &WorkerKey) -> bool {
         let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));
         claim.is_none_or(|claim| claim.phase != Phase::Held)
-            && !mutation::on(Mutation::EndedClaimKept)
     }
 }

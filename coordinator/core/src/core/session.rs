@@ -103,13 +103,12 @@ impl Core {
         };
         let newest = worker.incarnation;
         let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
-        let older = session.is_some_and(|session| hello.link <= session.link);
-        if older && !mutation::on(Mutation::OlderLinkAdmitted) {
+        if session.is_some_and(|session| hello.link <= session.link) {
             return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
         }
         // An agent counts its links: one that begins again is another, with the same number.
         let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
-        if twin && !mutation::on(Mutation::TwinAdmitted) {
+        if twin {
             let message = format!("another agent of {key} has incarnation {newest}");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
