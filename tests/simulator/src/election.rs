@@ -170,7 +170,8 @@ impl World {
         }
         let commit = Commit { epoch, number, change, entry, version, conflicts };
         let mut delay = self.delay();
-        if self.rng.u8(0..8) == 0 {
+        // Whoever is served late for this reason is not for another's sake.
+        if self.network.full.is_none() && self.rng.u8(0..8) == 0 {
             delay += self.rng.u64(0..self.profile.ttl_real() * 2);
         }
         self.after(delay, Happening::Store { replica, run, request: Request::Commit(commit) });
