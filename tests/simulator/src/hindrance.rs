@@ -15,7 +15,10 @@ impl World {
     pub(super) fn hinder(&mut self) -> bool {
         let living = self.living();
         let ttl = self.profile.ttl_real();
-        if !self.profile.hinders || ttl < TTL_MIN || living.len() < 2 {
+        let leader = self.true_leader().map(|(leader, _)| &self.replicas[leader]);
+        // What is written down comes after what was asked of the store before.
+        let ready = leader.is_some_and(|leader| leader.election.is_answered());
+        if !self.profile.hinders || !ready || ttl < TTL_MIN || living.len() < 2 {
             return false;
         }
         self.profile.hinders = false;

@@ -90,6 +90,20 @@ impl Mutant {
         }
     }
 
+    /// Whether it takes more seeds than a test runs: only a long hunt may notice it.
+    #[must_use]
+    pub fn is_rare(self) -> bool {
+        matches!(
+            self.0,
+            Mutation::UnsureSizeKept
+                | Mutation::YoungCountsAsAged
+                | Mutation::NumbersBeginAnew
+                | Mutation::UnknownForgotten
+                | Mutation::GapInBeatsTaken
+                | Mutation::ShorterTtlAtOnce
+        )
+    }
+
     /// Puts it in force on this thread; none takes it back.
     pub(super) fn put_in_force(mutant: Option<Self>) {
         mutation::set(mutant.map(|mutant| mutant.0));
