@@ -274,7 +274,8 @@ impl<J: Journal> Holder<J> {
         let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
             return size;
         };
-        if self.write(&Record::Count { running, obeyed: size }).is_err() {
+        let unwritten = mutation::on(Mutation::SizeShownUnwritten);
+        if !unwritten && self.write(&Record::Count { running, obeyed: size }).is_err() {
             return obeyed;
         }
         self.count = Some(Count { running, obeyed: size });
@@ -298,7 +299,8 @@ impl<J: Journal> Holder<J> {
         let written = !self.owed.contains(&Record::Draining);
         let ended = self.draining() && (written || mutation::on(Mutation::TellUnwritten));
         let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
-        size.max(self.count.map_or(0, |count| count.obeyed))
+        let count = self.count.filter(|_| !mutation::on(Mutation::ObeyedSizeUntold));
+        size.max(count.map_or(0, |count| count.obeyed))
     }
 
     fn held_pool(&self) -> Option<HeldPool> {
@@ -308,7 +310,10 @@ impl<J: Journal> Holder<J> {
     fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
         let counted = self.count.map_or(0, |count| count.running);
-        ids.saturating_add(counted).saturating_add(self.unnamed)
+        match mutation::on(Mutation::UnnamedUncounted) {
+            false => ids.saturating_add(counted).saturating_add(self.unnamed),
+            true => ids.saturating_add(counted),
+        }
     }
 
     fn draining(&self) -> bool {
@@ -350,7 +355,7 @@ impl<J: Journal> Holder<J> {
     /// Writes a record that ends something; where it cannot be written, it is owed.
     fn write_or_owe(&mut self, record: Record) -> Result<(), JournalError> {
         let written = self.write(&record);
-        if written.is_err() {
+        if written.is_err() && !mutation::on(Mutation::OwedForgotten) {
             self.owed.push(record);
         }
         written

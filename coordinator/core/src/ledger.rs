@@ -114,7 +114,9 @@ impl Ledger {
 
     /// The account of a worker that has one or gets one now.
     pub(crate) fn open(&mut self, key: &WorkerKey, now: Moment) -> &mut Account {
-        let (life, number) = (&mut self.life, self.number_max);
+        let anew = mutation::on(Mutation::NumbersBeginAnew);
+        let number = if anew { GrantNumber(0) } else { self.number_max };
+        let life = &mut self.life;
         self.accounts.entry(key.clone()).or_insert_with(|| {
             life.0 += 1;
             Account::new(*life, number, now)

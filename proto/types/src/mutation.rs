@@ -44,6 +44,36 @@ mutations! {
     SkipConfirm,
     /// Coordinator: a release frees whatever token the stream has.
     AnyReleaseFrees,
+    /// Coordinator: a snapshot does not repeat what lapses.
+    LapsesNotRepeated,
+    /// Coordinator: a size that was only told is kept although its slots may be another's.
+    UnsureSizeKept,
+    /// Coordinator: a young journal speaks by time for what came before it.
+    YoungCountsAsAged,
+    /// Coordinator: before an agent that comes back, nothing was outstanding.
+    FreshAgain,
+    /// Coordinator: a worker that was gone is given grant numbers again.
+    NumbersBeginAnew,
+    /// Coordinator: slots that nobody can tell of are forgotten at the next beat.
+    UnknownForgotten,
+    /// Coordinator: a beat is taken after one that was lost.
+    GapInBeatsTaken,
+    /// Coordinator: leases of a worker that cannot be stopped are freed by time.
+    UnstoppableFreed,
+    /// Coordinator: pinned leases are freed by time.
+    TimelessFreed,
+    /// Coordinator: what an earlier incarnation holds is free once a newer one reports.
+    OrphansEndAtOnce,
+    /// Coordinator: a shorter lease time counts for leases that were granted before.
+    ShorterTtlAtOnce,
+    /// Coordinator: a pool is granted that is larger than what is written down.
+    PoolUnregistered,
+    /// Coordinator: what is no longer renewed is free at once.
+    LapseFreesAtOnce,
+    /// Coordinator: an older incarnation replaces a newer one.
+    OlderIncarnationAdmitted,
+    /// Coordinator: nobody is sent anything while one connection takes nothing.
+    WaitForSlowest,
     /// Coordinator: a beat frees grants that it does not know of yet.
     BeatFreesLater,
     /// Coordinator: shares are granted to a worker beyond its capacity.
@@ -80,6 +110,42 @@ mutations! {
     ObeyLowerNumber,
     /// Agent: a grant is used without having been written down.
     UseUnwritten,
+    /// Agent: a record that could not be written is not written later.
+    OwedForgotten,
+    /// Agent: a release is sent without having been written down.
+    ReleaseUnwritten,
+    /// Agent: a change is applied although the one before it is missing.
+    GapUnnoticed,
+    /// Agent: a lease counts from the newest beat, not from the one that the grant echoes.
+    CountFromNewest,
+    /// Agent: renewals cover a stream that they leave out.
+    LapseUnheeded,
+    /// Agent: that a stream is no longer renewed is not written down.
+    LapseUnwritten,
+    /// Agent: the size that a worker keeps to is not told.
+    ObeyedSizeUntold,
+    /// Agent: jobs without an id do not count.
+    UnnamedUncounted,
+    /// Agent: jobs that nobody knows of are told as none.
+    UnknownJobsTold,
+    /// Agent: an epoch is obeyed without having been written down.
+    EpochUnwritten,
+    /// Agent: a stream is taken again that was given back under a newer token.
+    StaleTokenTaken,
+    /// Agent: a journal speaks for a time in which another agent had its number.
+    RaisedJournalSpeaks,
+    /// Agent: a worker is shown a larger size that is not written down.
+    SizeShownUnwritten,
+    /// Agent: a job starts without having been written down.
+    JobUnwritten,
+    /// Agent: a renewal is used without having been written down.
+    RenewalUnwritten,
+    /// Agent: a renewal is written before what ended.
+    RenewedBeforeOwed,
+    /// Agent: what a snapshot does not list is kept.
+    AbsentKept,
+    /// Agent: a drain that is over brings back the pool that was told as ended.
+    ResumedPool,
     /// Agent: a young journal counts as a memory.
     YoungJournalSpeaks,
     /// Agent: an ended lease stays in use.

@@ -81,7 +81,7 @@ pub(crate) struct Facts {
 
 /// A core that has just started.
 pub(crate) fn start() -> Core {
-    Core::new(Config { bounds: BOUNDS })
+    Core::new(Config { bounds: BOUNDS, ..Config::default() })
 }
 
 /// What is asked of this core again and again.
@@ -115,7 +115,8 @@ fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) 
             Effect::Close(conn) => outputs.push(Output::Close(conn.0)),
             Effect::Register(entries) => outputs.push(Output::Register(entries)),
             Effect::Unregister(keys) => outputs.push(Output::Strike(keys)),
-            Effect::Confirm => outputs.push(Output::Confirm),
+            // A renewal answers both.
+            Effect::Confirm | Effect::AskTerm { .. } => outputs.push(Output::Confirm),
             Effect::StepDown { above } => outputs.push(Output::StepDown(above)),
             Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
                 outputs.push(Output::Freed(worker, stream, token, how));

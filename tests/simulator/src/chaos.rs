@@ -42,6 +42,7 @@ impl World {
         let time = self.rng.u64(MS..=most);
         match fault {
             Fault::BreakLink
+            | Fault::BreakAll
             | Fault::CutPod
             | Fault::CutPodWhole
             | Fault::CutStore
@@ -79,6 +80,14 @@ impl World {
                 if let Some(link) = self.pods[pod].agent.as_ref().and_then(|agent| agent.link) {
                     self.cover.hit("fault: link broken");
                     self.break_link(link);
+                }
+            }
+            Fault::BreakAll => {
+                self.cover.hit("fault: all links broken");
+                for pod in self.living() {
+                    if let Some(link) = self.pods[pod].agent.as_ref().and_then(|agent| agent.link) {
+                        self.break_link(link);
+                    }
                 }
             }
             Fault::CutPod => {
@@ -184,7 +193,8 @@ impl World {
     }
 
     fn commit_lifecycle(&mut self, fault: Fault, pod: usize) {
-        let room = self.living().len() < self.profile.pods_max && self.pods.len() < 24;
+        let room = self.living().len() < self.profile.pods_max
+            && self.pods.len() < self.profile.pods_ever_max;
         let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
         match fault {
             Fault::KillPod => {
@@ -202,7 +212,7 @@ impl World {
                 let later = self.rng.u64(MS..self.profile.ttl_real() * 6);
                 self.after(later, Happening::EndPod { pod });
             }
-            Fault::Rollout if self.pods.len() < 20 => {
+            Fault::Rollout if self.pods.len() + 4 <= self.profile.pods_ever_max => {
                 self.cover.hit("fault: rollout");
                 let ttl = self.profile.ttl_real();
                 for old in self.living().into_iter().take(3) {

@@ -270,12 +270,22 @@ impl World {
         streams
     }
 
+    /// Whether a pod has the streams that are known of it.
+    fn has_known_streams(&self, pod: usize) -> bool {
+        let (node, known) = (&self.pods[pod], &self.observer.known.pods[pod].streams);
+        let disk = node.disk.borrow();
+        let held = &disk.memory.streams;
+        !(node.dead || node.left)
+            && held.keys().eq(known.iter())
+            && node.worker.streams.keys().all(|stream| held.contains_key(stream))
+    }
+
     fn relist_streams(&mut self, pod: usize) {
-        let streams = self.streams_at(pod);
-        let known = &mut self.observer.known;
-        if known.pods[pod].streams == streams {
+        if self.has_known_streams(pod) {
             return;
         }
+        let streams = self.streams_at(pod);
+        let known = &mut self.observer.known;
         let before = std::mem::replace(&mut known.pods[pod].streams, streams);
         let after = &known.pods[pod].streams;
         for stream in before.iter().filter(|it| after.binary_search(it).is_err()) {

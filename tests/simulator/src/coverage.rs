@@ -3,6 +3,95 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// Seeds after which a run must have seen everything in [`WANTED`].
+pub const STANDARD_SEEDS: u64 = 2_000;
+
+/// What a run over [`STANDARD_SEEDS`] must have seen, and how often at least: faults, what they
+/// really hit ("bit"), branches of the cores, and checks that had something to check.
+const WANTED: &[(&str, u64)] = &[
+    ("agent began: journal", 500),
+    ("agent began: no journal", 200),
+    ("agent resumed", 20),
+    ("agent superseded", 20),
+    ("agent's pool expired", 500),
+    ("agent's stream expired", 500),
+    ("bit: a cut held a message", 500),
+    ("bit: a message was lost with its link", 200),
+    ("bit: a stopped process was late", 500),
+    ("checked: a deposed leader's message", 100),
+    ("checked: a failover moves nothing", 200),
+    ("checked: a join moves the fewest", 100),
+    ("checked: a leave moves only its own", 100),
+    ("checked: a newer incarnation wins", 100),
+    ("checked: a stopped agent delays nobody else", 100),
+    ("checked: an older incarnation's lease ended", 50),
+    ("checked: healthy pipelines stay as they are", 50),
+    ("confirm wanted", 500),
+    ("converged and still", 1_000),
+    ("coordinator saw an offence", 100),
+    ("deposed", 500),
+    ("drain ended", 500),
+    ("drain overdue", 20),
+    ("drain: jobs left", 20),
+    ("drained agent resumed", 20),
+    ("edit: a class less", 5),
+    ("edit: another class", 50),
+    ("edit: another graph", 50),
+    ("edit: another load", 80),
+    ("elected", 2_000),
+    ("fault: agent died right after a write", 500),
+    ("fault: agent stopped", 500),
+    ("fault: all links broken", 200),
+    ("fault: driver hangs", 100),
+    ("fault: edit", 500),
+    ("fault: journal fails", 200),
+    ("fault: leadership taken while the leader lives", 500),
+    ("fault: link broken after hello", 500),
+    ("fault: long turn", 2_000),
+    ("fault: message doubled", 500),
+    ("fault: message dropped", 500),
+    ("fault: message reordered", 500),
+    ("fault: one-way cut", 500),
+    ("fault: pod killed", 300),
+    ("fault: replica crashed", 300),
+    ("fault: replica stopped", 300),
+    ("fault: rollout", 50),
+    ("fault: split leadership", 100),
+    ("fault: store cut off", 300),
+    ("fault: twin appeared", 30),
+    ("fault: worker and agent crashed", 50),
+    ("fault: worker crashed", 300),
+    ("fault: worker ignored a revoke", 100),
+    ("gap seen: snapshot wanted", 200),
+    ("grant stopped at the writer", 20),
+    ("hold ended", 1_000),
+    ("incarnation raised", 20),
+    ("job ran", 50_000),
+    ("journal failed", 200),
+    ("pipeline: Broken to Pending", 300),
+    ("pipeline: Broken to Plotted", 400),
+    ("pipeline: Pending to Plotted", 700),
+    ("pipeline: Plotted to Broken", 400),
+    ("pipeline: Plotted to Ready", 700),
+    ("pipeline: Ready to Broken", 200),
+    ("pipeline: Ready to Plotted", 200),
+    ("pipeline: adopted, Broken", 50),
+    ("pipeline: adopted, Ready", 200),
+    ("pipeline: deleted", 40),
+    ("pool granted", 5_000),
+    ("refused: newer link", 200),
+    ("registered", 1_000),
+    ("report claims streams", 1_000),
+    ("report of a closed link left out", 1_000),
+    ("stale message came", 200),
+    ("stepped down", 50),
+    ("stream freed: expired", 500),
+    ("stream freed: gone", 200),
+    ("stream freed: released", 2_000),
+    ("stream granted", 10_000),
+    ("worker lost", 500),
+];
+
 /// Counters by name.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage(BTreeMap<&'static str, u64>);
@@ -17,6 +106,13 @@ impl Coverage {
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {
         self.0.get(what).copied().unwrap_or(0)
+    }
+
+    /// What happened less often than a standard run must have seen it, with both numbers.
+    #[must_use]
+    pub fn missing(&self) -> Vec<(&'static str, u64, u64)> {
+        let counted = WANTED.iter().map(|(what, least)| (*what, self.count(what), *least));
+        counted.filter(|(_, count, least)| count < least).collect()
     }
 
     /// Adds another run's counters.

@@ -188,6 +188,7 @@ impl World {
             | Event::Elected(_)
             | Event::Renewed(_)
             | Event::Deposed { .. }
+            | Event::TermStands { .. }
             | Event::Registered(_)
             | Event::Gone(_) => driver.platform.push_back(event),
         }

@@ -56,6 +56,13 @@ impl Election {
     }
 }
 
+impl Election {
+    /// Whether the store owes it no answer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.asked.is_empty()
+    }
+}
+
 impl World {
     fn ask_store(&mut self, replica: usize, request: Request) {
         if self.network.cuts.contains(&Cut::Store(replica)) {
@@ -64,6 +71,7 @@ impl World {
         let run = self.replicas[replica].run;
         let mut delay = self.delay() / 2;
         if let Request::Lead(_, _, _, LeadRequest::Write(_)) = &request
+            && self.network.full.is_none()
             && self.rng.u8(0..8) == 0
         {
             self.cover.hit("fault: entries written late");
@@ -170,7 +178,8 @@ impl World {
         }
         let commit = Commit { epoch, number, change, entry, version, conflicts };
         let mut delay = self.delay();
-        if self.rng.u8(0..8) == 0 {
+        // Whoever is served late for this reason is not for another's sake.
+        if self.network.full.is_none() && self.rng.u8(0..8) == 0 {
             delay += self.rng.u64(0..self.profile.ttl_real() * 2);
         }
         self.after(delay, Happening::Store { replica, run, request: Request::Commit(commit) });

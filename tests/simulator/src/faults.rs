@@ -13,6 +13,8 @@ use super::driver::TurnCosts;
 pub(super) enum Fault {
     /// A link breaks.
     BreakLink,
+    /// All links break at once: every agent dials again.
+    BreakAll,
     /// A direction between a pod and a replica is cut for a while.
     CutPod,
     /// All that a pod sends or all that it receives is cut for a while.
@@ -66,12 +68,17 @@ pub(super) enum Fault {
 
 /// One seed in so many has worker classes and pipelines.
 const PIPELINES_EVERY: u64 = 3;
+/// One seed in so many has a large fleet: up to 200 workers and 20,000 streams.
+const LARGE_EVERY: u64 = 500;
+/// In one seed in so many an agent is stopped once faults have ended.
+const HINDERS_EVERY: u64 = 5;
 /// In one seed in so many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
 /// All faults, in the order of a profile's weights.
-const FAULTS: [(Fault, u32); 25] = [
+const FAULTS: [(Fault, u32); 26] = [
     (Fault::BreakLink, 8),
+    (Fault::BreakAll, 2),
     (Fault::CutPod, 5),
     (Fault::CutPodWhole, 4),
     (Fault::CutStore, 4),
@@ -98,6 +105,19 @@ const FAULTS: [(Fault, u32); 25] = [
     (Fault::LetGo, 3),
 ];
 
+/// The most that manifests define.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Clusters.
+    pub clusters_max: usize,
+    /// Stream sets.
+    pub sets_max: usize,
+    /// Streams of a set.
+    pub streams_max: usize,
+    /// Jobs of a cluster.
+    pub jobs_max: u32,
+}
+
 /// One seed's world.
 #[derive(Clone, Debug)]
 pub(super) struct Profile {
@@ -107,6 +127,12 @@ pub(super) struct Profile {
     pub pods: usize,
     /// The most pods alive at a time.
     pub pods_max: usize,
+    /// The most pods that ever live.
+    pub pods_ever_max: usize,
+    /// How large the manifests are.
+    pub sizes: Sizes,
+    /// Steps after which the run counts as stuck.
+    pub steps_max: u64,
     /// How far clocks may be apart, as the cores are told.
     pub bounds: TimeBounds,
     /// The lease time that manifests begin with.
@@ -143,6 +169,8 @@ pub(super) struct Profile {
     pub safety: Real,
     /// There are worker classes and pipelines.
     pub pipelines: bool,
+    /// Once faults have ended, one agent is stopped and must delay nobody else.
+    pub hinders: bool,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
     weights: Vec<(Fault, u32)>,
@@ -167,10 +195,13 @@ impl Profile {
                 _ => Some((*fault, *weight)),
             })
             .collect();
-        Self {
+        let usual = Self {
             replicas: rng.usize(2..=3),
             pods: rng.usize(2..=5) + more,
             pods_max: rng.usize(5..=8) + more,
+            pods_ever_max: 24,
+            sizes: Sizes { clusters_max: 2, sets_max: 3, streams_max: 6, jobs_max: 12 },
+            steps_max: 400_000,
             bounds: TimeBounds {
                 drift_ppm: *pick(rng, &[0, 10_000, 50_000, 100_000]),
                 margin: Duration::from_millis(*pick(rng, &[2, 50, 500])),
@@ -192,9 +223,30 @@ impl Profile {
             reports_max: *pick(rng, &[1, 2, 128]),
             safety: ttl_real * 16,
             pipelines,
+            hinders: seed % HINDERS_EVERY == 2,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             weights,
+        };
+        match seed % LARGE_EVERY == LARGE_EVERY / 2 {
+            true => usual.enlarged(rng),
+            false => usual,
         }
+    }
+
+    /// The same with a large fleet, for a shorter time. Sizes are spread over all magnitudes.
+    fn enlarged(self, rng: &mut Rng) -> Self {
+        let pods = rng.usize(12..=25) << rng.u32(0..=3);
+        let streams = rng.usize(10..=39) << rng.u32(0..=9);
+        let sets_max = rng.usize(1..=12);
+        let sizes = Sizes {
+            clusters_max: rng.usize(1..=6),
+            sets_max,
+            streams_max: streams / sets_max + 1,
+            jobs_max: u32::try_from(pods * 4).expect("a few hundred"),
+        };
+        let (pods_max, pods_ever_max) = (pods + pods / 4, pods * 2);
+        let safety = self.ttl_real() * 6;
+        Self { pods, pods_max, pods_ever_max, sizes, steps_max: 10_000_000, safety, ..self }
     }
 
     /// The next fault.

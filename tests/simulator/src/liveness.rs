@@ -73,7 +73,11 @@ impl World {
         }
         self.cover.hit("converged and still");
         match std::mem::take(&mut self.stage) {
-            Stage::Converging => self.change_one_thing(),
+            Stage::Converging => {
+                if !self.hinder() {
+                    self.change_one_thing();
+                }
+            }
             Stage::Changed(change) => {
                 self.check_change(&change);
                 self.stage = Stage::Done;

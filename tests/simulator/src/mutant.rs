@@ -72,7 +72,48 @@ impl Mutant {
             Mutation::HelloDeposes => &["L5"],
             Mutation::TellUnwritten => &["S1", "S2", "S16"],
             Mutation::KeepAskedBack => &["L6"],
+            Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
+            Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
+            Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
+            Mutation::UnsureSizeKept | Mutation::PoolUnregistered => &["S1", "S2"],
+            Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => &["S1", "S2"],
+            Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
+            Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
+            Mutation::YoungCountsAsAged
+            | Mutation::FreshAgain
+            | Mutation::RaisedJournalSpeaks
+            | Mutation::RenewalUnwritten => &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"],
+            Mutation::NumbersBeginAnew | Mutation::StaleTokenTaken => {
+                &["S5", "S6", "S10", "S11", "L1", "L2", "L3"]
+            }
+            Mutation::OlderIncarnationAdmitted => &["S9"],
+            Mutation::OrphansEndAtOnce => &["S3", "S4", "S9"],
+            Mutation::GapInBeatsTaken => &["L1", "L2", "L3"],
+            Mutation::UnstoppableFreed | Mutation::TimelessFreed => &["S3", "S4"],
+            Mutation::WaitForSlowest => &["L5"],
+            Mutation::OwedForgotten | Mutation::RenewedBeforeOwed => {
+                &["S3", "S10", "S11", "S16", "L1", "L2"]
+            }
+            Mutation::ReleaseUnwritten | Mutation::EpochUnwritten | Mutation::JobUnwritten => {
+                &["S11"]
+            }
+            Mutation::GapUnnoticed => &["S2", "S3", "S4", "S10", "L1", "L2", "L3"],
+            Mutation::AbsentKept => &["L1", "L2", "S3"],
         }
+    }
+
+    /// Whether it takes more seeds than a test runs: only a long hunt may notice it.
+    #[must_use]
+    pub fn is_rare(self) -> bool {
+        matches!(
+            self.0,
+            Mutation::UnsureSizeKept
+                | Mutation::YoungCountsAsAged
+                | Mutation::NumbersBeginAnew
+                | Mutation::UnknownForgotten
+                | Mutation::GapInBeatsTaken
+                | Mutation::ShorterTtlAtOnce
+        )
     }
 
     /// Puts it in force on this thread; none takes it back.

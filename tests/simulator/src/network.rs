@@ -79,6 +79,8 @@ pub(super) struct Network {
     pub links: Vec<Link>,
     /// What is cut.
     pub cuts: BTreeSet<Cut>,
+    /// Links to this pod take nothing, since its agent reads nothing.
+    pub full: Option<usize>,
 }
 
 impl World {
@@ -230,6 +232,7 @@ impl World {
         if self.network.cuts.contains(&Cut::Up(line.pod, line.replica)) || !line.held_up.is_empty()
         {
             line.held_up.push_back(data);
+            self.cover.hit("bit: a cut held a message");
             return;
         }
         let (replica, run) = (line.replica, line.replica_run);
@@ -266,10 +269,12 @@ impl World {
             || !line.held_down.is_empty()
         {
             line.held_down.push_back(data);
+            self.cover.hit("bit: a cut held a message");
             return;
         }
         let (pod, number) = (line.pod, line.number);
         if line.lost || self.pods[pod].run != line.pod_run || self.pods[pod].agent.is_none() {
+            self.cover.hit("bit: a message was lost with its link");
             return;
         }
         match data {

@@ -8,7 +8,7 @@ use leasehold_agent_core::{Lease, Record};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, JobId, Moment, StreamKey, Token, WorkerKey,
+    ClusterName, Epoch, GrantNumber, Incarnation, JobId, Moment, StreamKey, Token, WorkerKey,
 };
 
 use super::checks::Known;
@@ -16,6 +16,7 @@ use super::network::LinkId;
 use super::said::Said;
 use super::shares::Bounds;
 use super::states::Told;
+use super::terms::Terms;
 use super::world::World;
 
 /// A property that did not hold.
@@ -48,7 +49,9 @@ pub(super) struct Observer {
     pub told: BTreeMap<usize, Told>,
     /// What the checks of every moment know of the step before.
     pub known: Known,
-    stream_tokens: BTreeMap<StreamKey, (Token, usize)>,
+    /// What was granted and who was welcomed, over all terms.
+    pub terms: Terms,
+    stream_tokens: BTreeMap<StreamKey, (Token, usize, Incarnation)>,
     pool_tokens: BTreeMap<WorkerKey, Token>,
 }
 
@@ -65,7 +68,7 @@ pub(super) struct Before {
 impl Observer {
     /// The newest token under which an agent took a stream.
     pub(super) fn token_taken(&self, stream: &StreamKey) -> Option<Token> {
-        self.stream_tokens.get(stream).map(|(token, _)| *token)
+        self.stream_tokens.get(stream).map(|(token, ..)| *token)
     }
 }
 
@@ -108,6 +111,12 @@ impl World {
     pub(super) fn observe_notice(&mut self, replica: usize, notice: &Notice) {
         let leads = self.true_leader().filter(|(leader, _)| *leader == replica);
         self.observe_state(replica, notice);
+        if let Notice::StreamGranted { worker, stream, token } = notice {
+            self.observer.terms.grant(stream, *token, worker);
+        }
+        if let (Notice::Gone(worker), Some(epoch)) = (notice, self.replicas[replica].leads()) {
+            self.observer.terms.forget(epoch, worker);
+        }
         match notice {
             Notice::StreamGranted { stream, .. } | Notice::StreamRevoked { stream, .. } => {
                 self.observer.last_change = self.t;
@@ -137,11 +146,16 @@ impl World {
                     let node = &self.pods[*pod];
                     node.key == *worker && !node.dead && self.may_use(*pod, stream, *token)
                 });
+                let of_older = self.is_of_older(epoch, worker, stream, *token);
                 let property = match how {
+                    Freed::Expired | Freed::Released if of_older => "S9",
                     Freed::Expired => "S4",
                     Freed::Released => "S10",
                     Freed::Gone => "S2",
                 };
+                if of_older {
+                    self.cover.hit("checked: an older incarnation's lease ended");
+                }
                 if let Some(pod) = user {
                     let (stream, token) = (stream.clone(), *token);
                     self.fail(property, || {
@@ -152,6 +166,19 @@ impl World {
             Notice::HoldEnded(cluster) => self.check_hold_end(replica, epoch, cluster),
             _ => {}
         }
+    }
+
+    /// Whether a lease was taken by an older incarnation than the leader talks to.
+    fn is_of_older(
+        &self,
+        epoch: Epoch,
+        worker: &WorkerKey,
+        stream: &StreamKey,
+        token: Token,
+    ) -> bool {
+        let taken = self.observer.stream_tokens.get(stream);
+        let taken = taken.filter(|(taken, ..)| *taken == token);
+        taken.is_some_and(|(.., by)| self.observer.terms.knows_newer(epoch, worker, *by))
     }
 
     /// S8: a new leader plans only when nobody obeys a predecessor and holds something unknown.
@@ -241,6 +268,9 @@ impl World {
             let from = before.epoch;
             self.fail("S6", || format!("p{pod} went back from epoch {from} to {epoch}"));
         }
+        if let CoordinatorMessage::Grant(grant) = message {
+            self.observe_deposed(pod, grant.epoch, &fresh);
+        }
         self.check_tokens(pod, &fresh);
         self.check_kept(pod, message);
     }
@@ -250,14 +280,16 @@ impl World {
             match record {
                 Record::Stream { stream, token, .. } => {
                     let last = self.observer.stream_tokens.get(stream).copied();
-                    if let Some((last, owner)) = last
+                    if let Some((last, owner, _)) = last
                         && (*token < last || (*token == last && owner != pod))
                     {
                         self.fail("S5", || {
                             format!("p{pod} got {stream} under {token}; p{owner} had {last}")
                         });
                     }
-                    self.observer.stream_tokens.insert(stream.clone(), (*token, pod));
+                    let incarnation = self.pods[pod].incarnation;
+                    let taken = (*token, pod, incarnation);
+                    self.observer.stream_tokens.insert(stream.clone(), taken);
                 }
                 Record::Pool { token, .. } => {
                     let key = &self.pods[pod].key;
@@ -277,6 +309,7 @@ impl World {
 
     /// S11: what an agent sends it has written down.
     pub(super) fn observe_sent(&mut self, pod: usize, message: &AgentMessage) {
+        self.observe_hello(pod, message);
         let disk = self.pods[pod].disk.borrow();
         let memory = &disk.memory;
         let wrong = match message {
@@ -336,6 +369,10 @@ impl World {
         let size = memory.pool.map_or(0, |(_, size, _)| size);
         if lease.pool.size > size {
             wrong = Some(format!("shows size {}, wrote {size}", lease.pool.size));
+        }
+        let obeyed = memory.count.map_or(size, |(_, obeyed)| obeyed);
+        if lease.pool.size > obeyed {
+            wrong = Some(format!("shows size {}, wrote that {obeyed} is kept", lease.pool.size));
         }
         let draining = memory.draining && lease.pool.size > 0;
         drop(disk);

@@ -35,12 +35,13 @@ impl Manifests {
     pub(super) fn new(rng: &mut fastrand::Rng, profile: &Profile) -> Self {
         let mut desired = Desired::default();
         // Pipelines are beside jobs and streams, or alone.
-        let clusters = rng.usize(1..=2);
+        let sizes = profile.sizes;
+        let clusters = rng.usize(1..=sizes.clusters_max);
         let alone = profile.pipelines && rng.u8(0..3) == 0;
         for index in 0..if alone { 0 } else { clusters } {
             let name = ClusterName::new(&format!("k{index}")).expect("a name");
             let cluster = Cluster {
-                jobs_max: rng.u32(1..=12),
+                jobs_max: rng.u32(1..=sizes.jobs_max),
                 jobs_per_worker_max: rng.u32(1..=6),
                 drain_deadline: profile.ttl * rng.u32(2..=8),
                 ttl: profile.ttl,
@@ -51,10 +52,11 @@ impl Manifests {
         }
         let mut manifests =
             Self { version: 1, current: Arc::new(Desired::default()), next_stream: 0, next_pod: 0 };
-        for index in 0..if alone { 0 } else { rng.usize(1..=3) } {
+        for index in 0..if alone { 0 } else { rng.usize(1..=sizes.sets_max) } {
             let name = SetName::new(&format!("s{index}")).expect("a name");
             let clusters: Vec<_> = desired.clusters.keys().cloned().collect();
-            let streams = (0..rng.usize(1..=6)).map(|_| manifests.stream(rng)).collect();
+            let streams =
+                (0..rng.usize(1..=sizes.streams_max)).map(|_| manifests.stream(rng)).collect();
             let set = StreamSet {
                 cluster: pick(rng, &clusters).clone(),
                 streams,
@@ -106,12 +108,12 @@ impl Manifests {
         let set = desired.sets.get_mut(pick(rng, &set_names)).map(Arc::make_mut);
         let set = set.expect("it was listed");
         match rng.u8(0..12) {
-            0..=3 => cluster.jobs_max = rng.u32(0..=12),
+            0..=2 => cluster.jobs_max = rng.u32(0..=profile.sizes.jobs_max),
             4 => {
                 cluster.jobs_per_worker_max = rng.u32(1..=6);
                 cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);
             }
-            5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
+            3 | 5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
             6 => cluster.floor = rng.u32(0..=1),
             7 => set.streams.push(self.stream(rng)),
             8 if set.streams.len() > 1 => {

@@ -85,6 +85,8 @@ pub(super) enum Happening {
     Calm,
     /// Has it converged?
     Look,
+    /// Is a pod served while another's agent is stopped?
+    Hindered { pod: usize },
     /// Something goes wrong.
     Fault,
 }

@@ -173,6 +173,7 @@ impl World {
         let run = self.replicas[replica].run;
         match effect {
             Effect::Send { conn, message } => {
+                self.observe_decision(conn, &message);
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
                     // A stranger's.

@@ -21,9 +21,6 @@ use super::store::{Shape, Store};
 use super::trace::Trace;
 use super::tracked::Tracked;
 
-/// Steps after which a run counts as stuck.
-const STEPS_MAX: u64 = 400_000;
-
 /// One run.
 #[derive(Debug)]
 pub(super) struct World {
@@ -115,7 +112,7 @@ impl World {
             self.t = t;
             self.step(what);
             self.check();
-            if self.trace.steps() > STEPS_MAX {
+            if self.trace.steps() > self.profile.steps_max {
                 let steps = self.trace.steps();
                 self.fail("L1", || format!("no end after {steps} steps"));
             }
@@ -131,6 +128,7 @@ impl World {
                 }
                 what => what,
             };
+            self.cover.hit("bit: a stopped process was late");
             self.queue.push(until, what);
             return;
         }
@@ -179,6 +177,7 @@ impl World {
                 self.after(ttl, Happening::Look);
             }
             Happening::Look => self.look(),
+            Happening::Hindered { pod } => self.check_hindered(pod),
         }
     }
 
@@ -270,13 +269,18 @@ impl World {
             Happening::Desired { replica, .. }
             | Happening::Gone { replica, .. }
             | Happening::OrderDrain { replica, .. }
-            | Happening::Write { replica, .. }
             | Happening::CoreWake { replica, .. }
             | Happening::Turn { replica, .. }
             | Happening::Renew { replica, .. }
             | Happening::Poll { replica, .. }
             | Happening::Retry { replica, .. }
             | Happening::Answer { replica, .. } => replicas[*replica].paused_until,
+            Happening::Write { replica, link, .. } => {
+                let pod = self.network.links[*link].pod;
+                let full = self.network.full == Some(pod);
+                let drained = if full { pods[pod].paused_until } else { 0 };
+                replicas[*replica].paused_until.max(drained)
+            }
             _ => 0,
         };
         (until > self.t).then_some(until)

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use leasehold_types::Moment;
+use leasehold_types::mutation::{self, Mutation};
 
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
@@ -59,7 +60,9 @@ impl<J: Journal> Holder<J> {
         }
         self.write(&Record::DrainOver)?;
         // It was told as not in effect, and is the coordinator's to grant anew.
-        self.pool = None;
+        if !mutation::on(Mutation::ResumedPool) {
+            self.pool = None;
+        }
         self.owed.retain(|record| *record != Record::Draining);
         self.drain = Drain::Working;
         self.notice(Notice::DrainOver);

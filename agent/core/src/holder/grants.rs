@@ -33,7 +33,7 @@ impl<J: Journal> Holder<J> {
             return;
         }
         let follows = self.link.is_live() && grant.number == self.link.applied.next();
-        if !(grant.snapshot || follows || repeated) {
+        if !(grant.snapshot || follows || repeated || mutation::on(Mutation::GapUnnoticed)) {
             if !self.link.gap {
                 self.link.gap = true;
                 self.beat(now);
@@ -88,7 +88,9 @@ impl<J: Journal> Holder<J> {
         stream: &StreamKey,
         token: Token,
     ) -> Result<(), JournalError> {
-        self.write(&stream_ended(stream, token))?;
+        if !mutation::on(Mutation::ReleaseUnwritten) {
+            self.write(&stream_ended(stream, token))?;
+        }
         self.streams.remove(stream);
         self.notice(Notice::StreamReleased(stream.clone(), token));
         self.released.push(Release { stream: stream.clone(), token });
@@ -121,8 +123,12 @@ impl<J: Journal> Holder<J> {
         if until > self.renewed_until {
             // Unwritten, a successor would give back what the worker still uses; and it would
             // claim what has ended without a record of that.
-            self.write_owed()?;
-            self.write(&Record::Renewed { until })?;
+            if !mutation::on(Mutation::RenewedBeforeOwed) {
+                self.write_owed()?;
+            }
+            if !mutation::on(Mutation::RenewalUnwritten) {
+                self.write(&Record::Renewed { until })?;
+            }
             self.effects.push_back(Effect::LeaseRenewed);
             changed = changed.max(Change::of(self.pool_expired));
             (self.renewed_until, self.pool_expired) = (until, false);
@@ -135,6 +141,7 @@ impl<J: Journal> Holder<J> {
     fn renewal(&self, grant: &Grant, now: Moment) -> Moment {
         let sent = match mutation::on(Mutation::CountFromReceive) {
             true => Some(now),
+            false if mutation::on(Mutation::CountFromNewest) => self.link.sent_last(),
             false => self.link.sent_at(grant.nonce),
         };
         sent.map_or(self.renewed_until, |sent| self.renewed_until.max(sent + grant.terms.ttl))
@@ -173,7 +180,9 @@ impl<J: Journal> Holder<J> {
             StreamState::Held { pinned } => {
                 // A token that is not above all that came before was given back, or has ended:
                 // it is listed only because the coordinator does not know that yet.
-                let stale = *token <= token_before && !mutation::on(Mutation::ObeyLowerNumber);
+                let stale = *token <= token_before
+                    && !mutation::on(Mutation::ObeyLowerNumber)
+                    && !mutation::on(Mutation::StaleTokenTaken);
                 if stale || (!pinned && until <= now) {
                     // A grant that was on its way meanwhile may list it once more.
                     self.token_max = self.token_max.max(*token);
@@ -247,13 +256,15 @@ impl<J: Journal> Holder<J> {
         }
         let first = held.revoked.is_none();
         held.revoked.get_or_insert(deadline);
+        let end = end.filter(|_| !mutation::on(Mutation::LapseUnheeded));
         let lapses = held.lapses.into_iter().chain(end).min();
         let lapsing = lapses != held.lapses;
         held.lapses = lapses;
         if first {
             self.notice(Notice::StreamRevoked(stream.clone(), token));
         }
-        if let (true, Some(until)) = (lapsing, lapses) {
+        let written = !mutation::on(Mutation::LapseUnwritten);
+        if let (true, Some(until)) = (lapsing && written, lapses) {
             let _ = self.write_or_owe(Record::Lapsing { stream: stream.clone(), until });
         }
         Ok(())
@@ -290,6 +301,9 @@ impl<J: Journal> Holder<J> {
     ) -> Result<Change, JournalError> {
         let listed: std::collections::BTreeSet<_> =
             grant.streams.iter().map(|it| (&it.stream, it.token)).collect();
+        if mutation::on(Mutation::AbsentKept) {
+            return Ok(Change::Nothing);
+        }
         let absent = self.streams.iter().filter(|(stream, held)| {
             !listed.contains(&(*stream, held.token)) && held.lapses.is_none()
         });

@@ -105,6 +105,11 @@ impl Link {
         self.sent.iter().rev().find(|sent| sent.0 == nonce).map(|sent| sent.1)
     }
 
+    /// When the newest report or beat was sent.
+    pub(super) fn sent_last(&self) -> Option<Moment> {
+        self.sent.back().map(|sent| sent.1)
+    }
+
     pub(super) fn wakeup(&self, terms: Option<&Terms>) -> Option<Wakeup> {
         let dead = Wakeup { at: self.dead_at(terms)?, reason: WakeReason::LinkDead };
         Some(dead.min(Wakeup { at: self.beat_at, reason: WakeReason::Beat }))
@@ -269,6 +274,7 @@ impl<J: Journal> Holder<J> {
                 Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
             }
             true => Jobs::Running(self.running()),
+            false if mutation::on(Mutation::UnknownJobsTold) => Jobs::Running(self.running()),
             false => Jobs::Unknown,
         }
     }
@@ -281,7 +287,8 @@ impl<J: Journal> Holder<J> {
             return;
         }
         if self.epoch != Some(welcome.epoch) {
-            if self.write(&Record::Epoch { epoch: welcome.epoch }).is_err() {
+            let unwritten = mutation::on(Mutation::EpochUnwritten);
+            if !unwritten && self.write(&Record::Epoch { epoch: welcome.epoch }).is_err() {
                 self.redial(Target::Next, now);
                 return;
             }
@@ -364,6 +371,9 @@ impl<J: Journal> Holder<J> {
             return;
         }
         self.config.incarnation = incarnation;
+        if mutation::on(Mutation::RaisedJournalSpeaks) {
+            return;
+        }
         (self.first, self.begun, self.complete) = (incarnation, now, false);
         self.notice(Notice::IncarnationRaised(incarnation));
     }

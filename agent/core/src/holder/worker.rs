@@ -1,6 +1,7 @@
 //! What the worker asks and tells. The gate sits here: no job starts without a live lease.
 
 use leasehold_types::limits::JOBS_PER_WORKER_MAX;
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 
 use super::{Count, Holder};
@@ -78,7 +79,9 @@ impl<J: Journal> Holder<J> {
             return Err(Refused::NoSlot { size, running });
         }
         at_most(running + 1)?;
-        self.write(&Record::JobBegan { job: job.clone() })?;
+        if !mutation::on(Mutation::JobUnwritten) {
+            self.write(&Record::JobBegan { job: job.clone() })?;
+        }
         self.notice(Notice::JobBegan(job.clone()));
         self.jobs.insert(job);
         self.changed();

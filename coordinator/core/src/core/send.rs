@@ -23,6 +23,9 @@ impl Core {
         if std::mem::take(&mut self.wants_woken) {
             self.dirty.extend(self.conns.values().cloned());
         }
+        if mutation::on(Mutation::WaitForSlowest) && self.somebody_is_slow() {
+            return;
+        }
         let mut keys: Vec<_> = std::mem::take(&mut self.dirty).into_iter().collect();
         // Free slots go to the newest generation first.
         keys.sort_by_cached_key(|key| {
@@ -34,6 +37,12 @@ impl Core {
                 free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
             self.send_to(&key, free.as_mut(), now);
         }
+    }
+
+    /// See the mutation.
+    fn somebody_is_slow(&self) -> bool {
+        let sessions = self.conns.values().filter_map(|key| self.observed(key)?.session.as_ref());
+        sessions.into_iter().any(|session| session.reported && !session.writable)
     }
 
     /// The slots of a cluster that nobody can be using; none while nothing may grow there.
@@ -67,7 +76,11 @@ impl Core {
         if let Role::Leads(term) = &mut self.role
             && let Some(account) = term.ledger.account_mut(key)
         {
-            account.ttl = account.ttl.max(terms.ttl);
+            let before = account.ttl;
+            account.ttl = before.max(terms.ttl);
+            if mutation::on(Mutation::ShorterTtlAtOnce) {
+                account.ttl = terms.ttl;
+            }
         }
         let mut pool = None;
         let mut streams = self.stream_news(key, now);
@@ -79,7 +92,9 @@ impl Core {
         }
         if snapshot {
             pool = pool.or(self.pool_again(key, number));
-            if let Role::Leads(term) = &mut self.role {
+            if let Role::Leads(term) = &mut self.role
+                && !mutation::on(Mutation::LapsesNotRepeated)
+            {
                 term.ledger.repeat_lapses(key);
             }
             streams = self.all_streams(key, now);
@@ -164,7 +179,8 @@ impl Core {
         let account = term.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
         let known = account.unknown.is_none()
-            && account.is_registered(|exposure| exposure.jobs_max >= target);
+            && (account.is_registered(|exposure| exposure.jobs_max >= target)
+                || mutation::on(Mutation::PoolUnregistered));
         let most = if known { committed.saturating_add(*free) } else { size };
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
@@ -215,7 +231,10 @@ impl Core {
         let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
         let Role::Leads(term) = &mut self.role else { return None };
-        let free_at = term.ledger.free_at(key);
+        let free_at = match mutation::on(Mutation::LapseFreesAtOnce) {
+            false => term.ledger.free_at(key),
+            true => now,
+        };
         let claim = term.ledger.claim_mut(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {
@@ -253,7 +272,8 @@ impl Core {
         let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
             return Vec::new();
         };
-        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
+        let incarnation = worker.incarnation;
+        let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let mut grants = Vec::new();
         for stream in worker.wants.clone() {
             let wanted = self.wanted(&stream).filter(|wanted| wanted.is_for(key));

@@ -66,7 +66,9 @@ impl Core {
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let registered = account.map(|account| account.exposure.incarnation);
         let newest = worker.map(|worker| worker.incarnation).max(registered);
-        if let Some(newest) = newest.filter(|newest| hello.incarnation < *newest) {
+        if let Some(newest) = newest.filter(|newest| {
+            hello.incarnation < *newest && !mutation::on(Mutation::OlderIncarnationAdmitted)
+        }) {
             let message = format!("incarnation {newest} of {key} is newer");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
@@ -189,7 +191,7 @@ impl Core {
         let old_end = ledger.free_at(key);
         let account = ledger.open(key, now);
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
-        if new {
+        if new || mutation::on(Mutation::FreshAgain) {
             account.fresh_since = Some(incarnation);
         }
         let memory = report.memory;
@@ -263,6 +265,7 @@ impl Core {
         let rule = match () {
             () if !session.reported => Some("a beat before the report"),
             () if beat.epoch != term.ledger.epoch() => Some("a beat of another epoch"),
+            () if mutation::on(Mutation::GapInBeatsTaken) => None,
             () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
             () => None,
         };

@@ -109,7 +109,7 @@ impl Account {
     /// is not sure, no more than it may be using. What was told may have fallen since, and its
     /// slots may be another's.
     pub(crate) fn size_kept(&self) -> u32 {
-        match self.size_unsure {
+        match self.size_unsure && !mutation::on(Mutation::UnsureSizeKept) {
             true => self.size().min(self.committed()),
             false => self.size(),
         }
@@ -168,7 +168,8 @@ impl Account {
     /// Drops the slots that nobody could tell of, where they are told now.
     pub(crate) fn settle_unknown(&mut self, now: Moment) {
         let told = self.jobs != Jobs::Unknown;
-        self.unknown = self.unknown.filter(|unknown| !told || unknown.until > now);
+        let lasts = |until| until > now && !mutation::on(Mutation::UnknownForgotten);
+        self.unknown = self.unknown.filter(|unknown| !told || lasts(unknown.until));
     }
 
     /// A claim on a stream of a set begins.

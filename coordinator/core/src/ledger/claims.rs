@@ -115,7 +115,10 @@ impl Ledger {
         stops_worker: bool,
         capacity: Load,
     ) -> Vec<Ended> {
-        let orphans_end = self.free_at(key);
+        let orphans_end = match mutation::on(Mutation::OrphansEndAtOnce) {
+            false => self.free_at(key),
+            true => Moment(0),
+        };
         let listed: BTreeSet<_> = held.iter().map(|it| (it.stream.clone(), it.token)).collect();
         let known: Vec<_> = self
             .accounts
@@ -139,6 +142,7 @@ impl Ledger {
         }
         // What a predecessor asked back is held all the same: the snapshot that follows says so.
         for HeldStream { stream, token, pinned, load, revoked: _ } in held {
+            let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
             let timeless = *pinned || !stops_worker;
             let is_share = stream.set.is_shares();
             // Nobody says how much of its worker a share without a load takes.
@@ -225,7 +229,7 @@ impl Ledger {
     /// When a claim's time is surely over; none where it never is.
     pub(crate) fn claim_free_at(&self, claim: &Claim) -> Option<Moment> {
         let free_at = claim.free_at().unwrap_or_else(|| self.free_at(&claim.worker));
-        (!claim.timeless).then_some(free_at)
+        (!claim.timeless || mutation::on(Mutation::TimelessFreed)).then_some(free_at)
     }
 
     /// When everything that a worker holds by time is surely over, if nothing more is heard.

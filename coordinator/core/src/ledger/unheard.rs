@@ -167,7 +167,8 @@ impl Ledger {
             unheard.amnesiac = true;
             // An earlier agent may still live, and obey the predecessor to its end.
             let latest = unheard.until.max(now + self.bounds.outlast(unheard.exposure.ttl));
-            unheard.until = if memory.aged { unheard.until.max(now) } else { latest };
+            let aged = memory.aged || mutation::on(Mutation::YoungCountsAsAged);
+            unheard.until = if aged { unheard.until.max(now) } else { latest };
         }
         let until = unheard.until;
         self.unheard.insert(key, unheard);

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use leasehold_simulator::{Mutant, Outcome, run_seed, run_seeds};
+use leasehold_simulator::{Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, run_seeds};
 
 /// Lines of a failing seed's trace that are shown.
 const LINES_SHOWN: usize = 40;
+
+/// Ranges of seeds begin so far apart.
+const START_GAP: u64 = 1_000_000;
 
 /// Runs both protocol cores in a simulated world with faults, and checks the protocol's
 /// properties after every step.
@@ -16,7 +19,7 @@ const LINES_SHOWN: usize = 40;
 #[command(
     name = "simulate",
     after_help = "Examples:\n  simulate --seeds 100000\n  simulate --seed 4711 --trace\n  \
-                  simulate --seeds 500 --mutation FreeOnSend"
+                  simulate --seeds 500 --mutation FreeOnSend\n  simulate --mutations"
 )]
 struct Options {
     /// How many seeds to run.
@@ -34,6 +37,13 @@ struct Options {
     /// Break a core on purpose; a wrong name lists them all.
     #[arg(long, value_parser = mutant)]
     mutation: Option<Mutant>,
+    /// For every deliberate fault, or the one of --mutation: how many seeds it takes to notice it,
+    /// at the median and at worst over some disjoint ranges of seeds. A miss is a failure.
+    #[arg(long, conflicts_with = "seed")]
+    mutations: bool,
+    /// With --mutations: so many ranges of seeds.
+    #[arg(long, default_value_t = 5)]
+    starts: u64,
     /// Threads; each seed runs on one.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -53,8 +63,24 @@ fn main() -> ExitCode {
     let options = Options::parse();
     match options.seed {
         Some(seed) => one(seed, &options),
+        None if options.mutations => hunt(&options),
         None => many(&options),
     }
+}
+
+fn hunt(options: &Options) -> ExitCode {
+    let mutants: Vec<_> = match options.mutation {
+        Some(mutant) => vec![mutant],
+        None => Mutant::all().collect(),
+    };
+    let first = options.first_seed;
+    let starts: Vec<_> = (0..options.starts).map(|start| first + start * START_GAP).collect();
+    println!("{:<28} {:>7} {:>7}  noticed by", "deliberate fault", "median", "worst");
+    let hunts =
+        catch_all(&mutants, &starts, options.seeds, options.jobs, &|hunt| println!("{hunt}"));
+    let missed = hunts.iter().filter(|hunt| hunt.missed()).count();
+    println!("{} of {} faults noticed from every start", hunts.len() - missed, hunts.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn one(seed: u64, options: &Options) -> ExitCode {
@@ -100,7 +126,16 @@ fn many(options: &Options) -> ExitCode {
     for failure in &summary.failures {
         report(&run_seed(failure.seed, mutant, true), options);
     }
-    if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // A broken core, or a few seeds, need not see everything.
+    let whole = options.seeds >= STANDARD_SEEDS && mutant.is_none();
+    let missing = if whole { summary.coverage.missing() } else { Vec::new() };
+    for (what, count, least) in &missing {
+        println!("NOT EXERCISED: {what:?} happened {count} times, at least {least} are wanted");
+    }
+    match summary.failures.is_empty() && missing.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
 fn report(outcome: &Outcome, options: &Options) {

@@ -1,0 +1,116 @@
+//! Leaders of different terms and agents of different incarnations: what the one that is over does
+//! changes nothing for the other (S7, S9).
+//!
+//! Invariant: a leader is judged by the order in which its core decides, not by when its messages
+//! are written.
+
+use std::collections::BTreeMap;
+
+use leasehold_agent_core::Record;
+use leasehold_coordinator_core::event::ConnId;
+use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::{Epoch, Incarnation, StreamKey, Token, WorkerKey};
+
+use super::network::LinkId;
+use super::world::World;
+
+/// What was granted and who was welcomed, over all terms.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
+    /// The newest grant of each stream, by any leader.
+    granted: BTreeMap<StreamKey, (Token, WorkerKey)>,
+    /// The incarnation that said hello on each link.
+    hellos: BTreeMap<LinkId, Incarnation>,
+    /// The newest incarnation that each leader has welcomed.
+    welcomed: BTreeMap<(Epoch, WorkerKey), Incarnation>,
+}
+
+impl Terms {
+    /// A leader grants a stream.
+    pub(super) fn grant(&mut self, stream: &StreamKey, token: Token, worker: &WorkerKey) {
+        let newest = self.granted.get(stream).is_none_or(|(newest, _)| *newest < token);
+        if newest {
+            self.granted.insert(stream.clone(), (token, worker.clone()));
+        }
+    }
+
+    /// Whether a leader has welcomed a newer incarnation of a worker than this one.
+    pub(super) fn knows_newer(&self, epoch: Epoch, key: &WorkerKey, than: Incarnation) -> bool {
+        self.welcomed.get(&(epoch, key.clone())).is_some_and(|newest| *newest > than)
+    }
+
+    /// A leader knows nothing of a worker any more: whoever has its name begins anew.
+    pub(super) fn forget(&mut self, epoch: Epoch, key: &WorkerKey) {
+        self.welcomed.remove(&(epoch, key.clone()));
+    }
+
+    /// What a later leader than that of the token has granted to another worker.
+    fn later_grant(&self, stream: &StreamKey, token: Token, key: &WorkerKey) -> Option<Token> {
+        let (newest, worker) = self.granted.get(stream)?;
+        (newest.epoch > token.epoch && worker != key).then_some(*newest)
+    }
+}
+
+impl World {
+    /// Follows which incarnation speaks on which link.
+    pub(super) fn observe_hello(&mut self, pod: usize, message: &AgentMessage) {
+        let link = self.pods[pod].agent.as_ref().and_then(|agent| agent.link);
+        if let (AgentMessage::Hello(hello), Some(link)) = (message, link) {
+            self.observer.terms.hellos.insert(link, hello.incarnation);
+        }
+    }
+
+    /// S9: once a leader has welcomed an incarnation, an older one gets nothing from it.
+    pub(super) fn observe_decision(&mut self, conn: ConnId, message: &CoordinatorMessage) {
+        let link = conn.0 as usize;
+        let epoch = match message {
+            CoordinatorMessage::Welcome(welcome) => welcome.epoch,
+            CoordinatorMessage::Grant(grant) => grant.epoch,
+            CoordinatorMessage::Refusal(_) => return,
+        };
+        let key = self.pods[self.network.links[link].pod].key.clone();
+        let terms = &mut self.observer.terms;
+        let Some(incarnation) = terms.hellos.get(&link).copied() else { return };
+        let newest = terms.welcomed.entry((epoch, key.clone())).or_insert(incarnation);
+        if incarnation < *newest {
+            let newest = *newest;
+            self.fail("S9", || {
+                format!("{key}: incarnation {incarnation} is served after {newest} was welcomed")
+            });
+            return;
+        }
+        if incarnation > *newest {
+            *newest = incarnation;
+            self.cover.hit("checked: a newer incarnation wins");
+        }
+    }
+
+    /// S7: what a deposed leader's message lets an agent use, no successor has granted.
+    pub(super) fn observe_deposed(&mut self, pod: usize, epoch: Epoch, fresh: &[Record]) {
+        if epoch >= self.store.epoch || fresh.is_empty() || self.pods[pod].replaced {
+            return;
+        }
+        self.cover.hit("checked: a deposed leader's message");
+        let key = &self.pods[pod].key;
+        let disk = self.pods[pod].disk.borrow();
+        let now = self.pods[pod].clock.local(self.t);
+        let later = |(stream, token)| {
+            let later = self.observer.terms.later_grant(stream, token, key)?;
+            Some(format!("p{pod} gets {stream} {token}; a successor granted it as {later}"))
+        };
+        let taken = fresh.iter().filter_map(|record| match record {
+            Record::Stream { stream, token, .. } => Some((stream, *token)),
+            _ => None,
+        });
+        let renews = fresh.iter().any(|record| matches!(record, Record::Renewed { .. }));
+        let renewed = disk.memory.streams.iter().filter(|(_, held)| {
+            renews && !held.pinned && held.lapses.is_none() && now < disk.memory.renewed_until
+        });
+        let renewed = renewed.map(|(stream, held)| (stream, held.token));
+        let found = taken.chain(renewed).find_map(later);
+        drop(disk);
+        if let Some(found) = found {
+            self.fail("S7", || found);
+        }
+    }
+}
