@@ -113,6 +113,20 @@ impl Mutant {
                 | Mutation::UnknownForgotten
                 | Mutation::GapInBeatsTaken
                 | Mutation::ShorterTtlAtOnce
+                | Mutation::RegisteredWithoutLeadership
+                | Mutation::RegisteredOfAnotherLife
+                | Mutation::StrikeWithoutEpoch
+                | Mutation::GrantUnregisteredSet
+                | Mutation::GrantUnderForeignEntry
+                | Mutation::UnreadableEntryIsNothing
+                | Mutation::HealWithoutOutstanding
+                | Mutation::GoodbyeForgetsUnheard
+                | Mutation::ConfirmAnewPerLink
+                | Mutation::HelloDeposes
+                | Mutation::TellUnwritten
+                | Mutation::KeepAskedBack
+                | Mutation::AbsentKept
+                | Mutation::ResumedPool
         )
     }
 
