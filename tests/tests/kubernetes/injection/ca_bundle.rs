@@ -2,6 +2,7 @@
 //! without one pod being refused.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
