@@ -67,7 +67,8 @@ impl Notices {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream revoked");
             }
             Notice::StreamKept(key, token) => {
-                tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream kept after all");
+                let (set, stream) = (&key.set, &key.stream);
+                tracing::debug!(%set, %stream, %token, "stream kept after all");
             }
             Notice::StreamReleased(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream released");

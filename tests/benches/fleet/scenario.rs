@@ -206,7 +206,8 @@ impl Scenario {
         let time = took.map_or("never".to_owned(), |it| format!("{:.3} s", it.as_secs_f64()));
         let age = counts.age.as_secs_f64() / self.size.ttl.as_secs_f64() * 100.0;
         println!(
-            "  {name:<24} {time:>9} {elected:>9} {:>6} {:>8} {moves_min:>8} {turn:>11} {age:>7.0} %",
+            "  {name:<24} {time:>9} {elected:>9} {:>6} {:>8} {moves_min:>8} {turn:>11} \
+             {age:>7.0} %",
             counts.expired, counts.moved
         );
         let mut fails = |what: String| self.failures.push(format!("{name}: {what}"));

@@ -1,3 +1,5 @@
+//! What a leader does with its two stores: renewals, batches, answers that come late or not at all.
+
 use leasehold_types::{ClusterName, WorkerName};
 
 use super::*;
