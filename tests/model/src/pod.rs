@@ -293,10 +293,10 @@ impl Pod {
                 changed |= is_of_lease(it) && !(ended && is_end(it));
             },
         );
-        if let Some((epoch, number, snapshot)) = grant.filter(|_| stale.is_none()) {
-            if snapshot || (self.applied.0 == epoch && number == self.applied.1.next()) {
-                self.applied = (epoch, number);
-            }
+        if let Some((epoch, number, snapshot)) = grant.filter(|_| stale.is_none())
+            && (snapshot || (self.applied.0 == epoch && number == self.applied.1.next()))
+        {
+            self.applied = (epoch, number);
         }
         if let Some((property, what)) = stale.filter(|_| changed) {
             let detail = format!("a{} acts on {what}", self.index);

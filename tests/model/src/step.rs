@@ -87,8 +87,8 @@ impl Step<'_> {
                 self.take(at(replica));
             }
             Action::Dial(pod, replica) => self.dial(pod, replica),
-            Action::ToPod(link) => self.to_pod(at(link)),
-            Action::ToReplica(link) => self.to_replica(at(link)),
+            Action::ToPod(link) => self.reach_pod(at(link)),
+            Action::ToReplica(link) => self.reach_replica(at(link)),
             Action::Arrive(link) => {
                 let mut waiting = self.state.links[at(link)].up.iter_mut();
                 if let Some(first) = waiting.find(|it| it.arrived.is_none()) {
@@ -327,7 +327,7 @@ impl Step<'_> {
         self.pod(usize::from(pod), PodCall::Opened(number));
     }
 
-    fn to_pod(&mut self, link: usize) {
+    fn reach_pod(&mut self, link: usize) {
         let line = &mut self.state.links[link];
         let item = line.down.remove(0);
         let (pod, number) = (usize::from(line.pod), line.number);
@@ -340,7 +340,7 @@ impl Step<'_> {
         self.pod(pod, PodCall::Item(number, item));
     }
 
-    fn to_replica(&mut self, link: usize) {
+    fn reach_replica(&mut self, link: usize) {
         let line = &mut self.state.links[link];
         let Upward { item, arrived } = line.up.remove(0);
         let (replica, conn) = (usize::from(line.replica), line.conn);

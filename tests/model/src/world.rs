@@ -275,7 +275,7 @@ impl World {
     }
 
     /// What a message says is not in effect any more: streams, and all of a pool but so much.
-    fn said(&mut self, message: &AgentMessage) -> (Vec<(u8, Token)>, Option<(Token, u32)>) {
+    fn said(&mut self, message: &AgentMessage) -> Said {
         match message {
             AgentMessage::Hello(_) => (Vec::new(), None),
             AgentMessage::Report(report) => {
@@ -344,3 +344,6 @@ fn pod_of(key: &leasehold_types::WorkerKey) -> u8 {
     let pod = (0..NODES).find(|pod| worker_key(*pod) == *key);
     u8::try_from(pod.expect("a worker of the scope")).expect("a few pods")
 }
+
+/// Streams that a message says are no longer in effect, and a pool lease with its size.
+type Said = (Vec<(u8, Token)>, Option<(Token, u32)>);
