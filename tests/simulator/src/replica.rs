@@ -223,13 +223,13 @@ impl World {
         if !self.network.links[link].replica_open {
             return;
         }
-        if let CoordinatorMessage::Grant(grant) = &message {
-            if !self.gate_is_open(replica, grant.epoch) {
-                self.cover.hit("grant stopped at the writer");
-                self.close_conn(link);
-                self.core_event(replica, Event::Closed(ConnId(link as u64)));
-                return;
-            }
+        if let CoordinatorMessage::Grant(grant) = &message
+            && !self.gate_is_open(replica, grant.epoch)
+        {
+            self.cover.hit("grant stopped at the writer");
+            self.close_conn(link);
+            self.core_event(replica, Event::Closed(ConnId(link as u64)));
+            return;
         }
         self.count_message(&message);
         let bytes = wire::encode_down(&message);
