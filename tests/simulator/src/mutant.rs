@@ -102,9 +102,9 @@ impl Mutant {
         }
     }
 
-    /// Whether it takes more seeds than a test runs: only a long hunt may notice it.
+    /// Whether nothing has shown yet that the simulator notices it: `simulate --mutations` tries it.
     #[must_use]
-    pub fn is_rare(self) -> bool {
+    pub fn is_unproven(self) -> bool {
         matches!(
             self.0,
             Mutation::UnsureSizeKept
