@@ -102,7 +102,7 @@ impl Mutant {
         }
     }
 
-    /// Whether nothing has shown yet that the simulator notices it: `simulate --mutations` tries it.
+    /// Whether nothing has shown yet that the simulator notices it (`simulate --mutations`).
     #[must_use]
     pub fn is_unproven(self) -> bool {
         matches!(
