@@ -88,7 +88,7 @@ impl Wanted {
         sets
     }
 
-    fn pipelines(&self) -> Vec<(&'static str, u32, [(&'static str, &'static str); 2])> {
+    fn pipelines(&self) -> Vec<Pipeline> {
         let [first, second] = CLASSES;
         let (front, back) = if self.swapped { (second, first) } else { (first, second) };
         let mut pipelines = vec![("news", self.load, [("front", front), ("back", back)])];
@@ -146,3 +146,6 @@ pub(super) fn cluster_of(node: usize) -> &'static str {
 pub(super) fn folder(of: &Path) -> PathBuf {
     of.join("manifests")
 }
+
+/// A pipeline's name, its load, and its nodes, each with its class.
+type Pipeline = (&'static str, u32, [(&'static str, &'static str); 2]);
