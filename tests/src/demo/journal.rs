@@ -265,7 +265,8 @@ mod tests {
         assert_eq!(line.at_ns, 2_345_809_575_993);
         assert_eq!(line.worker, "w1");
         let (set, stream) = ("swarm".to_owned(), "stream:a".to_owned());
-        assert_eq!(line.event, Event::OwnStart { set, stream, token: "1.1".to_owned() });
+        let token = "1.1".to_owned();
+        assert_eq!(line.event, Event::OwnStart { set, stream, token, load_milli: None });
     }
 
     #[test]
