@@ -300,7 +300,7 @@ impl World {
     fn take_event(&mut self, replica: usize, event: Event, at: Moment) -> Real {
         // What a link said before it was closed is said to nobody; a goodbye still counts.
         if let Event::Hello(conn, _) | Event::Report(conn, _) = &event
-            && !self.network.links[conn.0 as usize].replica_open
+            && self.network.links.get(conn.0 as usize).is_some_and(|link| !link.replica_open)
         {
             self.cover.hit("report of a closed link left out");
             return 0;
