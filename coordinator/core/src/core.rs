@@ -254,12 +254,14 @@ impl Core {
 
     fn elected(&mut self, elected: Elected, now: Moment) {
         self.leave_term(&None);
-        let Elected { epoch, until, predecessor_end, exposed } = elected;
-        let ledger = Ledger::new(epoch, self.config.bounds, predecessor_end, &exposed, &self.lists);
+        let bounds = self.config.bounds;
+        let ledger = Ledger::new(&elected, bounds, &self.desired, &self.lists, now);
         for (key, unheard) in ledger.unheard() {
-            let timer = Timer::Unheard(key.clone());
-            self.timers.insert((unheard.until, timer));
+            for at in [unheard.awaited_until, unheard.until] {
+                self.timers.insert((at, Timer::Unheard(key.clone())));
+            }
         }
+        let Elected { epoch, until, .. } = elected;
         self.role = Role::Leads(Box::new(Term { ledger, until }));
         self.timers.insert((until, Timer::Term));
         let desired = std::mem::take(&mut self.desired);

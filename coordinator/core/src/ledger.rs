@@ -14,7 +14,9 @@ use leasehold_types::{
     WorkerName,
 };
 
-use crate::exposure::{Entry, Life, SetLists};
+use crate::desired::Desired;
+use crate::event::Elected;
+use crate::exposure::{Life, SetLists};
 pub(crate) use account::{Account, Unknown};
 pub(crate) use claims::{Claim, Phase};
 use unheard::UnheardWorkers;
@@ -50,14 +52,15 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a new term: whoever may hold something counts with the most that it may.
+    /// The ledger of a new term: every worker of an earlier one counts with the most that it may hold.
     pub(crate) fn new(
-        epoch: Epoch,
+        elected: &Elected,
         bounds: TimeBounds,
-        predecessor_end: Moment,
-        exposed: &BTreeMap<WorkerKey, Entry>,
+        desired: &Desired,
         lists: &SetLists,
+        now: Moment,
     ) -> Self {
+        let &Elected { epoch, predecessor_end, .. } = elected;
         let mut ledger = Self {
             epoch,
             seq: 0,
@@ -71,8 +74,11 @@ impl Ledger {
             unheard: UnheardWorkers::default(),
             life: Life(0),
         };
-        for (key, entry) in exposed {
-            ledger.expose(key, entry, lists);
+        for (key, entry) in &elected.exposed {
+            // The shares of a pipeline are planned together, when all of them are known.
+            let cluster = desired.clusters.get(&key.cluster).filter(|it| it.class.is_none());
+            let comes_back = cluster.map_or(Moment(u64::MAX), |it| now + bounds.outlast(it.ttl));
+            ledger.expose(key, entry, lists, comes_back);
         }
         ledger
     }

@@ -32,6 +32,9 @@ mutations! {
     FreeUnconfirmed,
     /// Coordinator: a new leader does not wait for workers that have not reported.
     SkipHold,
+    /// Coordinator: a stream whose owner is gone is nobody else's, though a predecessor may still
+    /// have granted it.
+    KnownBeforeEnd,
     /// Coordinator: tokens do not grow across terms.
     TokenWithoutEpoch,
     /// Coordinator: an agent is taken as reported at its hello.

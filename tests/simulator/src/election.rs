@@ -173,13 +173,14 @@ impl World {
                 return Some(LeadAnswer::Wrote(vec![(change, Written::Superseded)]));
             }
         };
-        if one_in(&mut self.rng, CONFLICT_ONE_IN) {
+        // Whoever is served late for the store's reasons is not for another's sake.
+        let disturbed = self.network.full.is_none();
+        if disturbed && one_in(&mut self.rng, CONFLICT_ONE_IN) {
             self.store.touch(change.key());
         }
         let commit = Commit { epoch, number, change, entry, version, conflicts };
         let mut delay = self.delay();
-        // Whoever is served late for this reason is not for another's sake.
-        if self.network.full.is_none() && self.rng.u8(0..8) == 0 {
+        if disturbed && self.rng.u8(0..8) == 0 {
             delay += self.rng.u64(0..self.profile.ttl_real() * 2);
         }
         self.after(delay, Happening::Store { replica, run, request: Request::Commit(commit) });

@@ -196,6 +196,7 @@ impl World {
         let shared = usize::from(dedicated < streams.count());
         let room = dedicated.min(workers.len().saturating_sub(shared));
         let mut placed = 0;
+        let mut waiting = Vec::new();
         let stray = owners.keys().filter(|key| !key.set.is_shares()).find(|key| {
             let set = desired.sets.get(&key.set);
             set.is_none_or(|set| !set.streams.iter().any(|stream| stream.name == key.stream))
@@ -210,7 +211,7 @@ impl World {
                     None if !stream.dedicated && !workers.is_empty() => {
                         return Err(("L2", self.why_unowned(&key)));
                     }
-                    None => {}
+                    None => waiting.push(key),
                     Some(pod) if !workers.contains(pod) => {
                         return Err(("L2", format!("{key} is owned by p{pod} of another cluster")));
                     }
@@ -219,8 +220,10 @@ impl World {
             }
         }
         if placed < room {
+            let why: Vec<_> = waiting.iter().map(|key| self.why_unowned(key)).collect();
+            let why = why.join("; ");
             let what = format!("{cluster}: {placed} dedicated streams owned, room for {room}");
-            return Err(("L2", what));
+            return Err(("L2", format!("{what}; {why}")));
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ impl Mutant {
             Mutation::FreeWithoutMargin | Mutation::CountFromReceive => &["S3", "S4"],
             Mutation::FreeUnconfirmed => &["S3", "S7", "S8"],
             Mutation::SkipHold => &["S2", "S3", "S8"],
+            Mutation::KnownBeforeEnd => &["S3", "S7", "S8", "S13"],
             Mutation::StaleClock => &["S3", "S4"],
             Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
             Mutation::TokenWithoutEpoch => &["S5"],

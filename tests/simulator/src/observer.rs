@@ -8,7 +8,7 @@ use leasehold_agent_core::{Lease, Record};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, JobId, Moment, StreamKey, Token, WorkerKey,
+    Epoch, GrantNumber, Incarnation, JobId, Moment, StreamKey, Token, WorkerKey,
 };
 
 use super::checks::Known;
@@ -163,7 +163,7 @@ impl World {
                     });
                 }
             }
-            Notice::HoldEnded(cluster) => self.check_hold_end(replica, epoch, cluster),
+            Notice::StreamGranted { stream, .. } => self.check_unheard(replica, epoch, stream),
             _ => {}
         }
     }
@@ -181,25 +181,27 @@ impl World {
         taken.is_some_and(|(.., by)| self.observer.terms.knows_newer(epoch, worker, *by))
     }
 
-    /// S8: a new leader plans only when nobody obeys a predecessor and holds something unknown.
-    fn check_hold_end(&mut self, replica: usize, epoch: Epoch, cluster: &ClusterName) {
-        let unknown = (0..self.pods.len()).find_map(|pod| {
-            let node = &self.pods[pod];
+    /// S8: a leader grants no stream that somebody holds who still obeys a predecessor.
+    fn check_unheard(&mut self, replica: usize, epoch: Epoch, stream: &StreamKey) {
+        let holder = (0..self.pods.len()).find(|pod| {
+            let node = &self.pods[*pod];
+            if node.dead || node.superseded || node.replaced || !node.worker.stoppable {
+                return false;
+            }
             let disk = node.disk.borrow();
             let memory = &disk.memory;
-            if node.dead || node.superseded || node.key.cluster != *cluster || node.replaced {
-                return None;
-            }
-            let now = node.clock.local(self.t);
-            let obeys_older = memory.epoch.is_some_and(|obeyed| obeyed < epoch);
-            let held = memory.streams.iter().find(|(_, held)| {
-                !held.pinned && now < held.lapses.unwrap_or(memory.renewed_until)
-            });
-            held.filter(|_| obeys_older && node.worker.stoppable).map(|(key, _)| (pod, key.clone()))
+            let held = match memory.epoch {
+                Some(obeyed) if obeyed < epoch => memory.streams.get(stream),
+                _ => None,
+            };
+            held.is_some_and(|held| {
+                let until = held.lapses.unwrap_or(memory.renewed_until);
+                !held.pinned && node.clock.local(self.t) < until
+            })
         });
-        if let Some((pod, stream)) = unknown {
+        if let Some(pod) = holder {
             self.fail("S8", || {
-                format!("c{replica} plans {cluster} under {epoch}; p{pod} holds {stream} unheard")
+                format!("c{replica} grants {stream} under {epoch}; p{pod} holds it unheard")
             });
         }
     }

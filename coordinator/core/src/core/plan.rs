@@ -9,6 +9,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
 
 use super::{Core, PlanDue, SetState, Timer};
+use crate::desired::Stream;
 use crate::effect::{Effect, Notice};
 use crate::ledger::{Account, Claim, Phase};
 use crate::observed::Worker;
@@ -217,6 +218,10 @@ impl Core {
                 if present.is_none() && self.stays(set_name, set, at) {
                     continue;
                 }
+                if planned.on.is_none() && present.is_none() && self.is_unheard_of(set_name, stream)
+                {
+                    continue;
+                }
                 let moved = planned.moved_at.is_some_and(|moved| now < moved + moves.cooldown);
                 which.push(at as u32);
                 specs.push(StreamSpec {
@@ -244,6 +249,13 @@ impl Core {
             .iter()
             .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
         held.max_by_key(|claim| claim.token).map(|claim| claim.worker.worker.clone())
+    }
+
+    /// Whether a worker that has not reported may hold a stream: planned now, it would move as soon
+    /// as that worker is back.
+    fn is_unheard_of(&self, set: &SetName, stream: &Stream) -> bool {
+        let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
+        self.ledger().is_some_and(|ledger| !ledger.is_heard_of(&stream, self.heard))
     }
 
     /// Whether a stream stays with a worker that cannot be heard, since its lease there never

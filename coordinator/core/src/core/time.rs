@@ -215,6 +215,7 @@ impl Core {
             }
         }
         self.pools_dirty(&key.cluster);
+        self.plan_at(&key.cluster, now, now);
         self.wake_wants();
         self.check_left(key, now);
     }

@@ -9,7 +9,7 @@ use leasehold_types::{
     WorkerKey,
 };
 
-use super::{Ended, Ledger};
+use super::{Account, Ended, Ledger};
 
 /// A stream lease that may be in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,11 +247,16 @@ impl Ledger {
         key: &WorkerKey,
         which: impl Fn(&Claim) -> bool,
     ) -> Vec<Ended> {
+        // A predecessor that learns that a worker is gone grants its streams to others, to its end.
+        let outlives = |account: &Account| account.heard >= self.predecessor_end;
+        let only_here = self.accounts.get(key).is_some_and(outlives);
         let Some(claims) = self.claims.get_mut(stream) else { return Vec::new() };
         let gone = |claim: &mut Claim| claim.worker == *key && which(claim);
         let mut unloaded = Load::ZERO;
+        let mut only_owner = false;
         let removed = claims.extract_if(.., gone).map(|claim| {
             unloaded += claim.load.unwrap_or_default();
+            only_owner |= only_here || claim.token.epoch == self.epoch;
             Ended { stream: stream.clone(), worker: claim.worker, token: claim.token }
         });
         let removed: Vec<_> = removed.collect();
@@ -262,7 +267,7 @@ impl Ledger {
             if let Some(claimed) = self.claimed.get_mut(&stream.set) {
                 *claimed -= 1;
             }
-            if ended > 0 {
+            if only_owner || (ended > 0 && mutation::on(Mutation::KnownBeforeEnd)) {
                 self.unheard.note_known(stream);
             }
         }

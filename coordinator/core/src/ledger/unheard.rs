@@ -20,6 +20,8 @@ pub(crate) struct Unheard {
     pub(crate) exposure: Exposure,
     /// Until then what ends by time may last.
     pub(crate) until: Moment,
+    /// Until then plans wait for its report: a living agent has dialled again by then.
+    pub(crate) awaited_until: Moment,
     /// Its agent has reported, but without a memory.
     pub(crate) amnesiac: bool,
     scope: Option<Scope>,
@@ -45,12 +47,13 @@ struct Group {
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnheardWorkers {
     workers: BTreeMap<WorkerKey, Unheard>,
-    /// Those that have not reported.
+    /// Those that have not reported, by until when plans wait for them.
     silent: BTreeMap<ClusterName, BTreeSet<(Moment, WorkerName)>>,
     groups: BTreeMap<Scope, Group>,
     /// The lists that name a set.
     by_set: BTreeMap<SetName, BTreeSet<SetsVersion>>,
-    /// Streams without a claim that had an owner in this term: nobody else can hold them.
+    /// Streams without a claim whose last owner was heard after any predecessor had stopped, or
+    /// has them from this leader: nobody else can hold them.
     known: BTreeSet<StreamKey>,
 }
 
@@ -60,7 +63,7 @@ impl UnheardWorkers {
         let at = (unheard.until, key.clone());
         if !unheard.amnesiac {
             let silent = self.silent.entry(key.cluster.clone()).or_default();
-            silent.insert((unheard.until, key.worker.clone()));
+            silent.insert((unheard.awaited_until, key.worker.clone()));
         }
         if let Some(scope) = &unheard.scope {
             self.groups.entry(scope.clone()).or_default().workers.insert(at);
@@ -71,7 +74,7 @@ impl UnheardWorkers {
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Unheard> {
         let unheard = self.workers.remove(key)?;
         if let Some(silent) = self.silent.get_mut(&key.cluster) {
-            silent.remove(&(unheard.until, key.worker.clone()));
+            silent.remove(&(unheard.awaited_until, key.worker.clone()));
             if silent.is_empty() {
                 self.silent.remove(&key.cluster);
             }
@@ -108,7 +111,7 @@ impl UnheardWorkers {
         Some(scope)
     }
 
-    /// A stream has lost its last claim.
+    /// A stream has lost its last claim, whose owner was the only one.
     pub(super) fn note_known(&mut self, stream: &StreamKey) {
         if !self.workers.is_empty() {
             self.known.insert(stream.clone());
@@ -134,8 +137,14 @@ impl UnheardWorkers {
 }
 
 impl Ledger {
-    /// A worker of a predecessor's time.
-    pub(super) fn expose(&mut self, key: &WorkerKey, entry: &Entry, lists: &SetLists) {
+    /// A worker of a predecessor's time; if its agent lives, it has dialled again at `comes_back`.
+    pub(super) fn expose(
+        &mut self,
+        key: &WorkerKey,
+        entry: &Entry,
+        lists: &SetLists,
+        comes_back: Moment,
+    ) {
         let exposure = &entry.exposure;
         let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
         let life = self.next_life();
@@ -148,7 +157,9 @@ impl Ledger {
         self.accounts.insert(key.clone(), account);
         let scope = self.unheard.scope(key, exposure.sets, lists);
         let exposure = exposure.clone();
-        self.unheard.insert(key, Unheard { exposure, until, amnesiac: false, scope });
+        let awaited_until = until.min(comes_back);
+        let unheard = Unheard { exposure, until, awaited_until, amnesiac: false, scope };
+        self.unheard.insert(key, unheard);
     }
 
     /// A report came of a worker of a predecessor's time: what its journal cannot know of lasts
@@ -219,13 +230,14 @@ impl Ledger {
     }
 
     /// Whether nobody unheard of can hold a stream: its set is held by nobody that was not heard,
-    /// or the stream had an owner in this term, which was then the only one.
-    pub(super) fn is_heard_of(&self, stream: &StreamKey, now: Moment) -> bool {
+    /// or the stream had an owner in this term that was the only one.
+    pub(crate) fn is_heard_of(&self, stream: &StreamKey, now: Moment) -> bool {
         self.unheard.known.contains(stream) || self.unheard_of(&stream.set, now).is_none()
     }
 
-    /// Until when a cluster must neither free nor grow: somebody has not reported whose leases
-    /// may still last. The worker is one of those.
+    /// Until when a cluster neither frees nor grows nor plans: a worker has not reported whose
+    /// leases may still last, and whose agent may be on its way. The worker is one of those.
+    /// Afterwards what it may hold still counts as held.
     pub(crate) fn held_by(
         &self,
         cluster: &ClusterName,
