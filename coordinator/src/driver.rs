@@ -45,7 +45,7 @@ pub const TICK: Duration = Duration::from_millis(500);
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// Questions of people that are answered in one turn.
 const QUERY_BATCH_MAX: usize = 16;
-/// After so long, whoever else asks is answered in a later turn.
+/// Questions that come after so long are answered in a later turn.
 const QUERIES_WITHIN: Duration = Duration::from_millis(10);
 /// A turn that takes longer is reported.
 const TURN_LONG: Duration = Duration::from_millis(50);

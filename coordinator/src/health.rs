@@ -1,5 +1,5 @@
-//! What probes are told: alive is a driver that makes progress, whoever leads; ready is a replica
-//! that knows its manifests and its role.
+//! What probes are told: a replica is alive while its driver makes progress, whether it leads or
+//! not; it is ready when it knows its manifests and its role.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 /// [`crate::driver::TICK`].
 const TURN_MAX: Duration = Duration::from_secs(10);
 
-/// How much a driver has done, and whether it goes on: for whoever must not wait for it.
+/// How much a driver has done, and whether it goes on; reading it never waits for the driver.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,

@@ -18,7 +18,7 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 
 pub use self::changes::Change;
 use self::changes::Changes;
-pub use self::entry::{Write, over};
+pub use self::entry::{Write, resolve};
 use crate::event::{Elected, Event, Renewed};
 use crate::exposure::{Entry, Exposure, Life};
 

@@ -54,9 +54,7 @@ impl Election {
     pub(super) fn term(&self) -> Option<(Epoch, Moment)> {
         self.lead.as_ref().map(|lead| (lead.epoch(), lead.until()))
     }
-}
 
-impl Election {
     /// Whether the store owes it no answer.
     pub(super) fn is_answered(&self) -> bool {
         self.asked.is_empty()
@@ -173,7 +171,7 @@ impl World {
                 return Some(LeadAnswer::Wrote(vec![(change, Written::Superseded)]));
             }
         };
-        // Whoever is served late for the store's reasons is not for another's sake.
+        // An agent that waits for the store does not wait for another agent.
         let disturbed = self.network.full.is_none();
         if disturbed && one_in(&mut self.rng, CONFLICT_ONE_IN) {
             self.store.touch(change.key());
@@ -303,7 +301,7 @@ impl World {
         }
     }
 
-    /// Tries to lead, whoever leads now.
+    /// Tries to lead, whether or not another replica leads.
     pub(super) fn take(&mut self, replica: usize) {
         if let Some((version, since)) = self.replicas[replica].election.seen {
             self.take_from(replica, version, since);

@@ -45,7 +45,7 @@ pub(super) enum Fault {
     OrderDrain,
     /// A pod appears.
     NewPod,
-    /// A pod appears under the name of one that lives, unreachable to whoever replaced it.
+    /// A pod appears under the name of one that lives, which its successor cannot reach.
     TwinPod,
     /// All pods get successors of the next generation.
     Rollout,

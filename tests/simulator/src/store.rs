@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{Change, Request as LeadRequest, Standing};
-use leasehold_coordinator_core::campaign::{Write, Written, over};
+use leasehold_coordinator_core::campaign::{Write, Written, resolve};
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
@@ -178,7 +178,7 @@ impl Store {
         let found = self.register.get(change.key());
         let found = found.map(|found| found.as_ref().unwrap_or(&unreadable));
         let version = self.versions.get(change.key()).copied().unwrap_or(0);
-        (version, over(found, change, epoch))
+        (version, resolve(found, change, epoch))
     }
 
     /// Replaces an object, unless it has changed.

@@ -39,7 +39,7 @@ impl Terms {
         self.welcomed.get(&(epoch, key.clone())).is_some_and(|newest| *newest > than)
     }
 
-    /// A leader knows nothing of a worker any more: whoever has its name begins anew.
+    /// A leader has forgotten a worker: the next one of its name begins anew.
     pub(super) fn forget(&mut self, epoch: Epoch, key: &WorkerKey) {
         self.welcomed.remove(&(epoch, key.clone()));
     }

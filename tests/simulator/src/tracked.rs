@@ -1,6 +1,6 @@
 //! A list that remembers which of its items may have changed, so that only those are checked.
 //!
-//! Invariant: whoever can change an item has marked it.
+//! Invariant: an item is marked before it can change.
 
 use std::ops::{Index, IndexMut};
 

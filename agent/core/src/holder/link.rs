@@ -116,8 +116,8 @@ impl Link {
     }
 
     /// When a live link counts as dead although the shell, which asks the other end for signs of
-    /// life, says nothing: the leases have ended then. Whoever waits for a welcome or a snapshot
-    /// waits as long as the connection lives. A leader that is slow because many report at once
+    /// life, says nothing: the leases have ended then. An agent waits for a welcome or a snapshot
+    /// as long as the connection lives. A leader that is slow because many report at once
     /// would have them all report again.
     fn dead_at(&self, terms: Option<&Terms>) -> Option<Moment> {
         match (self.stage, terms) {

@@ -18,10 +18,10 @@ pub enum Write {
     Superseded,
 }
 
-/// What a leader of `epoch` makes of what it found. Whoever tries again after another's write asks
-/// anew, with what it finds then.
+/// What a leader of `epoch` writes in place of what it found. A leader that tries again after
+/// another's write resolves again, over the entry that it finds then.
 #[must_use]
-pub fn over(found: Option<&Entry>, change: &Change, epoch: Epoch) -> Write {
+pub fn resolve(found: Option<&Entry>, change: &Change, epoch: Epoch) -> Write {
     let later = found.is_some_and(|found| found.epoch > epoch);
     match change {
         Change::Enter(_, _, exposure) if !later => {

@@ -102,7 +102,7 @@ fn writes_that_take_long_delay_no_renewal() {
 }
 
 #[test]
-fn whoever_is_entered_waits_for_nobody_that_is_struck_nor_for_what_failed() {
+fn an_entry_waits_neither_for_strikes_nor_for_failed_writes() {
     let mut lead = leader();
     lead.order(Order::Unregister((0..3).map(key).collect()), seconds(2));
     let strikes = batch(&mut lead);
@@ -131,11 +131,11 @@ fn a_later_leaders_entry_is_left_alone() {
     let entry = |epoch| Entry { epoch: Epoch(epoch), exposure: Exposure::default() };
     let (key, life, exposure) = enter(0, 1);
     let (strike, enter) = (Change::Strike(key.clone()), Change::Enter(key, life, exposure));
-    assert_eq!(over(Some(&entry(3)), &strike, Epoch(3)), Write::Put(None));
-    assert_eq!(over(Some(&entry(4)), &strike, Epoch(3)), Write::Superseded);
-    assert_eq!(over(Some(&entry(4)), &enter, Epoch(3)), Write::Superseded);
-    assert_eq!(over(None, &strike, Epoch(3)), Write::Nothing);
-    let adopted = over(Some(&entry(2)), &enter, Epoch(3));
+    assert_eq!(resolve(Some(&entry(3)), &strike, Epoch(3)), Write::Put(None));
+    assert_eq!(resolve(Some(&entry(4)), &strike, Epoch(3)), Write::Superseded);
+    assert_eq!(resolve(Some(&entry(4)), &enter, Epoch(3)), Write::Superseded);
+    assert_eq!(resolve(None, &strike, Epoch(3)), Write::Nothing);
+    let adopted = resolve(Some(&entry(2)), &enter, Epoch(3));
     assert!(matches!(adopted, Write::Put(Some(Entry { epoch: Epoch(3), .. }))));
     let mut lead = leader();
     lead.order(Order::Unregister(vec![strike.key().clone()]), seconds(2));

@@ -1,6 +1,6 @@
 //! Who is welcomed when. A welcome is the credit for one report: only so many are out at a time, so
-//! that after a failover the reports of a whole fleet do not wait here all at once. Whoever waits
-//! keeps its place when it dials again.
+//! that after a failover the reports of a whole fleet do not wait here all at once. An agent that
+//! waits keeps its place when it dials again.
 //!
 //! Invariant: a session waits here, or has been welcomed, from its hello to its end.
 

@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// The term stood in the store at that moment: whoever had said otherwise before is named.
+    /// The term stood in the store at that moment: agents that said otherwise before it are named.
     pub(super) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
         let Role::Leads(term) = &self.role else { return };
         if term.ledger.epoch() != epoch {

@@ -22,7 +22,7 @@ const WRITTEN_AT_ONCE_MAX: usize = 16;
 /// How long the list of workers may take.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
 
-/// The stores of one term. The place is lent to whoever renews it, and comes back.
+/// The stores of one term. A renewal borrows the place and gives it back.
 struct TermObjects {
     epoch: Epoch,
     election: Election,

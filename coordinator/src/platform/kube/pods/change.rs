@@ -54,7 +54,7 @@ impl Change {
         let mut exposures = base.exposures.clone();
         let mut metadata = match self {
             Self::Entry(cluster, epoch, change) => {
-                match campaign::over(exposures.get(cluster), change, *epoch) {
+                match campaign::resolve(exposures.get(cluster), change, *epoch) {
                     Write::Nothing => return Wanted::Nothing,
                     Write::Superseded => return Wanted::Superseded,
                     Write::Put(Some(entry)) => {

@@ -269,7 +269,7 @@ async fn a_leader_finds_a_pod_that_holds_something_by_either_label() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_may_be_anything_and_is_replaced_by_whoever_leads() {
+async fn an_unreadable_entry_may_be_anything_and_the_leader_replaces_it() {
     let names = r#"{"ci/builds":{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}}"#;
     for spoiled in [json!("spoiled"), Value::Null, json!(names)] {
         let (shop, pods) = unseen();
