@@ -93,6 +93,7 @@ impl World {
             shares |= self.observer.known.pods.get(pod).is_some_and(had_shares);
         }
         self.check_shared_streams();
+        self.check_entries(&touched.pods);
         let falls = !touched.replicas.is_empty() && self.observer.bounds.falls();
         if shares || touched.desired || falls {
             self.check_shares(leader);
@@ -255,7 +256,7 @@ impl World {
     }
 
     /// The streams that a pod's worker or agent has, in order.
-    fn streams_at(&self, pod: usize) -> Vec<StreamKey> {
+    pub(super) fn streams_at(&self, pod: usize) -> Vec<StreamKey> {
         let node = &self.pods[pod];
         if node.dead {
             return Vec::new();
@@ -322,7 +323,7 @@ impl World {
     }
 
     /// The token under which a pod's worker or agent may use a stream now.
-    fn token_in_use(&self, pod: usize, stream: &StreamKey) -> Option<Token> {
+    pub(super) fn token_in_use(&self, pod: usize, stream: &StreamKey) -> Option<Token> {
         let node = &self.pods[pod];
         if node.dead {
             return None;

@@ -7,6 +7,7 @@ mod clock;
 mod coverage;
 mod driver;
 mod election;
+mod entries;
 mod faults;
 mod hindrance;
 mod hunt;

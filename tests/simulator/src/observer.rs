@@ -12,6 +12,7 @@ use leasehold_types::{
 };
 
 use super::checks::Known;
+use super::entries::KnownLists;
 use super::network::LinkId;
 use super::said::Said;
 use super::shares::Bounds;
@@ -45,6 +46,8 @@ pub(super) struct Observer {
     pub bounds: Bounds,
     /// What agents have said.
     pub said: Said,
+    /// The lists of sets that entries name.
+    pub lists: KnownLists,
     /// What each replica has told of pipelines.
     pub told: BTreeMap<usize, Told>,
     /// What the checks of every moment know of the step before.

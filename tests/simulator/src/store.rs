@@ -3,7 +3,7 @@
 //!
 //! Invariant: an epoch is handed out once, by compare-and-swap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{Change, Request as LeadRequest, Standing};
@@ -38,6 +38,8 @@ pub(super) struct Store {
     pub shape: Shape,
     /// What workers may hold; none where the entry cannot be read.
     pub register: BTreeMap<WorkerKey, Option<Entry>>,
+    /// Whose entries were struck or replaced since somebody looked.
+    pub changed: BTreeSet<WorkerKey>,
     /// Of objects, the versions; they outlive their entries.
     versions: BTreeMap<WorkerKey, u64>,
     /// Of logs, the newest.
@@ -160,6 +162,7 @@ impl Store {
             return;
         }
         for change in changes {
+            self.changed.insert(change.key().clone());
             match change {
                 Change::Enter(key, _, exposure) => {
                     let exposure = exposure.clone();
@@ -189,6 +192,7 @@ impl Store {
             return false;
         }
         *version += 1;
+        self.changed.insert(key.clone());
         match &commit.entry {
             Some(entry) => {
                 self.register.insert(key.clone(), Some(entry.clone()));
