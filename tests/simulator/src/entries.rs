@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::{Desired, Mode};
-use leasehold_coordinator_core::exposure::{SetList, Sets, SetsVersion};
+use leasehold_coordinator_core::exposure::{Entry, SetList, Sets, SetsVersion};
 use leasehold_types::{ClusterName, SetName, StreamKey};
 
 use super::world::World;
@@ -39,14 +39,15 @@ impl KnownLists {
         }
     }
 
-    fn allow(&self, sets: Sets, set: &SetName) -> bool {
+    /// Whether these sets allow a lease on a stream of this set, which time ends or does not.
+    fn allow(&self, sets: Sets, set: &SetName, timeless: bool) -> bool {
         match sets {
             Sets::None => false,
             Sets::Any => true,
-            // A list of an edit that was made and undone between two looks is not known here.
-            Sets::Listed { version, .. } => {
-                self.lists.get(&version).is_none_or(|list| list.get(set).is_some())
-            }
+            Sets::Listed { version, .. } => self
+                .lists
+                .get(&version)
+                .is_some_and(|list| list.get(set).is_some_and(|allowed| allowed || !timeless)),
         }
     }
 }
@@ -67,23 +68,43 @@ impl World {
             if !counts || !(touched.contains(&pod) || changed.contains(&node.key)) {
                 continue;
             }
-            let streams: Vec<StreamKey> = self.streams_at(pod);
-            let used = streams.into_iter().find(|stream| {
-                self.token_in_use(pod, stream).is_some() && !self.is_in_entry(pod, stream)
-            });
-            if let Some(stream) = used {
-                let key = self.pods[pod].key.clone();
-                let entry = self.store.register.get(&key).cloned();
-                self.fail("S8", || format!("p{pod} has {stream}; what is written down: {entry:?}"));
+            let entry = match self.store.register.get(&node.key) {
+                // Whatever cannot be read counts as everything.
+                Some(None) => continue,
+                Some(Some(entry)) => Some(entry.clone()),
+                None => None,
+            };
+            if let Some(what) = self.missing_in(pod, entry.as_ref()) {
+                self.fail("S8", || format!("p{pod} has {what}; what is written down: {entry:?}"));
             }
         }
     }
 
-    fn is_in_entry(&self, pod: usize, stream: &StreamKey) -> bool {
-        match self.store.register.get(&self.pods[pod].key) {
-            None => false,
-            Some(None) => true,
-            Some(Some(entry)) => self.observer.lists.allow(entry.exposure.sets, &stream.set),
+    /// What a pod has and its entry does not tell of, if anything.
+    fn missing_in(&self, pod: usize, entry: Option<&Entry>) -> Option<String> {
+        let node = &self.pods[pod];
+        let size = node.size_in_effect(self.local_of_pod(pod));
+        if size > entry.map_or(0, |entry| entry.exposure.jobs_max) {
+            return Some(format!("a pool of {size}"));
         }
+        let streams = self.streams_at(pod).into_iter();
+        let mut used = streams.filter_map(|it| Some((self.token_in_use(pod, &it)?, it)));
+        let missing = used.find(|(token, stream)| {
+            let timeless = self.is_timeless_at(pod, stream);
+            let allow = |entry: &Entry| {
+                // No strike of an earlier leader than the one that granted it ends this entry.
+                entry.epoch >= token.epoch
+                    && self.observer.lists.allow(entry.exposure.sets, &stream.set, timeless)
+            };
+            !entry.is_some_and(allow)
+        });
+        missing.map(|(token, stream)| format!("{stream} under {token}"))
+    }
+
+    /// Whether no time ends what a pod has of a stream.
+    fn is_timeless_at(&self, pod: usize, stream: &StreamKey) -> bool {
+        let node = &self.pods[pod];
+        let pinned = node.disk.borrow().memory.streams.get(stream).is_some_and(|it| it.pinned);
+        pinned || !node.worker.stoppable
     }
 }

@@ -119,6 +119,7 @@ impl World {
         }
         if let (Notice::Gone(worker), Some(epoch)) = (notice, self.replicas[replica].leads()) {
             self.observer.terms.forget(epoch, worker);
+            self.forget_wait(replica, worker);
         }
         match notice {
             Notice::StreamGranted { stream, .. } | Notice::StreamRevoked { stream, .. } => {

@@ -109,6 +109,11 @@ impl World {
         }
     }
 
+    /// A replica knows nothing of a worker any more: whoever has its name begins anew.
+    pub(super) fn forget_wait(&mut self, replica: usize, key: &WorkerKey) {
+        self.observer.said.waits.remove(&(replica, key.clone()));
+    }
+
     /// An agent said hello to a replica: where it waits for a confirmed leadership, it has waited
     /// since its first hello there.
     pub(super) fn check_wait(&mut self, replica: usize, hello: &Hello) {
