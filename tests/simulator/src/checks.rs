@@ -42,6 +42,13 @@ struct Budget {
     ceiling: u32,
 }
 
+impl Known {
+    /// The streams that a pod's worker or agent has.
+    pub(super) fn streams_of(&self, pod: usize) -> &[StreamKey] {
+        self.pods.get(pod).map_or(&[], |known| &known.streams)
+    }
+}
+
 /// What a step may have changed.
 #[derive(Debug)]
 pub(super) struct Touched {
@@ -94,6 +101,7 @@ impl World {
         }
         self.check_shared_streams();
         self.check_entries(&touched.pods);
+        self.check_outstanding(leader);
         let falls = !touched.replicas.is_empty() && self.observer.bounds.falls();
         if shares || touched.desired || falls {
             self.check_shares(leader);
@@ -126,6 +134,7 @@ impl World {
             }
         }
         self.check_shares(leader);
+        (0..self.pods.len()).for_each(|pod| self.check_outstanding_at(leader, pod));
     }
 
     fn has_new_desired(&mut self) -> bool {

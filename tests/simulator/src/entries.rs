@@ -60,6 +60,9 @@ impl World {
             let desired = self.manifests.desired();
             self.observer.lists.note(&desired);
         }
+        if !self.is_sampled() {
+            return;
+        }
         let changed = std::mem::take(&mut self.store.changed);
         for pod in 0..self.pods.len() {
             let node = &self.pods[pod];

@@ -16,6 +16,7 @@ mod liveness;
 mod mutant;
 mod network;
 mod observer;
+mod outstanding;
 mod pipelines;
 mod platform;
 mod pod;

@@ -48,6 +48,8 @@ pub(super) struct Observer {
     pub said: Said,
     /// The lists of sets that entries name.
     pub lists: KnownLists,
+    /// The pod of which the leader's view is compared next.
+    pub compared: usize,
     /// What each replica has told of pipelines.
     pub told: BTreeMap<usize, Told>,
     /// What the checks of every moment know of the step before.

@@ -25,6 +25,8 @@ pub(super) struct Said {
 struct Wait {
     run: u64,
     epoch: Option<Epoch>,
+    /// Manifests that it has taken in: one without its cluster makes a replica forget it.
+    desired: u64,
     incarnation: Incarnation,
     since: Moment,
 }
@@ -118,14 +120,14 @@ impl World {
     /// since its first hello there.
     pub(super) fn check_wait(&mut self, replica: usize, hello: &Hello) {
         let node = &self.replicas[replica];
-        let (run, epoch) = (node.run, node.leads());
+        let (run, epoch, desired) = (node.run, node.leads(), node.desired_taken);
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
         let since = node.core.as_ref().and_then(|core| core.waits_since(&key));
         let Some(since) = since.filter(|_| hello.epoch_seen.is_none()) else {
             self.observer.said.waits.remove(&(replica, key));
             return;
         };
-        let wait = Wait { run, epoch, incarnation: hello.incarnation, since };
+        let wait = Wait { run, epoch, desired, incarnation: hello.incarnation, since };
         let before = self.observer.said.waits.insert((replica, key.clone()), wait);
         let same = |old: &Wait| Wait { since, ..*old } == wait;
         if let Some(before) = before.filter(|old| same(old) && old.since < since) {

@@ -49,6 +49,13 @@ impl Core {
         worker.forgetful_at.filter(|_| !self.is_confirmed(worker))
     }
 
+    /// When all that a worker may have of a stream is surely over, if nothing more is heard of it:
+    /// [`Moment::NEVER`] where no time ends it; none where it can have nothing of it.
+    #[must_use]
+    pub fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
+        self.ledger()?.outstanding_until(key, stream)
+    }
+
     /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
     /// only when it is asked for. None where no manifest defines the set; empty where the set has
     /// no such stream.

@@ -226,6 +226,14 @@ impl Ledger {
         }
     }
 
+    /// When all that a worker may have of a stream is surely over, if nothing more is heard of
+    /// it: never where no time ends it; none where it can have nothing of it.
+    pub(crate) fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
+        let claims = self.claims(stream).iter().filter(|claim| claim.worker == *key);
+        let ends = claims.map(|claim| self.claim_free_at(claim).unwrap_or(Moment::NEVER));
+        ends.max().max(self.unheard_stream_until(key, stream))
+    }
+
     /// When a claim's time is surely over; none where it never is.
     pub(crate) fn claim_free_at(&self, claim: &Claim) -> Option<Moment> {
         let free_at = claim.free_at().unwrap_or_else(|| self.free_at(&claim.worker));

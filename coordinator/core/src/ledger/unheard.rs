@@ -211,6 +211,28 @@ impl Ledger {
         self.unheard.workers.get(key).map(|unheard| unheard.until)
     }
 
+    /// Until when a worker may have a stream unheard of, if it may: never over where no time ends
+    /// it.
+    pub(super) fn unheard_stream_until(
+        &self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+    ) -> Option<Moment> {
+        let unheard = self.unheard.workers.get(key)?;
+        let timeless = match unheard.scope.as_ref()? {
+            _ if self.unheard.known.contains(stream) => return None,
+            Scope::Any { namespace, .. } if stream.set.namespace() != namespace.as_deref() => {
+                return None;
+            }
+            Scope::Any { timeless, .. } => *timeless,
+            scope @ Scope::Listed(_) => match &self.unheard.groups.get(scope)?.list {
+                Some(list) => list.get(&stream.set)?,
+                None => true,
+            },
+        };
+        Some(if timeless { Moment::NEVER } else { unheard.until })
+    }
+
     /// A worker that may have a stream of this set unheard of, if there is one: of those of the
     /// same scope, the one whose time ends last.
     pub(crate) fn unheard_of(&self, set: &SetName, now: Moment) -> Option<(&WorkerKey, &Unheard)> {
