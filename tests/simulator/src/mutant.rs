@@ -112,23 +112,12 @@ impl Mutant {
             Mutation::UnsureSizeKept
                 | Mutation::YoungCountsAsAged
                 | Mutation::NumbersBeginAnew
-                | Mutation::UnknownForgotten
                 | Mutation::GapInBeatsTaken
-                | Mutation::ShorterTtlAtOnce
-                | Mutation::RegisteredWithoutLeadership
                 | Mutation::RegisteredOfAnotherLife
                 | Mutation::StrikeWithoutEpoch
-                | Mutation::GrantUnregisteredSet
-                | Mutation::GrantUnderForeignEntry
-                | Mutation::UnreadableEntryIsNothing
                 | Mutation::HealWithoutOutstanding
-                | Mutation::GoodbyeForgetsUnheard
-                | Mutation::ConfirmAnewPerLink
                 | Mutation::HelloDeposes
-                | Mutation::TellUnwritten
-                | Mutation::KeepAskedBack
                 | Mutation::AbsentKept
-                | Mutation::ResumedPool
         )
     }
 
