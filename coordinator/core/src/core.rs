@@ -199,6 +199,7 @@ impl Core {
     /// had arrived before `heard` has been handled: a worker's silence is judged up to that moment
     /// and never up to `now`, because a message of it may still wait.
     pub fn settle(&mut self, now: Moment, heard: Moment) {
+        let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
         self.heard = self.heard.max(heard.min(now));
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {

@@ -100,11 +100,21 @@ impl Watchdog {
     /// Looks in a row that found nothing done: one second.
     const STILL_MAX: u32 = 10;
 
+    /// A driver that has done nothing for so long makes no progress.
+    #[must_use]
+    pub fn patience() -> Duration {
+        Self::LOOK * Self::still_max()
+    }
+
     /// Whether the driver makes progress, where it has done so much until now.
     pub fn look(&mut self, done: u64) -> bool {
         self.still = if done == self.seen { self.still + 1 } else { 0 };
         self.seen = done;
-        self.still < Self::STILL_MAX
+        self.still < Self::still_max()
+    }
+
+    fn still_max() -> u32 {
+        if mutation::on(Mutation::BusyLeaderDeposed) { 1 } else { Self::STILL_MAX }
     }
 }
 

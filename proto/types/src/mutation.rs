@@ -93,6 +93,8 @@ mutations! {
     GrantAfterTerm,
     /// Coordinator: a message counts from the start of the turn that takes it.
     StaleClock,
+    /// Coordinator: a worker is silent although messages of it may wait to be taken.
+    HearUnread,
     /// Coordinator: what is written down is said to be before leadership is confirmed.
     RegisteredWithoutLeadership,
     /// Coordinator: a registration that was answered counts for a later life of its worker.
@@ -163,6 +165,10 @@ mutations! {
     ConfirmAnewPerLink,
     /// Coordinator: an agent's word of a higher epoch deposes the leader.
     HelloDeposes,
+    /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.
+    BusyLeaderDeposed,
+    /// Coordinator: whoever says hello is welcomed at once.
+    CreditsIgnored,
     /// Agent: what could not be written down is told as ended.
     TellUnwritten,
     /// Agent: what was once asked back stays so, although a snapshot says that it is held.

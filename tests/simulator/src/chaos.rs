@@ -51,9 +51,12 @@ impl World {
             Fault::PauseReplica | Fault::CrashReplica | Fault::TakeOver | Fault::OrderDrain => {
                 self.commit_replica(fault, pod, replica, time);
             }
-            Fault::KillPod | Fault::DrainPod | Fault::NewPod | Fault::TwinPod | Fault::Rollout => {
-                self.commit_lifecycle(fault, pod);
-            }
+            Fault::KillPod
+            | Fault::DrainPod
+            | Fault::NewPod
+            | Fault::ComeAndGo
+            | Fault::TwinPod
+            | Fault::Rollout => self.commit_lifecycle(fault, pod),
             Fault::Edit => self.edit(),
             Fault::ClaimEpoch => self.claim_epoch(pod),
             Fault::CrashAgent
@@ -208,9 +211,23 @@ impl World {
             }
             Fault::TwinPod if room && self.may_be_doubled(pod) => {
                 self.cover.hit("fault: twin appeared");
-                self.new_pod(Some(pod), newest);
-                let later = self.rng.u64(MS..self.profile.ttl_real() * 6);
+                let twin = self.new_pod(Some(pod), newest);
+                let ttl = self.profile.ttl_real();
+                if self.rng.bool() {
+                    // It may leave before the first one is known to be over.
+                    let leaves = self.rng.u64(ttl / 4..ttl * 4);
+                    self.after(leaves, Happening::DrainPod { pod: twin });
+                    self.take_soon();
+                }
+                let later = self.rng.u64(MS..ttl * 6);
                 self.after(later, Happening::EndPod { pod });
+            }
+            Fault::ComeAndGo if room => {
+                self.cover.hit("fault: pod came and went");
+                let pod = self.new_pod(None, newest);
+                self.pods[pod].hasty = true;
+                let leaves = 50 * MS + self.rng.u64(0..self.profile.ttl_real() / 4);
+                self.after(leaves, Happening::DrainPod { pod });
             }
             Fault::Rollout if self.pods.len() + 4 <= self.profile.pods_ever_max => {
                 self.cover.hit("fault: rollout");
@@ -222,6 +239,14 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Another replica than the leader takes over at its next look.
+    fn take_soon(&mut self) {
+        if let Some((leader, _)) = self.true_leader() {
+            let next = (leader + 1) % self.replicas.len();
+            self.replicas[next].election.eager = true;
         }
     }
 
@@ -329,8 +354,26 @@ impl World {
         doubtful && self.store.register.get(&node.key).is_some_and(timeless)
     }
 
+    /// Where links are unruly, some of the last words that they carry are of streams that were
+    /// given back.
+    fn reorder_releases(&mut self) {
+        if self.profile.unruly_one_in == 0 {
+            return;
+        }
+        self.profile.unruly_one_in = 2;
+        for pod in self.living() {
+            let first = self.pods[pod].worker.streams.iter().next();
+            let first = first.map(|(key, used)| (key.clone(), used.token));
+            if let Some((stream, token)) = first.filter(|_| self.rng.bool()) {
+                self.cover.hit("fault: a release was the last word");
+                self.let_go(pod, stream, token);
+            }
+        }
+    }
+
     /// Faults end: everything works, and what had died comes back.
     pub(super) fn calm(&mut self) {
+        self.reorder_releases();
         self.profile.calm();
         self.calm_since = Some(self.t);
         for cut in self.network.cuts.clone() {

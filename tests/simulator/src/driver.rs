@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Pulse, Turn, Watermark};
+use leasehold_coordinator_core::turn::{
+    PLATFORM_BATCH_MAX, PULSE, Pulse, Turn, Watchdog, Watermark,
+};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment};
 
@@ -21,8 +23,8 @@ use super::world::World;
 /// People's orders that are taken in one turn.
 const ORDER_BATCH_MAX: usize = 16;
 
-/// A driver that did nothing for so long hangs.
-const STALLED_AFTER: Real = 1_000 * MS;
+/// The longest turn of a driver that is busy and makes progress.
+const BUSY_TURN_MAX: Real = 600 * MS;
 
 /// How long a replica's turns take.
 #[derive(Clone, Debug)]
@@ -55,11 +57,25 @@ impl TurnCosts {
         }
     }
 
-    /// No more faults: turns are short.
-    pub(super) fn calm(&mut self) {
+    /// The costs of a driver that is busy all the time: its turns delay nothing for as long as a
+    /// lease lasts.
+    pub(super) fn busy(ttl: Real) -> Self {
+        let long_max = BUSY_TURN_MAX.min(ttl / 4);
+        Self { event: MS / 100, work: MS / 20, long_every: long_max * 2, long_max }
+    }
+
+    /// No more faults: turns are short, unless the driver is busy all the time.
+    pub(super) fn calm(&mut self, busy: bool) {
         self.event = self.event.min(MS / 10);
         self.work = self.work.min(MS / 10);
-        self.long_every = 0;
+        if !busy {
+            self.long_every = 0;
+        }
+    }
+
+    /// The longest turn.
+    pub(super) fn longest(&self) -> Real {
+        if self.long_every == 0 { 0 } else { self.long_max }
     }
 }
 
@@ -139,6 +155,11 @@ impl Driver {
         self.pulse.read()
     }
 
+    /// What sessions said that is not taken yet, and when it was read.
+    pub(super) fn unheard(&self) -> impl Iterator<Item = &(Moment, Event)> {
+        self.sessions.iter()
+    }
+
     fn waits(&self) -> bool {
         !(self.platform.is_empty() && self.sessions.is_empty() && self.orders.is_empty())
     }
@@ -200,7 +221,7 @@ impl World {
     pub(super) fn progresses(&mut self, replica: usize) -> bool {
         let node = &self.replicas[replica];
         let idle = matches!(node.driver.phase, Phase::Idle);
-        if idle || self.t < node.driver.moved_at + STALLED_AFTER {
+        if idle || self.t < node.driver.moved_at + Watchdog::patience().as_nanos() as Real {
             return true;
         }
         self.cover.hit("fault: driver hangs");
@@ -306,6 +327,7 @@ impl World {
             return 0;
         }
         self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
+        self.note_heard(replica, &event);
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_mut() else { return 0 };
         let gate = &mut node.driver.gate;

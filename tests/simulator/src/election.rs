@@ -75,6 +75,14 @@ impl World {
             self.cover.hit("fault: entries written late");
             delay += self.rng.u64(0..self.profile.ttl_real());
         }
+        if let Request::Lead(_, _, _, LeadRequest::Write(_)) = &request
+            && self
+                .network
+                .slow_store
+                .is_some_and(|(slow, until)| slow == replica && self.t < until)
+        {
+            delay += self.rng.u64(0..self.profile.ttl_real() * 2);
+        }
         self.after(delay, Happening::Store { replica, run, request });
     }
 

@@ -43,6 +43,8 @@ pub(super) enum Fault {
     DrainPod,
     /// A worker is drained through the admin API.
     OrderDrain,
+    /// A pod appears, leaves and comes back at once.
+    ComeAndGo,
     /// A pod appears.
     NewPod,
     /// A pod appears under the name of one that lives, which its successor cannot reach.
@@ -72,11 +74,13 @@ const PIPELINES_EVERY: u64 = 3;
 const LARGE_EVERY: u64 = 500;
 /// In one seed in so many an agent is stopped once faults have ended.
 const HINDERS_EVERY: u64 = 5;
+/// In one seed in so many the drivers are busy, and stay so once faults have ended.
+const BUSY_EVERY: u64 = 7;
 /// In one seed in so many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
 /// All faults, in the order of a profile's weights.
-const FAULTS: [(Fault, u32); 26] = [
+const FAULTS: [(Fault, u32); 27] = [
     (Fault::BreakLink, 8),
     (Fault::BreakAll, 2),
     (Fault::CutPod, 5),
@@ -93,6 +97,7 @@ const FAULTS: [(Fault, u32); 26] = [
     (Fault::KillPod, 3),
     (Fault::DrainPod, 4),
     (Fault::OrderDrain, 1),
+    (Fault::ComeAndGo, 3),
     (Fault::NewPod, 6),
     (Fault::TwinPod, 1),
     (Fault::Rollout, 1),
@@ -169,6 +174,8 @@ pub(super) struct Profile {
     pub safety: Real,
     /// There are worker classes and pipelines.
     pub pipelines: bool,
+    /// The drivers are busy, also once faults have ended.
+    pub busy: bool,
     /// Once faults have ended, one agent is stopped and must delay nobody else.
     pub hinders: bool,
     /// Everything is checked after every step, not only what the step may have changed.
@@ -195,6 +202,9 @@ impl Profile {
                 _ => Some((*fault, *weight)),
             })
             .collect();
+        let busy = seed % BUSY_EVERY == 3 && seed % HINDERS_EVERY != 2;
+        let turns = TurnCosts::new(rng, ttl_real);
+        let turns = if busy { TurnCosts::busy(ttl_real) } else { turns };
         let usual = Self {
             replicas: rng.usize(2..=3),
             pods: rng.usize(2..=5) + more,
@@ -219,10 +229,11 @@ impl Profile {
             ignore_one_in: *pick(rng, &[0, 6, 2]),
             unstoppable_one_in: *pick(rng, &[0, 0, 6, 2]),
             slow_writer_one_in: *pick(rng, &[0, 10]),
-            turns: TurnCosts::new(rng, ttl_real),
+            turns,
             reports_max: *pick(rng, &[1, 2, 128]),
             safety: ttl_real * 16,
             pipelines,
+            busy,
             hinders: seed % HINDERS_EVERY == 2,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             weights,
@@ -275,7 +286,7 @@ impl Profile {
         self.ignore_one_in = 0;
         self.slow_writer_one_in = 0;
         self.platform_lag = 10 * MS;
-        self.turns.calm();
+        self.turns.calm(self.busy);
     }
 }
 

@@ -5,6 +5,7 @@ mod chaos;
 mod checks;
 mod clock;
 mod coverage;
+mod credits;
 mod driver;
 mod election;
 mod entries;

@@ -53,6 +53,10 @@ impl World {
         self.after(ttl / 2, Happening::Look);
         let waited = self.t - self.calm_since.unwrap_or(self.t);
         self.check_drain(waited);
+        if let Stage::Changed(Change { what: What::Failover, .. }) = self.stage {
+            self.check_served_again(waited);
+        }
+        self.check_deposed();
         if let Err(why) = self.converged() {
             self.trace.say(self.t, || format!("        not converged: {why:?}"));
             if waited > self.patience() / 2 {
@@ -72,6 +76,7 @@ impl World {
             return;
         }
         self.cover.hit("converged and still");
+        self.expect_leader();
         match std::mem::take(&mut self.stage) {
             Stage::Converging => {
                 if !self.hinder() {
@@ -257,7 +262,9 @@ impl World {
         self.observer.streams_expired.clear();
         let mut waiting = self.waiting_pipelines();
         let mut fits_beside = false;
-        let what = match self.rng.u8(0..5) {
+        // Where there are pipelines, a loss is what heals them.
+        let kinds = if self.profile.pipelines { 8 } else { 5 };
+        let what = match self.rng.u8(0..kinds) {
             0 | 1 => {
                 let (leader, _) = self.true_leader().expect("it has converged");
                 let standby = (leader + 1) % self.replicas.len();
@@ -271,6 +278,7 @@ impl World {
                     }
                     false => self.cover.hit("checked: a leader that lives is followed"),
                 }
+                self.expect_failover();
                 // A standby that loses its connection to the leader does not wait.
                 self.replicas[standby].election.eager = true;
                 let run = self.replicas[standby].run;
@@ -281,7 +289,7 @@ impl World {
                 let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
                 What::Join(self.new_pod(None, newest))
             }
-            3 => {
+            3 | 5.. => {
                 // Where there is one, one that serves something.
                 let serving =
                     self.living().into_iter().filter(|it| !self.pipelines_at(*it).is_empty());
@@ -314,6 +322,7 @@ impl World {
         match change.what {
             What::Failover => {
                 self.cover.hit("checked: a failover moves nothing");
+                self.cover.hit("checked: a fleet is served again after a failover");
                 let moved: BTreeSet<_> = moved.into_iter().map(|(key, _)| key).collect();
                 let changed = moved.iter().copied().chain(&self.observer.streams_changed);
                 let wrong: BTreeSet<_> =

@@ -42,6 +42,7 @@ impl Mutant {
             Mutation::SkipHold => &["S2", "S3", "S8"],
             Mutation::KnownBeforeEnd => &["S3", "S7", "S8", "S13"],
             Mutation::StaleClock => &["S3", "S4"],
+            Mutation::HearUnread => &["L4"],
             Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
@@ -71,6 +72,8 @@ impl Mutant {
             Mutation::GoodbyeForgetsUnheard => &["S1", "S2", "S3"],
             Mutation::ConfirmAnewPerLink => &["L9"],
             Mutation::HelloDeposes => &["L5"],
+            Mutation::BusyLeaderDeposed => &["L1", "L4", "L8"],
+            Mutation::CreditsIgnored => &["L8"],
             Mutation::TellUnwritten => &["S1", "S2", "S16"],
             Mutation::KeepAskedBack => &["L6"],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
@@ -86,7 +89,7 @@ impl Mutant {
             | Mutation::RaisedJournalSpeaks
             | Mutation::RenewalUnwritten => &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"],
             Mutation::NumbersBeginAnew | Mutation::StaleTokenTaken => {
-                &["S5", "S6", "S10", "S11", "L1", "L2", "L3"]
+                &["S5", "S6", "S10", "S11", "L1", "L2", "L3", "L9"]
             }
             Mutation::OlderIncarnationAdmitted => &["S9"],
             Mutation::OrphansEndAtOnce => &["S3", "S4", "S9"],

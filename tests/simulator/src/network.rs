@@ -66,6 +66,8 @@ pub(super) struct Link {
     pub torn: bool,
     /// The writer takes long.
     pub slow_writer: bool,
+    /// When the last data came that a stopped replica has yet to read.
+    pub unread: Option<Real>,
     clear_up: Real,
     clear_down: Real,
     held_up: VecDeque<Data>,
@@ -81,6 +83,8 @@ pub(super) struct Network {
     pub cuts: BTreeSet<Cut>,
     /// Links to this pod take nothing, since its agent reads nothing.
     pub full: Option<usize>,
+    /// Until then the stores are slow to write down what this replica wants written.
+    pub slow_store: Option<(usize, Real)>,
 }
 
 impl World {
@@ -124,6 +128,7 @@ impl World {
             lost: false,
             torn: false,
             slow_writer: one_in(&mut self.rng, self.profile.slow_writer_one_in),
+            unread: None,
             clear_up: 0,
             clear_down: 0,
             held_up: VecDeque::new(),
@@ -229,6 +234,7 @@ impl World {
     /// Data reaches a replica, unless the direction is cut.
     pub(super) fn arrive_up(&mut self, link: LinkId, data: Data) {
         let line = &mut self.network.links[link];
+        line.unread = None;
         if self.network.cuts.contains(&Cut::Up(line.pod, line.replica)) || !line.held_up.is_empty()
         {
             line.held_up.push_back(data);

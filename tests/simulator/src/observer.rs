@@ -12,6 +12,7 @@ use leasehold_types::{
 };
 
 use super::checks::Known;
+use super::credits::Credits;
 use super::entries::KnownLists;
 use super::network::LinkId;
 use super::said::Said;
@@ -48,6 +49,8 @@ pub(super) struct Observer {
     pub said: Said,
     /// The lists of sets that entries name.
     pub lists: KnownLists,
+    /// Whom leaders have welcomed.
+    pub credits: Credits,
     /// The pod of which the leader's view is compared next.
     pub compared: usize,
     /// What each replica has told of pipelines.
@@ -144,6 +147,9 @@ impl World {
             | Notice::Deposed(_)
             | Notice::EpochAhead { .. }
             | Notice::Offence { .. } => {}
+        }
+        if let Notice::Lost(worker) = notice {
+            self.check_lost(replica, worker);
         }
         let Some((_, epoch)) = leads else { return };
         match notice {
@@ -251,6 +257,7 @@ impl World {
     pub(super) fn observe_message(
         &mut self,
         pod: usize,
+        link: LinkId,
         message: &CoordinatorMessage,
         before: &Before,
     ) {
@@ -281,6 +288,22 @@ impl World {
         }
         self.check_tokens(pod, &fresh);
         self.check_kept(pod, message);
+        self.check_served(pod, link, before);
+    }
+
+    /// L9: an agent that has reported is served by the snapshot that follows.
+    fn check_served(&mut self, pod: usize, link: LinkId, before: &Before) {
+        let node = &self.pods[pod];
+        let Some(agent) = node.agent.as_ref().filter(|agent| agent.link == Some(link)) else {
+            return;
+        };
+        let served = node.run != before.run || node.disk.borrow().failing;
+        let lease = agent.holder.peek(node.clock.local(self.t));
+        if let Some((epoch, number, true)) = before.grant
+            && !(served || lease.connected)
+        {
+            self.fail("L9", || format!("p{pod} passes over its snapshot {number} of {epoch}"));
+        }
     }
 
     fn check_tokens(&mut self, pod: usize, fresh: &[Record]) {

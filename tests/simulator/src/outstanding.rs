@@ -36,8 +36,7 @@ impl World {
         let node = &self.pods[pod];
         let Some(replica) = leader.map(|leader| &self.replicas[leader]) else { return };
         let Some(core) = replica.core.as_ref() else { return };
-        // Of two pods of one name, the leader knows the newer one.
-        if node.dead || node.twin || node.replaced {
+        if node.dead {
             return;
         }
         let wrong = self.observer.known.streams_of(pod).iter().find_map(|stream| {

@@ -63,6 +63,8 @@ pub(super) struct Pod {
     pub superseded: bool,
     /// Its agent came back after it had left.
     pub returned: bool,
+    /// It comes back at once where it leaves.
+    pub hasty: bool,
     /// It was asked to leave.
     pub leaving: bool,
     /// A pod of the same name has appeared since.
@@ -99,6 +101,7 @@ impl Pod {
             left: false,
             superseded: false,
             returned: false,
+            hasty: false,
             leaving: false,
             replaced: false,
             lured: None,
@@ -328,14 +331,56 @@ impl World {
         node.left = true;
         node.leaving = true;
         let ends = node.superseded || node.returned || self.calm_since.is_some();
+        let (stays, hasty) = (node.stays && !node.superseded, node.hasty);
         if !node.stays {
             self.crash_agent(pod, true, None);
         }
-        let grace = self.rng.u64(0..self.profile.ttl_real());
-        if ends || self.rng.u8(0..3) > 0 {
-            self.after(grace, Happening::EndPod { pod });
+        let ttl = self.profile.ttl_real();
+        let grace = self.rng.u64(0..ttl);
+        if !ends && hasty {
+            self.come_back_elsewhere(pod);
+            return;
+        }
+        if !ends && stays && self.rng.bool() {
+            self.after(grace, Happening::RestartWorker { pod });
+            self.after(ttl, Happening::EndLeft { pod });
+        } else if ends || self.rng.u8(0..3) > 0 {
+            self.after(grace, Happening::EndLeft { pod });
         } else {
             self.after(grace, Happening::ComeBack { pod });
+        }
+    }
+
+    /// An agent that has left is started again at once, while what its leader had written down of
+    /// it is on its way; often another replica leads by then.
+    fn come_back_elsewhere(&mut self, pod: usize) {
+        let ttl = self.profile.ttl_real();
+        if let Some((leader, _)) = self.true_leader() {
+            self.network.slow_store = Some((leader, self.t + ttl));
+            if self.rng.bool() {
+                self.cover.hit("fault: a pod came back under another leader");
+                self.take((leader + 1) % self.replicas.len());
+            }
+        }
+        let soon = self.rng.u64(0..=self.profile.delay * 4);
+        self.after(soon, Happening::ComeBack { pod });
+    }
+
+    /// The worker of a pod that was drained is started again.
+    pub(super) fn restart_worker(&mut self, pod: usize) {
+        if self.pods[pod].left && !self.pods[pod].dead {
+            self.crash_worker(pod, Some(MS));
+        }
+    }
+
+    /// A journal can be written again; now and then its agent dies soon after.
+    pub(super) fn mend_journal(&mut self, pod: usize) {
+        let dies = self.calm_since.is_none() && self.rng.bool();
+        let writes = self.rng.u32(0..3);
+        let mut disk = self.pods[pod].disk.borrow_mut();
+        disk.failing = false;
+        if dies {
+            disk.crash_after = Some(writes);
         }
     }
 
@@ -371,7 +416,7 @@ impl World {
         let before = self.before_message(pod, link, &message);
         let told = message.clone();
         self.agent_call(pod, |holder, now| holder.handle_message(number, told, now));
-        self.observe_message(pod, &message, &before);
+        self.observe_message(pod, link, &message, &before);
     }
 
     fn count_agent_notice(&mut self, notice: &Notice) {

@@ -75,6 +75,10 @@ pub(super) enum Happening {
     CrashAgain { pod: usize },
     /// An agent that has left is started again.
     ComeBack { pod: usize },
+    /// The worker's container of a pod that was drained starts again.
+    RestartWorker { pod: usize },
+    /// A pod ends whose agent has left.
+    EndLeft { pod: usize },
     /// A pod ends.
     EndPod { pod: usize },
     /// A journal can be written again.

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_coordinator_core::event::Event;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello, StreamState};
 use leasehold_types::{Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
 
@@ -116,6 +117,33 @@ impl World {
         self.observer.said.waits.remove(&(replica, key.clone()));
     }
 
+    /// L4: a worker is lost only where nothing waits that it said in time.
+    pub(super) fn check_lost(&mut self, replica: usize, key: &WorkerKey) {
+        let node = &self.replicas[replica];
+        let Some(at) = node.core.as_ref().and_then(|core| core.lost_from(key)) else { return };
+        let links = &self.network.links;
+        let speaks = |link: usize| {
+            let pod = links.get(link).map(|line| &self.pods[line.pod]);
+            let agent = pod.filter(|pod| pod.key == *key).and_then(|pod| pod.agent.as_ref());
+            agent.is_some_and(|agent| agent.link == Some(link))
+        };
+        let waits = node.driver.unheard().find_map(|(arrived, event)| match event {
+            Event::Report(conn, _) | Event::Beat(conn, _) => {
+                (*arrived < at && speaks(conn.0 as usize)).then_some(*arrived)
+            }
+            _ => None,
+        });
+        let unread = links.iter().enumerate().find_map(|(link, line)| {
+            let arrived = node.clock.local(line.unread?);
+            (line.replica == replica && arrived < at && speaks(link)).then_some(arrived)
+        });
+        if let Some(arrived) = waits.or(unread) {
+            self.fail("L4", || {
+                format!("c{replica} takes {key} for lost at {at:?}; its word of {arrived:?} waits")
+            });
+        }
+    }
+
     /// An agent said hello to a replica: where it waits for a confirmed leadership, it has waited
     /// since its first hello there.
     pub(super) fn check_wait(&mut self, replica: usize, hello: &Hello) {
@@ -142,8 +170,11 @@ impl World {
 
     /// A replica gives its term up since an agent remembers a later one.
     pub(super) fn check_step_down(&mut self, replica: usize, above: Option<Epoch>) {
-        let leads = self.true_leader().filter(|(leader, _)| *leader == replica);
-        if let (Some((_, epoch)), Some(above)) = (leads, above) {
+        let store = &self.store;
+        let term = self.replicas[replica].election.term();
+        let stands =
+            term.filter(|(epoch, _)| (*epoch, Some(replica)) == (store.epoch, store.owner));
+        if let (Some((epoch, _)), Some(above)) = (stands, above) {
             self.fail("L5", || {
                 format!("c{replica} gives up {epoch}, which stands, at a word of {above}")
             });

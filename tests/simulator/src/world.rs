@@ -129,6 +129,9 @@ impl World {
                 what => what,
             };
             self.cover.hit("bit: a stopped process was late");
+            if let Happening::ToReplica { link, .. } = &what {
+                self.network.links[*link].unread = Some(self.t);
+            }
             self.queue.push(until, what);
             return;
         }
@@ -167,6 +170,8 @@ impl World {
             | Happening::CrashAgain { .. }
             | Happening::Lure { .. }
             | Happening::ComeBack { .. }
+            | Happening::RestartWorker { .. }
+            | Happening::EndLeft { .. }
             | Happening::EndPod { .. }
             | Happening::MendJournal { .. } => self.step_pod(what),
             Happening::List => self.list(),
@@ -246,9 +251,13 @@ impl World {
             Happening::Lure { pod, replica, forget } => self.lure(pod, replica, forget),
             Happening::ComeBack { pod } => self.come_back(pod),
             Happening::EndPod { pod } => self.end_pod(pod),
-            Happening::MendJournal { pod } => {
-                self.pods[pod].disk.borrow_mut().failing = false;
+            Happening::EndLeft { pod } => {
+                if self.pods[pod].left {
+                    self.end_pod(pod);
+                }
             }
+            Happening::RestartWorker { pod } => self.restart_worker(pod),
+            Happening::MendJournal { pod } => self.mend_journal(pod),
             other => unreachable!("{other:?} is not of a pod"),
         }
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, RefusalReason, Terms, Welcome};
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
 use super::{Core, Role, Timer};
@@ -66,7 +67,8 @@ impl Core {
     pub(super) fn welcome_waiting(&mut self, now: Moment) {
         self.admission.credits.retain(|_, until| *until > now);
         let max = self.config.reports_max;
-        while self.admission.credits.len() < max {
+        let ignored = mutation::on(Mutation::CreditsIgnored);
+        while self.admission.credits.len() < max || ignored {
             let Some((_, (conn, key))) = self.admission.waiting.pop_first() else { break };
             self.welcome(conn, &key, now);
         }

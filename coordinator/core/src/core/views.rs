@@ -49,6 +49,14 @@ impl Core {
         worker.forgetful_at.filter(|_| !self.is_confirmed(worker))
     }
 
+    /// From when a worker counts as lost, if nothing more is heard of it.
+    #[must_use]
+    pub fn lost_from(&self, key: &WorkerKey) -> Option<Moment> {
+        let ledger = self.ledger()?;
+        ledger.account(key)?;
+        Some(ledger.free_at(key))
+    }
+
     /// When all that a worker may have of a stream is surely over, if nothing more is heard of it:
     /// [`Moment::NEVER`] where no time ends it; none where it can have nothing of it.
     #[must_use]

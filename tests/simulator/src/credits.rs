@@ -1,0 +1,122 @@
+//! Many agents at once (L8): a leader takes reports by credit, one that makes progress is not deposed,
+//! and a fleet is served again after a failover within a time that grows linearly with it.
+//!
+//! Invariant: a welcome counts until its report is taken, its connection ends or it is old.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::Epoch;
+use leasehold_types::message::CoordinatorMessage;
+
+use super::clock::{MS, Real};
+use super::world::World;
+
+/// A welcome surely counts for so long.
+const CREDIT_MIN: Real = 500 * MS;
+/// Turns and messages that one agent costs until it is served.
+const STEPS_EACH: Real = 8;
+
+/// What is known of leaders and of those that they have welcomed.
+#[derive(Debug, Default)]
+pub(super) struct Credits {
+    /// The welcomes of each replica that have led to no report, by connection.
+    out: BTreeMap<(usize, ConnId), Real>,
+    /// The term in which everything was still.
+    settled: Option<Epoch>,
+}
+
+impl World {
+    /// A replica's core takes an event: a report or an end gives a credit back.
+    pub(super) fn note_heard(&mut self, replica: usize, event: &Event) {
+        match event {
+            Event::Report(conn, _) | Event::Closed(conn) => self.end_credit(replica, *conn),
+            Event::Hello(conn, _) => {
+                // It stands for all earlier ones of this agent.
+                let links = &self.network.links;
+                let pod = |conn: ConnId| links.get(conn.0 as usize).map(|line| line.pod);
+                let out = &mut self.observer.credits.out;
+                out.retain(|(at, old), _| *at != replica || pod(*old) != pod(*conn));
+            }
+            Event::Elected(_) | Event::Deposed { .. } => {
+                self.observer.credits.out.retain(|(at, _), _| *at != replica);
+            }
+            _ => {}
+        }
+    }
+
+    /// A credit is another's.
+    pub(super) fn end_credit(&mut self, replica: usize, conn: ConnId) {
+        self.observer.credits.out.remove(&(replica, conn));
+    }
+
+    /// A leader welcomes no more agents at once than it lets report.
+    pub(super) fn check_credits(
+        &mut self,
+        replica: usize,
+        conn: ConnId,
+        message: &CoordinatorMessage,
+    ) {
+        match message {
+            CoordinatorMessage::Welcome(_) => {}
+            CoordinatorMessage::Grant(_) => return,
+            CoordinatorMessage::Refusal(_) => return self.end_credit(replica, conn),
+        }
+        let (now, max) = (self.t, self.profile.reports_max);
+        let credits = &mut self.observer.credits.out;
+        credits.insert((replica, conn), now);
+        credits.retain(|_, since| now - *since < CREDIT_MIN);
+        let out = credits.keys().filter(|(at, _)| *at == replica).count();
+        if out > max {
+            self.fail("L8", || format!("c{replica} has welcomed {out} at once, {max} may report"));
+        }
+    }
+
+    /// Everything is still: the leader goes on from now on, as long as it makes progress. A renewal
+    /// that a fault took with it is over by then.
+    pub(super) fn expect_leader(&mut self) {
+        let leadership = self.profile.leadership.as_nanos() as Real;
+        if self.t >= self.profile.safety + leadership {
+            self.observer.credits.settled = Some(self.store.epoch);
+        }
+    }
+
+    /// A leader that is expected to go on does.
+    pub(super) fn check_deposed(&mut self) {
+        let epoch = self.store.epoch;
+        if let Some(settled) = self.observer.credits.settled.filter(|settled| *settled != epoch) {
+            self.fail("L8", || format!("the leader of {settled} was deposed for nothing"));
+        }
+    }
+
+    /// The leader is to be followed by another.
+    pub(super) fn expect_failover(&mut self) {
+        self.observer.credits.settled = None;
+    }
+
+    /// A fleet is served again so long after a failover.
+    pub(super) fn check_served_again(&mut self, waited: Real) {
+        let fleet = self.living();
+        let turn = self.profile.turns.longest() + self.profile.delay + MS;
+        let each = turn * STEPS_EACH * fleet.len() as Real;
+        // Its leader must be missed first, and its agents must find the next one.
+        let leadership = self.profile.leadership.as_nanos() as Real;
+        if waited < leadership * 2 + self.profile.ttl_real() * 4 + each {
+            return;
+        }
+        let Some((leader, _)) = self.true_leader() else {
+            return self.fail("L8", || "nobody leads".into());
+        };
+        let now = self.local_of_replica(leader);
+        let core = self.replicas[leader].core.as_ref();
+        let missing = fleet.into_iter().find(|pod| {
+            let node = &self.pods[*pod];
+            let view = core.and_then(|core| core.worker(&node.key, now));
+            !node.leaving && view.is_none_or(|it| it.presence != Presence::Connected)
+        });
+        if let Some(pod) = missing {
+            self.fail("L8", || format!("p{pod} is not served {waited} after a failover"));
+        }
+    }
+}
