@@ -301,6 +301,13 @@ impl World {
             }
             Fault::FailJournal => {
                 self.cover.hit("fault: journal fails");
+                if self.rng.bool() {
+                    // A write or two, and soon after the last one that succeeds.
+                    let (fails, left) = (self.rng.u32(1..=2), self.rng.u32(0..4));
+                    let mut disk = self.pods[pod].disk.borrow_mut();
+                    (disk.failing_next, disk.crash_after) = (fails, Some(left));
+                    return;
+                }
                 self.pods[pod].disk.borrow_mut().failing = true;
                 self.after(time, Happening::MendJournal { pod });
             }
@@ -396,7 +403,7 @@ impl World {
             let node = &mut self.pods[pod];
             node.paused_until = self.t;
             let mut disk = node.disk.borrow_mut();
-            disk.failing = false;
+            (disk.failing, disk.failing_next) = (false, 0);
             disk.crash_after = None;
             drop(disk);
             for used in node.worker.streams.values_mut() {

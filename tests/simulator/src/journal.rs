@@ -13,6 +13,8 @@ pub(super) struct Disk {
     pub memory: Memory,
     /// Every append fails for now.
     pub failing: bool,
+    /// So many more appends fail.
+    pub failing_next: u32,
     /// After so many more appends the agent's process dies.
     pub crash_after: Option<u32>,
     /// It has died.
@@ -34,7 +36,9 @@ impl Journal for SimJournal {
             // The process is dead: what it still does until control returns reaches nobody.
             return Err(JournalError("the process is dead".into()));
         }
-        if disk.failing {
+        let fails = disk.failing_next > 0;
+        disk.failing_next = disk.failing_next.saturating_sub(1);
+        if disk.failing || fails {
             return Err(JournalError("no space left on device".into()));
         }
         // Through its text, as a file would have it.
