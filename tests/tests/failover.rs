@@ -1,11 +1,13 @@
-//! A leader that hangs: a standby takes over, no stream moves, and the old leader, awake again,
-//! changes nothing.
+//! Changes of leader: one that hangs is replaced and does no harm when it wakes, and where the
+//! folder of epochs is lost, one command brings the agents back.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::process::{Coordinator, eventually, get};
+use tests::process::{Coordinator, Replica, eventually, free_address, get};
+use tests::toolbox;
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -59,6 +61,44 @@ fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
         assert_eq!(now["connected"], true, "{now}");
     }
     assert!(leads(second.http, "2").is_some(), "the second still leads");
+}
+
+#[test]
+fn after_a_lost_state_folder_the_documented_command_brings_agents_back() {
+    let mut first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    eventually("the first leader", || leads(first.http, "1"));
+    let addresses = [free_address(), free_address()];
+    let agent = first.agent("builds", "w-0", &["--coordinator", &addresses[0].to_string()]);
+    let served = |epoch: &str| {
+        eventually("a lease of that epoch", || {
+            let lease = lease(agent.api).filter(|lease| lease["connected"] == true)?;
+            lease["pool"]["token"].as_str()?.starts_with(epoch).then_some(())
+        });
+    };
+    served("1.");
+    first.process.kill();
+    let mut second = Replica::start_at(first.folder(), "second", addresses, &[]);
+    served("2.");
+    second.process.kill();
+    std::fs::remove_dir_all(first.folder().join("state")).expect("the state is lost");
+
+    let third = Replica::start_at(first.folder(), "third", addresses, &[]);
+    eventually("a leader that names the agent", || {
+        let log = third.process.log();
+        let named = |line: &&str| line.contains("remembers a later epoch") && line.contains("w-0");
+        log.lines().find(named).map(|_| ())
+    });
+    leads(third.http, "1").expect("a word of an agent ends no term");
+    let operations = std::fs::read_to_string(toolbox::root().join("docs/OPERATIONS.md"));
+    let operations = operations.expect("a document");
+    let mut code = operations.split('`').filter(|code| code.starts_with("touch STATE/"));
+    let command = code.next().expect("the command");
+    let state = first.folder().join("state");
+    let command = command.replace("STATE", state.to_str().expect("UTF-8"));
+    let status = Command::new("sh").args(["-c", &command]).status().expect("sh starts");
+    assert!(status.success(), "{command}");
+    served("4712.");
+    leads(third.http, "4712").expect("the term above it");
 }
 
 /// Whether the replica leads this epoch.

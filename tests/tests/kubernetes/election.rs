@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tests::kube::{Access, Cluster, Component, ControlPlane, Operator, Replicas};
 use tests::process::{eventually, get};
+use tests::toolbox;
 
 use crate::lossy_proxy::LossyProxy;
 
@@ -197,6 +198,30 @@ fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
     election.access.kubectl(&[&annotate[..], &["--namespace", &namespace]].concat());
     election.start();
     election.leads_above(fifth.epoch);
+    election.assert_each_epoch_once();
+}
+
+/// The API server's data was put back from a copy: agents know later epochs than it does.
+#[test]
+fn a_leader_goes_above_an_epoch_that_the_documented_command_names() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("named");
+    let mut election = Election::new(cluster.access(), &namespace, &[]);
+    election.start();
+    let (_, first) = election.leads_above(0);
+    // `kubectl -n leasehold patch lease leasehold-coordinator -p '{...}'`
+    let operations = toolbox::root().join("docs/OPERATIONS.md");
+    let operations = std::fs::read_to_string(operations).expect("a document");
+    let mut code = operations.split('`').filter(|code| code.contains(" patch lease "));
+    let command = code.next().expect("the command");
+    let (words, patch) = command.split_once(" -p ").expect("a patch");
+    let named = first.epoch + 1_000_000;
+    let patch = patch.trim_matches('\'').replace("4711", &named.to_string());
+    assert!(patch.contains(&named.to_string()), "{patch}");
+    let words = words.strip_prefix("kubectl -n leasehold ").expect("kubectl");
+    let words = words.split(' ').chain(["-n", &namespace, "-p", &patch]);
+    election.access.kubectl(&words.collect::<Vec<_>>());
+    election.leads_above(named);
     election.assert_each_epoch_once();
 }
 
