@@ -239,6 +239,7 @@ impl Driver {
             true => wakeup.at.since(now),
             false => PULSE,
         });
+        let wake = if self.core.has_more() { SLEEP_MIN } else { wake };
         let commands = &self.platform.commands;
         // The platform first: what it says of a pod is taken before anything that a later pod of
         // the same name says. It says little, and takes little, so nobody starves behind it; behind

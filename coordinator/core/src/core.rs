@@ -2,14 +2,17 @@
 //! by events. It stays the only one that decides who holds what.
 
 mod admission;
+mod adopt;
 mod ahead;
 mod explain;
 mod pipelines;
 mod plan;
+mod pools;
 mod reconcile;
 mod register;
 mod send;
 mod session;
+mod slices;
 mod time;
 mod views;
 mod wanted;
@@ -31,8 +34,11 @@ use crate::observed::Worker;
 use crate::planner::streams::Unplaced;
 use crate::view::Leadership;
 use admission::Admission;
+use adopt::Adoption;
 use ahead::Ahead;
 use pipelines::Pipelines;
+use pools::Pools;
+use slices::{Budget, Walk};
 use time::Timer;
 
 /// Reports of agents that a leader lets wait at once. At a round trip of 50 ms that is 2,500 agents
@@ -46,11 +52,14 @@ pub struct Config {
     pub bounds: TimeBounds,
     /// Reports that may wait at once: so many agents are welcomed ahead of their reports.
     pub reports_max: usize,
+    /// The units of work that one turn may take, at least 1: one is a stream, claim or account
+    /// that is looked at. What is left goes on in the next turn.
+    pub slice: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bounds: TimeBounds::default(), reports_max: REPORTS_MAX }
+        Self { bounds: TimeBounds::default(), reports_max: REPORTS_MAX, slice: slices::SLICE }
     }
 }
 
@@ -79,12 +88,27 @@ pub struct Core {
     confirming: bool,
     /// Workers that may have a message to get.
     dirty: BTreeSet<WorkerKey>,
-    /// Whoever waits for a stream is to be looked at again.
-    wants_woken: bool,
+    /// Clusters whose pools or streams may be to be planned.
+    due: BTreeSet<ClusterName>,
+    /// The sets of each cluster.
+    cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
+    /// Workers that wait for streams that were not free.
+    waiting: BTreeSet<WorkerKey>,
+    /// Workers that are gone, and whose accounts are not ended yet.
+    leaving: BTreeSet<WorkerKey>,
+    /// What goes on in slices, and what a turn may still do of it.
+    walks: VecDeque<Walk>,
+    /// Reports that are not adopted whole yet.
+    adoptions: BTreeMap<ConnId, Adoption>,
+    /// Ledgers of terms that have ended, which are dropped in slices.
+    past: Vec<Ledger>,
+    budget: Budget,
+    /// Some reminders that are due wait for the next turn.
+    timers_wait: bool,
+    /// The last worker that was looked at for a message: the next turn goes on behind it.
+    flushed: Option<WorkerKey>,
     /// Everything that had arrived before this moment has been taken in: silence is judged by it.
     heard: Moment,
-    /// What was done since it was last asked for, in streams, workers and claims looked at.
-    cost: u32,
     effects: VecDeque<Effect>,
 }
 
@@ -107,8 +131,7 @@ struct ClusterState {
     spec: Arc<Cluster>,
     defined: bool,
     workers: BTreeMap<WorkerName, Worker>,
-    /// Pool sizes are to be planned.
-    pools_dirty: bool,
+    pools: Pools,
     /// Streams are to be planned, and since when.
     plan: Option<PlanDue>,
     /// The sets of which a worker may own streams, where its agent cannot stop it and where it can.
@@ -123,11 +146,14 @@ struct PlanDue {
     first: Moment,
 }
 
+#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
+type StreamIndex = std::collections::HashMap<leasehold_types::StreamName, u32>;
+
 /// A stream set and where its streams are planned.
 #[derive(Clone, Debug)]
 struct SetState {
     spec: Arc<StreamSet>,
-    index: BTreeMap<leasehold_types::StreamName, u32>,
+    index: StreamIndex,
     streams: Vec<Planned>,
     /// The last plan moved as many streams as may move at once: more may follow.
     limited: bool,
@@ -161,9 +187,17 @@ impl Core {
             awaiting: BTreeSet::new(),
             confirming: false,
             dirty: BTreeSet::new(),
-            wants_woken: false,
+            due: BTreeSet::new(),
+            cluster_sets: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            walks: VecDeque::new(),
+            adoptions: BTreeMap::new(),
+            past: Vec::new(),
+            budget: Budget::default(),
+            timers_wait: false,
+            flushed: None,
             heard: Moment(0),
-            cost: 0,
             effects: VecDeque::new(),
         }
     }
@@ -186,8 +220,8 @@ impl Core {
             Event::Deposed { leader } => self.deposed(leader),
             Event::Registered(workers) => self.registered(workers),
             Event::Gone(workers) => {
-                for key in workers {
-                    self.gone(&key, at);
+                if matches!(self.role, Role::Leads(_)) {
+                    self.leaving.extend(workers);
                 }
             }
             Event::Drain(key) => self.order_drain(&key, at),
@@ -201,16 +235,26 @@ impl Core {
     pub fn settle(&mut self, now: Moment, heard: Moment) {
         let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
         self.heard = self.heard.max(heard.min(now));
+        self.budget.allow(self.config.slice);
+        self.drop_past();
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
             self.effects.push_back(Effect::StepDown { above: None });
             self.deposed(None);
             return;
         }
+        let quarter = self.config.slice / 4;
+        self.budget.allow(quarter);
         self.run_timers(now);
+        self.budget.allow(2 * quarter);
+        self.end_gone(now);
+        self.adopt();
         self.welcome_waiting(now);
+        self.walk(now);
         self.plan(now);
         self.plan_pipelines(now);
+        self.walk(now);
+        self.budget.allow(quarter);
         self.flush(now);
         // What was granted or asked back may be news for those before it.
         if self.pipelines.has_changed() {
@@ -221,14 +265,23 @@ impl Core {
         self.ask_confirmation();
     }
 
-    /// The work done since the last call: about one unit for each stream, worker or claim that was
-    /// looked at.
+    /// Whether work was left for another turn, which is to follow at once after what waits was
+    /// taken.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.timers_wait
+            || !self.past.is_empty()
+            || !self.adoptions.is_empty()
+            || !(self.walks.is_empty() && self.leaving.is_empty() && self.dirty.is_empty())
+    }
+
+    /// The units of work that were done since this was last asked.
     pub fn take_cost(&mut self) -> u32 {
-        std::mem::take(&mut self.cost)
+        self.budget.take_spent()
     }
 
     fn worked(&mut self, units: usize) {
-        self.cost = self.cost.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        self.budget.count(units);
     }
 
     /// The next effect, oldest first.
@@ -308,13 +361,23 @@ impl Core {
         }
         self.admission = Admission::default();
         self.ahead = Ahead::default();
+        self.due.clear();
+        self.waiting.clear();
+        self.leaving.clear();
+        self.walks.clear();
+        self.adoptions.clear();
+        self.timers_wait = false;
+        self.flushed = None;
         self.timers.clear();
         self.unconfirmed.clear();
         self.awaiting.clear();
         self.confirming = false;
         self.dirty.clear();
         self.pipelines = Pipelines::default();
-        self.role = Role::StandsBy { leader: leader.clone() };
+        let role = Role::StandsBy { leader: leader.clone() };
+        if let Role::Leads(term) = std::mem::replace(&mut self.role, role) {
+            self.past.push(term.ledger);
+        }
         self.effects.push_back(Effect::Notice(Notice::Deposed(epoch)));
     }
 
@@ -325,7 +388,8 @@ impl Core {
             state.defined = desired.clusters.contains_key(name);
             if !state.defined {
                 state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
-                state.pools_dirty = true;
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
             }
         }
         for (name, spec) in &desired.clusters {
@@ -333,17 +397,21 @@ impl Core {
                 spec: spec.clone(),
                 defined: true,
                 workers: BTreeMap::new(),
-                pools_dirty: true,
+                pools: Pools::default(),
                 plan: None,
                 lists: Default::default(),
                 hold_ended: false,
             });
-            state.pools_dirty |= state.spec != *spec;
+            if state.spec != *spec || !state.hold_ended {
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
             state.spec = spec.clone();
         }
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
         self.desire_sets(&before, &desired, now);
         self.list_sets();
+        self.wake_wants();
         self.desire_pipelines(&before, now);
         let all: Vec<_> = self.conns.values().cloned().collect();
         for key in &all {
@@ -372,20 +440,14 @@ impl Core {
             self.sets.insert(name.clone(), SetState::new(spec.clone(), old));
             altered.push(name.clone());
         }
+        self.note_cluster_sets();
         for cluster in changed {
             self.plan_at(&cluster, now, now);
         }
         // Streams that are desired no more are in no plan: whoever has one is asked for it.
-        for name in altered {
-            let first =
-                StreamKey { set: name.clone(), stream: leasehold_types::StreamName::first() };
-            let claimed = self.ledger().map(|ledger| {
-                let from_first = ledger.claimed_from(&first);
-                from_first.take_while(|key| key.set == name).cloned().collect::<Vec<_>>()
-            });
-            for stream in claimed.unwrap_or_default() {
-                self.touch(&stream, now);
-            }
+        let sets: BTreeSet<_> = altered.into_iter().collect();
+        if self.ledger().is_some() && !sets.is_empty() {
+            self.walks.push_back(Walk::Sets { sets, slot: 0 });
         }
     }
 
@@ -411,8 +473,24 @@ impl Core {
         }
     }
 
+    /// Notes which sets run on which cluster.
+    fn note_cluster_sets(&mut self) {
+        self.cluster_sets.clear();
+        for (name, set) in &self.sets {
+            let sets = self.cluster_sets.entry(set.spec.cluster.clone()).or_default();
+            sets.insert(name.clone());
+        }
+    }
+
+    /// The sets of a cluster, by name.
+    fn sets_of(&self, cluster: &ClusterName) -> impl Iterator<Item = &SetName> {
+        self.cluster_sets.get(cluster).into_iter().flatten()
+    }
+
     /// Ends a worker's account: it has left, or the platform says that it is gone.
     fn gone(&mut self, key: &WorkerKey, now: Moment) {
+        self.leaving.remove(key);
+        self.waiting.remove(key);
         let Role::Leads(term) = &mut self.role else { return };
         let known = term.ledger.account(key).is_some();
         self.lose_shares(key, now);
@@ -434,7 +512,7 @@ impl Core {
         self.forget_ahead(key);
         self.effects.push_back(Effect::Unregister(vec![key.clone()]));
         self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));
-        self.pools_dirty(&key.cluster);
+        self.pool_changed(key);
         self.plan_at(&key.cluster, now, now);
         self.wake_wants();
     }
@@ -444,7 +522,7 @@ impl Core {
         worker.drain_ordered = true;
         self.dirty.insert(key.clone());
         self.note_leaving(key);
-        self.pools_dirty(&key.cluster);
+        self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
     }
 
@@ -481,12 +559,6 @@ impl Core {
 
     fn worker_mut(&mut self, key: &WorkerKey) -> Option<&mut Worker> {
         self.clusters.get_mut(&key.cluster)?.workers.get_mut(&key.worker)
-    }
-
-    fn pools_dirty(&mut self, cluster: &ClusterName) {
-        if let Some(state) = self.clusters.get_mut(cluster) {
-            state.pools_dirty = true;
-        }
     }
 
     /// The times that hold for a cluster's agents.

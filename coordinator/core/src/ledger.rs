@@ -3,22 +3,26 @@
 //! report, on the platform's word or, for leases that end by time, after a confirmed leadership.
 
 mod account;
+mod accounts;
+mod claim_table;
 mod claims;
 mod unheard;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Moment, SetName, StreamKey, TimeBounds, Token, WorkerKey,
-    WorkerName,
+    ClusterName, Epoch, GrantNumber, Moment, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
 };
 
 use crate::desired::Desired;
 use crate::event::Elected;
 use crate::exposure::{Life, SetLists};
 pub(crate) use account::{Account, Unknown};
-pub(crate) use claims::{Claim, Phase};
+pub(crate) use accounts::AccountMut;
+use accounts::Accounts;
+use claim_table::ClaimTable;
+pub(crate) use claims::{Absent, Begun, Claim, Listed, Phase};
 use unheard::UnheardWorkers;
 
 /// A stream lease that has ended.
@@ -42,10 +46,8 @@ pub(crate) struct Ledger {
     predecessor_end: Moment,
     /// When the newest renewal of leadership that succeeded was sent.
     confirmed_at: Moment,
-    accounts: BTreeMap<WorkerKey, Account>,
-    claims: BTreeMap<StreamKey, Vec<Claim>>,
-    /// How many streams of each set have a claim.
-    claimed: BTreeMap<SetName, usize>,
+    accounts: Accounts,
+    claims: ClaimTable,
     unheard: UnheardWorkers,
     /// The newest account's.
     life: Life,
@@ -68,9 +70,8 @@ impl Ledger {
             bounds,
             predecessor_end,
             confirmed_at: Moment(0),
-            accounts: BTreeMap::new(),
-            claims: BTreeMap::new(),
-            claimed: BTreeMap::new(),
+            accounts: Accounts::default(),
+            claims: ClaimTable::default(),
             unheard: UnheardWorkers::default(),
             life: Life(0),
         };
@@ -114,16 +115,21 @@ impl Ledger {
         self.accounts.get(key)
     }
 
-    pub(crate) fn account_mut(&mut self, key: &WorkerKey) -> Option<&mut Account> {
+    pub(crate) fn account_mut<'a>(&'a mut self, key: &'a WorkerKey) -> Option<AccountMut<'a>> {
         self.accounts.get_mut(key)
     }
 
+    /// The workers whose accounts changed, in what pools are planned by, since this was last asked.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<WorkerKey> {
+        self.accounts.take_changed()
+    }
+
     /// The account of a worker that has one or gets one now.
-    pub(crate) fn open(&mut self, key: &WorkerKey, now: Moment) -> &mut Account {
+    pub(crate) fn open<'a>(&'a mut self, key: &'a WorkerKey, now: Moment) -> AccountMut<'a> {
         let anew = mutation::on(Mutation::NumbersBeginAnew);
         let number = if anew { GrantNumber(0) } else { self.number_max };
         let life = &mut self.life;
-        self.accounts.entry(key.clone()).or_insert_with(|| {
+        self.accounts.open(key, || {
             life.0 += 1;
             Account::new(*life, number, now)
         })
@@ -140,8 +146,12 @@ impl Ledger {
 
     /// Slots of a cluster that may be in use, as far as anyone can know.
     pub(crate) fn committed(&self, cluster: &ClusterName) -> u32 {
-        let slots = self.accounts_of(cluster).map(|(_, account)| account.committed());
-        slots.fold(0, u32::saturating_add)
+        self.accounts.committed(cluster)
+    }
+
+    /// Drops a part of the ledger of a term that has ended; whether anything is left.
+    pub(crate) fn shrink(&mut self, by: usize) -> bool {
+        self.claims.shrink(by) || self.accounts.shrink(by)
     }
 
     /// The platform's word that nothing of a worker runs any more.

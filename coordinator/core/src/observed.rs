@@ -36,6 +36,8 @@ pub(crate) struct Worker {
     pub(crate) target: u32,
     /// Streams that the plan wants here, and that it may not have yet.
     pub(crate) wants: BTreeSet<StreamKey>,
+    /// Of those, the ones that were not free when they were last looked at.
+    pub(crate) blocked: BTreeSet<StreamKey>,
     /// Streams that it has to be told of: asked back, or no longer renewed.
     pub(crate) news: BTreeSet<StreamKey>,
     /// Shares that it holds, and whose way on is another than it was told.
@@ -79,6 +81,7 @@ impl Worker {
             lost: false,
             target: 0,
             wants: BTreeSet::new(),
+            blocked: BTreeSet::new(),
             news: BTreeSet::new(),
             reroutes: BTreeSet::new(),
             untold: BTreeSet::new(),

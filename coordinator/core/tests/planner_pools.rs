@@ -1,6 +1,6 @@
 //! Properties of the pool sizes, and the figures of the operator that they replace.
 
-use leasehold_coordinator_core::planner::pools::{PoolInput, PoolWorker, plan};
+use leasehold_coordinator_core::planner::pools::{KeptShares, PoolInput, PoolWorker, plan};
 use leasehold_types::WorkerName;
 use proptest::prelude::*;
 
@@ -102,5 +102,45 @@ proptest! {
             worker.present = *share;
         }
         prop_assert_eq!(plan(&PoolInput { budget, per_worker_max, workers: &workers }), shares);
+    }
+}
+
+/// Steps in the life of a cluster: workers that come, change and go, and budgets that are planned.
+fn steps() -> impl Strategy<Value = Vec<(String, Option<(u64, u32)>, Option<(u32, u32)>)>> {
+    let facts = prop::option::weighted(0.8, (0..3_u64, 0..6_u32));
+    let budget = prop::option::weighted(0.5, (0..60_u32, 1..8_u32));
+    prop::collection::vec(("[a-h]", facts, budget), 0..60)
+}
+
+proptest! {
+    #[test]
+    fn kept_shares_are_those_that_a_plan_gives(steps in steps()) {
+        let mut kept = KeptShares::default();
+        let mut workers = std::collections::BTreeMap::new();
+        let mut shares = std::collections::BTreeMap::new();
+        for (name, facts, budget) in steps {
+            let name = WorkerName::new(&name).expect("a valid name");
+            kept.set(&name, facts);
+            match facts {
+                Some(facts) => _ = workers.insert(name, facts),
+                None => {
+                    workers.remove(&name);
+                    shares.remove(&name);
+                }
+            }
+            let Some((budget, per_worker_max)) = budget else { continue };
+            for changed in kept.plan(budget, per_worker_max) {
+                shares.insert(changed.clone(), kept.share(&changed).expect("a worker"));
+            }
+            let workers: Vec<_> = workers
+                .iter()
+                .map(|(name, (generation, present))| worker(name.as_str(), *generation, *present))
+                .collect();
+            let planned = plan(&PoolInput { budget, per_worker_max, workers: &workers });
+            for (worker, share) in workers.iter().zip(planned) {
+                prop_assert_eq!(kept.share(&worker.name), Some(share));
+                prop_assert_eq!(shares.get(&worker.name).copied().unwrap_or(0), share);
+            }
+        }
     }
 }

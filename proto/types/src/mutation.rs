@@ -79,6 +79,10 @@ mutations! {
     WaitForSlowest,
     /// Coordinator: a beat frees grants that it does not know of yet.
     BeatFreesLater,
+    /// Coordinator: a worker counts as reported when a part of its report is adopted.
+    ActOnHalfReport,
+    /// Coordinator: the sum of a cluster's committed slots falls by one too many each time.
+    SumsDrift,
     /// Coordinator: shares are granted to a worker beyond its capacity.
     LoadOverCapacity,
     /// Coordinator: a node's new shares are granted while older ones are still in use.
@@ -190,6 +194,12 @@ mod active {
         ACTIVE.set(mutation);
     }
 
+    /// Whether no fault is on in this thread.
+    #[must_use]
+    pub fn is_none() -> bool {
+        ACTIVE.get().is_none()
+    }
+
     /// Whether this fault is on in this thread.
     #[must_use]
     pub fn on(mutation: Mutation) -> bool {
@@ -198,7 +208,14 @@ mod active {
 }
 
 #[cfg(feature = "mutations")]
-pub use active::{on, set};
+pub use active::{is_none, on, set};
+
+/// Whether no fault is on: always, in this build.
+#[cfg(not(feature = "mutations"))]
+#[must_use]
+pub const fn is_none() -> bool {
+    true
+}
 
 /// Whether this fault is on: never, in this build.
 #[cfg(not(feature = "mutations"))]

@@ -289,12 +289,18 @@ impl World {
                     node.driver.phase = Phase::Idle;
                     self.carry_out(replica);
                     self.after_settle(replica);
-                    let driver = &mut self.replicas[replica].driver;
-                    if !driver.waits() {
+                    let node = &mut self.replicas[replica];
+                    let more = node.core.as_ref().is_some_and(|core| core.has_more());
+                    if !node.driver.waits() && !more {
                         return;
                     }
-                    driver.phase = Phase::Due;
-                    0
+                    node.driver.phase = Phase::Due;
+                    if more {
+                        self.cover.hit("work went on in the next turn");
+                        WAKE_GAP_MIN
+                    } else {
+                        0
+                    }
                 }
             };
             if cost > 0 {

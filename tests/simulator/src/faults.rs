@@ -79,6 +79,10 @@ const BUSY_EVERY: u64 = 7;
 /// In one seed in so many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
+/// Of some seeds the cores do little in each turn, so that all that goes on in slices meets
+/// everything else.
+const SLICES: [u32; 4] = [4_096, 4, 32, 4_096];
+
 /// All faults, in the order of a profile's weights.
 const FAULTS: [(Fault, u32); 27] = [
     (Fault::BreakLink, 8),
@@ -180,6 +184,8 @@ pub(super) struct Profile {
     pub hinders: bool,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
+    /// The units of work that one turn of a coordinator's core takes.
+    pub slice: u32,
     weights: Vec<(Fault, u32)>,
 }
 
@@ -236,6 +242,7 @@ impl Profile {
             busy,
             hinders: seed % HINDERS_EVERY == 2,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
+            slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,
         };
         match seed % LARGE_EVERY == LARGE_EVERY / 2 {

@@ -35,6 +35,8 @@ impl Mutant {
             Mutation::FreeOnSend | Mutation::FreeSilentSlots | Mutation::BeatFreesLater => {
                 &["S1", "S2"]
             }
+            Mutation::SumsDrift => &["S1"],
+            Mutation::ActOnHalfReport => &["S2", "S3", "S8", "S10"],
             Mutation::GrowOverBudget => &["S1"],
             Mutation::GrantBeforeRelease => &["S3"],
             Mutation::FreeWithoutMargin | Mutation::CountFromReceive => &["S3", "S4"],

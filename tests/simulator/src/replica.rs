@@ -110,6 +110,7 @@ impl World {
         node.core = Some(Core::new(Config {
             bounds: self.profile.bounds,
             reports_max: self.profile.reports_max,
+            slice: self.profile.slice,
         }));
         node.election = Election::default();
         node.desired_version = 0;

@@ -37,7 +37,7 @@ impl Admission {
         }
     }
 
-    /// A report has been taken.
+    /// A report has come: it is not to come any more.
     pub(super) fn reported(&mut self, conn: ConnId) {
         self.credits.remove(&conn);
     }
@@ -68,7 +68,8 @@ impl Core {
         self.admission.credits.retain(|_, until| *until > now);
         let max = self.config.reports_max;
         let ignored = mutation::on(Mutation::CreditsIgnored);
-        while self.admission.credits.len() < max || ignored {
+        // A report that is being adopted waits still.
+        while self.admission.credits.len() + self.adoptions.len() < max || ignored {
             let Some((_, (conn, key))) = self.admission.waiting.pop_first() else { break };
             self.welcome(conn, &key, now);
         }

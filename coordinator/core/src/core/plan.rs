@@ -1,19 +1,14 @@
 //! From what is desired and observed to what the plan wants, cluster by cluster. During a hold
 //! nothing is planned, so a failover moves nothing.
 
-use std::collections::BTreeMap;
-
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
-use leasehold_types::message::Jobs;
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
 
+use super::slices::Walk;
 use super::{Core, PlanDue, SetState, Timer};
 use crate::desired::Stream;
 use crate::effect::{Effect, Notice};
-use crate::ledger::{Account, Claim, Phase};
-use crate::observed::Worker;
-use crate::planner::pools::{self, PoolInput, PoolWorker};
+use crate::ledger::{Claim, Phase};
 use crate::planner::streams::{self, Placement, SetInput, StreamInput, StreamSpec};
 
 /// Joins and drains that keep coming are gathered for at most so many times the settle time.
@@ -31,20 +26,16 @@ pub(super) struct SetQuestion {
 impl Core {
     /// Plans every cluster for which something has changed.
     pub(super) fn plan(&mut self, now: Moment) {
-        let due = self.clusters.iter().filter(|(_, cluster)| {
-            cluster.pools_dirty || cluster.plan.is_some_and(|plan| plan.at <= now)
-        });
-        let due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
-        for name in due {
+        self.note_accounts();
+        for name in std::mem::take(&mut self.due) {
             let held =
                 self.ledger().is_some_and(|ledger| ledger.held_by(&name, self.heard).is_some());
             if held {
+                self.due.insert(name);
                 continue;
             }
             self.end_hold(&name, now);
-            if self.clusters.get(&name).is_some_and(|cluster| cluster.pools_dirty) {
-                self.plan_pools(&name);
-            }
+            self.plan_pools(&name);
             let plan = self.clusters.get(&name).and_then(|cluster| cluster.plan);
             if plan.is_some_and(|plan| plan.at <= now) {
                 self.plan_streams(&name, now);
@@ -58,11 +49,14 @@ impl Core {
         let due = cluster.plan.get_or_insert(PlanDue { at, first: now });
         due.at = due.at.min(at);
         self.timers.insert((due.at, Timer::Plan(name.clone())));
+        if due.at <= now {
+            self.due.insert(name.clone());
+        }
     }
 
     /// Plans a cluster's streams once its joins and drains have settled.
     pub(super) fn plan_soon(&mut self, name: &ClusterName, now: Moment) {
-        let sets = self.sets.values().filter(|set| set.spec.cluster == *name);
+        let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
         let Some(settle) = sets.map(|set| set.spec.moves.settle).max() else { return };
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let at = match cluster.plan {
@@ -78,8 +72,11 @@ impl Core {
     /// A reminder to plan: later joins may have put it off.
     pub(super) fn plan_due(&mut self, name: &ClusterName, now: Moment) {
         let due = self.clusters.get(name).and_then(|cluster| cluster.plan);
-        if let Some(due) = due.filter(|due| due.at > now) {
+        let Some(due) = due else { return };
+        if due.at > now {
             self.timers.insert((due.at, Timer::Plan(name.clone())));
+        } else {
+            self.due.insert(name.clone());
         }
     }
 
@@ -95,78 +92,10 @@ impl Core {
             self.timers.insert((self.heard, Timer::Silence(key)));
         }
         // What came to its end meanwhile was not freed.
-        let ending = self.ledger().map(|ledger| ledger.ending_in(name)).unwrap_or_default();
-        let heard = self.heard;
-        self.timers.extend(ending.into_iter().map(|stream| (heard, Timer::Claim(stream))));
+        self.walks.push_back(Walk::Ending { cluster: name.clone(), slot: 0 });
         self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
-        self.pools_dirty(name);
         self.plan_at(name, now, now);
         self.wake_wants();
-    }
-
-    fn plan_pools(&mut self, name: &ClusterName) {
-        let shares = self.pool_shares(name, None);
-        let Some(cluster) = self.clusters.get_mut(name) else { return };
-        cluster.pools_dirty = false;
-        let floor = cluster.spec.floor;
-        for (worker, state) in &mut cluster.workers {
-            let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-            let super::Role::Leads(term) = &self.role else { return };
-            let account = term.ledger.account(&key);
-            let share = shares.get(worker).copied();
-            // Nothing can be sent to a silent worker: what it has, it keeps.
-            let silent = state.is_working() && share.is_none();
-            let kept = account.filter(|_| silent).map_or(0, Account::size);
-            state.target = share.unwrap_or(kept);
-            let pool = account.and_then(|account| account.pool);
-            let size = pool.map_or(0, |pool| pool.size);
-            let floor_differs = pool.is_some_and(|pool| pool.floor != floor.min(state.target));
-            let unsure = account.is_some_and(|account| account.size_unsure);
-            if size != state.target || floor_differs || unsure {
-                self.dirty.insert(key);
-            }
-        }
-    }
-
-    /// The pool size of each worker that can take jobs; for a look at another budget, with that.
-    pub(super) fn pool_shares(
-        &self,
-        name: &ClusterName,
-        what_if: Option<&crate::view::WhatIf>,
-    ) -> BTreeMap<WorkerName, u32> {
-        let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
-            return BTreeMap::new();
-        };
-        let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
-        let mut workers = Vec::new();
-        let mut elsewhere = 0u32;
-        for (key, account) in ledger.accounts_of(name) {
-            let state = cluster.workers.get(&key.worker);
-            match state.filter(|worker| takes_jobs(worker, account)) {
-                Some(_) | None if removed(&key.worker) => {}
-                Some(worker) => workers.push(PoolWorker {
-                    name: key.worker.clone(),
-                    generation: worker.generation,
-                    present: account.size(),
-                }),
-                None if mutation::on(Mutation::GrowOverBudget) => {}
-                None => elsewhere = elsewhere.saturating_add(account.committed()),
-            }
-        }
-        let newest = workers.iter().map(|worker| worker.generation).max().unwrap_or(0);
-        let added = what_if.into_iter().flat_map(|it| it.add.iter()).map(|name| PoolWorker {
-            name: name.clone(),
-            generation: newest,
-            present: 0,
-        });
-        workers.extend(added);
-        let jobs_max = what_if.and_then(|it| it.jobs_max).unwrap_or(cluster.spec.jobs_max);
-        let shares = pools::plan(&PoolInput {
-            budget: jobs_max.saturating_sub(elsewhere),
-            per_worker_max: cluster.spec.jobs_per_worker_max,
-            workers: &workers,
-        });
-        workers.into_iter().map(|worker| worker.name).zip(shares).collect()
     }
 
     fn plan_streams(&mut self, name: &ClusterName, now: Moment) {
@@ -204,7 +133,7 @@ impl Core {
         #[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
         let index: std::collections::HashMap<&str, u32> =
             owners.iter().enumerate().map(|(at, worker)| (*worker, at as u32)).collect();
-        let sets = self.sets.iter().filter(|(_, set)| set.spec.cluster == *name);
+        let sets = self.sets_of(name).filter_map(|set| self.sets.get_key_value(set));
         sets.map(|(set_name, set)| {
             let moves = set.spec.moves;
             let mut which = Vec::with_capacity(set.streams.len());
@@ -316,20 +245,12 @@ impl Core {
         }
         // Where nothing may move at all now, what moves already makes room for the rest.
         set.limited = moves >= question.moves_max;
-        for stream in touched {
-            self.touch(&StreamKey { set: question.name.clone(), stream }, now);
+        if !touched.is_empty() {
+            touched.reverse();
+            self.walks.push_back(Walk::Planned { set: question.name.clone(), streams: touched });
         }
         thaw
     }
-}
-
-/// Whether a worker can take jobs now.
-fn takes_jobs(worker: &Worker, account: &Account) -> bool {
-    worker.is_working()
-        && worker.is_connected()
-        && !worker.lost
-        && account.unknown.is_none()
-        && account.jobs != Jobs::Unknown
 }
 
 /// The planner's answer, set by set.

@@ -2,6 +2,7 @@
 
 use leasehold_types::{Moment, StreamKey, WorkerKey};
 
+use super::slices::{Look, Walk};
 use super::{Core, Role};
 use crate::ledger::Phase;
 
@@ -46,24 +47,25 @@ impl Core {
             return;
         }
         if let Some(worker) = self.worker_mut(&key) {
+            worker.blocked.remove(stream);
             worker.wants.insert(stream.clone());
             self.dirty.insert(key);
         }
     }
 
     /// Looks at every stream of a worker.
-    pub(super) fn touch_worker(&mut self, key: &WorkerKey, now: Moment) {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
-        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
-        for stream in &streams {
-            self.touch(stream, now);
-        }
+    pub(super) fn touch_worker(&mut self, key: &WorkerKey) {
+        let (key, after, look) = (key.clone(), None, Look::Wanted);
+        self.walks.push_back(Walk::Worker { key, after, look });
     }
 
     /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
     /// known better now, and grants may have waited for that.
     pub(super) fn wake_wants(&mut self) {
-        self.wants_woken = true;
+        let waits = self.walks.iter().any(|walk| matches!(walk, Walk::Waiting { after: None }));
+        if !waits {
+            self.walks.push_back(Walk::Waiting { after: None });
+        }
     }
 
     /// A stream was reported: where nobody else has it, the plan leaves it there; where two have

@@ -14,7 +14,7 @@ impl Core {
     pub(super) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
         for (key, life, exposure) in workers {
             let Role::Leads(term) = &mut self.role else { return };
-            let Some(account) = term.ledger.account_mut(&key) else { continue };
+            let Some(mut account) = term.ledger.account_mut(&key) else { continue };
             // The entry of an earlier life was struck since.
             if account.life != life && !mutation::on(Mutation::RegisteredOfAnotherLife) {
                 continue;
@@ -24,8 +24,10 @@ impl Core {
             }
             account.exposure = exposure;
             account.adopted = true;
+            drop(account);
             self.register_if_needed(&key);
-            self.pools_dirty(&key.cluster);
+            self.pool_changed(&key);
+            self.unblock(&key);
             self.dirty.insert(key);
         }
     }
@@ -37,7 +39,7 @@ impl Core {
         let Some(wanted) = self.exposure(key, incarnation, stops_worker) else { return };
         let lists = &self.lists;
         let Role::Leads(term) = &mut self.role else { return };
-        let Some(account) = term.ledger.account_mut(key) else { return };
+        let Some(mut account) = term.ledger.account_mut(key) else { return };
         let narrows = account.exposure.sets == Sets::Any && wanted.sets != Sets::Any;
         let covered = lists.covers(&key.cluster, &account.exposure, &wanted) && !narrows;
         if account.registering.is_some() || (account.adopted && covered) {

@@ -2,6 +2,7 @@
 //! A lease counts as granted from here on.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::Duration;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
@@ -17,22 +18,28 @@ use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
 use crate::ledger::{Claim, Ledger, Phase};
 
+/// Streams that one message asks back, and streams that one message grants: the others follow in
+/// the next one. A snapshot lists all that is held.
+const STREAMS_PER_GRANT_MAX: usize = 1_024;
+
 impl Core {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
-        if std::mem::take(&mut self.wants_woken) {
-            self.dirty.extend(self.conns.values().cloned());
-        }
         if mutation::on(Mutation::WaitForSlowest) && self.somebody_is_slow() {
             return;
         }
-        let mut keys: Vec<_> = std::mem::take(&mut self.dirty).into_iter().collect();
+        let mut keys = self.take_dirty(self.budget.left());
         // Free slots go to the newest generation first.
         keys.sort_by_cached_key(|key| {
             std::cmp::Reverse(self.observed(key).map_or(0, |worker| worker.generation))
         });
         let mut free = BTreeMap::new();
         for key in keys {
+            if !self.budget.is_left() {
+                self.dirty.insert(key);
+                continue;
+            }
+            self.budget.spend(1);
             let free =
                 free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
             self.send_to(&key, free.as_mut(), now);
@@ -45,8 +52,25 @@ impl Core {
         sessions.into_iter().any(|session| session.reported && !session.writable)
     }
 
+    /// Some of those that may have a message to get, behind those that were taken last.
+    fn take_dirty(&mut self, most: usize) -> Vec<WorkerKey> {
+        let after = self.flushed.take();
+        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut keys: Vec<_> =
+            self.dirty.range((from, Bound::Unbounded)).take(most).cloned().collect();
+        if let Some(after) = after {
+            let rest = self.dirty.range(..=after).take(most - keys.len());
+            keys.extend(rest.cloned());
+        }
+        for key in &keys {
+            self.dirty.remove(key);
+        }
+        self.flushed = keys.last().filter(|_| !self.dirty.is_empty()).cloned();
+        keys
+    }
+
     /// The slots of a cluster that nobody can be using; none while nothing may grow there.
-    fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
+    pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let ledger = self.ledger()?;
         let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
         let held = ledger.held_by(cluster, self.heard).is_some();
@@ -74,7 +98,7 @@ impl Core {
 
         // Whatever this grant renews lasts as long as it says.
         if let Role::Leads(term) = &mut self.role
-            && let Some(account) = term.ledger.account_mut(key)
+            && let Some(mut account) = term.ledger.account_mut(key)
         {
             let before = account.ttl;
             account.ttl = before.max(terms.ttl);
@@ -104,12 +128,13 @@ impl Core {
         }
         if !streams.is_empty()
             && let Role::Leads(term) = &mut self.role
-            && let Some(account) = term.ledger.account_mut(key)
+            && let Some(mut account) = term.ledger.account_mut(key)
         {
             account.streams_told = number;
         }
         self.worked(1 + streams.len());
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
+        self.budget.spend(grant.streams.len());
         let message = CoordinatorMessage::Grant(grant);
         self.effects.push_back(Effect::Send { conn, message });
         self.note_sent(key, number);
@@ -127,7 +152,7 @@ impl Core {
 
     fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
         if let Role::Leads(term) = &mut self.role
-            && let Some(account) = term.ledger.account_mut(key)
+            && let Some(mut account) = term.ledger.account_mut(key)
         {
             account.number = number;
         }
@@ -175,8 +200,7 @@ impl Core {
         let cluster = self.clusters.get(&key.cluster)?;
         let target = cluster.workers.get(&key.worker)?.target;
         let floor_wanted = cluster.spec.floor;
-        let Role::Leads(term) = &mut self.role else { return None };
-        let account = term.ledger.account(key)?;
+        let account = self.ledger()?.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
         let known = account.unknown.is_none()
             && (account.is_registered(|exposure| exposure.jobs_max >= target)
@@ -184,6 +208,11 @@ impl Core {
         let most = if known { committed.saturating_add(*free) } else { size };
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
+        if known && wanted < target {
+            self.wait_for_slots(key);
+        }
+        let Role::Leads(term) = &mut self.role else { return None };
+        let account = term.ledger.account(key)?;
         let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
         if same && !account.size_unsure {
             return None;
@@ -191,7 +220,7 @@ impl Core {
         *free -= wanted.saturating_sub(committed).min(*free);
         let token = term.ledger.next_token();
         let pool = PoolGrant { token, size: wanted, floor };
-        let account = term.ledger.account_mut(key)?;
+        let mut account = term.ledger.account_mut(key)?;
         account.granted(number, pool);
         account.size_unsure = false;
         let worker = key.clone();
@@ -203,7 +232,7 @@ impl Core {
     /// The pool lease as it is, for a snapshot.
     fn pool_again(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
         let Role::Leads(term) = &mut self.role else { return None };
-        let account = term.ledger.account_mut(key)?;
+        let mut account = term.ledger.account_mut(key)?;
         let pool = account.pool?;
         account.granted(number, pool);
         Some(pool)
@@ -212,7 +241,10 @@ impl Core {
     /// Streams that are asked back, and those that renewals leave out from now on.
     fn stream_news(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.worker_mut(key) else { return Vec::new() };
-        let news = std::mem::take(&mut worker.news);
+        let mut news = std::mem::take(&mut worker.news);
+        if let Some(later) = news.iter().nth(STREAMS_PER_GRANT_MAX).cloned() {
+            worker.news = news.split_off(&later);
+        }
         news.into_iter().filter_map(|stream| self.stream_end(key, &stream, now)).collect()
     }
 
@@ -275,7 +307,14 @@ impl Core {
         let incarnation = worker.incarnation;
         let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let mut grants = Vec::new();
-        for stream in worker.wants.clone() {
+        // The shares that one worker may have are few, and are all looked at.
+        let most = match self.class(&key.cluster) {
+            Some(_) => usize::MAX,
+            None => STREAMS_PER_GRANT_MAX,
+        };
+        let more = worker.wants.len() > most;
+        let wants: Vec<_> = worker.wants.iter().take(most).cloned().collect();
+        for stream in wants {
             let wanted = self.wanted(&stream).filter(|wanted| wanted.is_for(key));
             let wanted = wanted.map(|wanted| (wanted.pinned || !stops_worker, wanted.load));
             let Some((timeless, load)) = wanted else {
@@ -283,7 +322,11 @@ impl Core {
                 continue;
             };
             // What finds no room in this message is granted by the next one.
-            if !room.is_left() || !self.may_have(key, &stream, timeless, load) {
+            if !room.is_left() {
+                continue;
+            }
+            if !self.may_have(key, &stream, timeless, load) {
+                self.block(key, &stream);
                 continue;
             }
             let Role::Leads(term) = &mut self.role else { return grants };
@@ -298,6 +341,10 @@ impl Core {
             share.iter().for_each(|share| room.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
+        }
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        if more && account.is_some_and(|it| it.streams.len() < STREAMS_PER_WORKER_MAX) {
+            self.dirty.insert(key.clone());
         }
         grants
     }
@@ -328,6 +375,22 @@ impl Core {
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
         if let Some(worker) = self.worker_mut(key) {
             worker.wants.remove(stream);
+        }
+    }
+
+    /// A stream is not free: it is looked at again when something is other than now.
+    fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
+        // What the capacity or the other shares of its node allow changes with every beat.
+        if is_full || stream.set.is_shares() {
+            return;
+        }
+        if let Some(worker) = self.worker_mut(key)
+            && worker.wants.remove(stream)
+        {
+            worker.blocked.insert(stream.clone());
+            self.waiting.insert(key.clone());
         }
     }
 

@@ -6,12 +6,11 @@ use std::time::Duration;
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
 use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, RefusalReason, Report};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Incarnation, Load, Moment, WorkerKey};
+use leasehold_types::{Moment, WorkerKey};
 
 use super::{Core, Role, Timer};
 use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;
-use crate::ledger::Unknown;
 use crate::observed::{Session, Worker};
 
 type Refused = (RefusalReason, String);
@@ -25,13 +24,15 @@ impl Core {
 
     /// Replaces the agent's older connection by this one, which waits for its welcome.
     fn greet(&mut self, conn: ConnId, hello: &Hello, now: Moment) -> Result<(), Refused> {
-        let Role::Leads(term) = &self.role else {
+        let Role::Leads(_) = &self.role else {
             let Role::StandsBy { leader } = &self.role else { return Ok(()) };
             let reason = RefusalReason::NotLeader(leader.clone());
             return Err((reason, "this replica does not lead".into()));
         };
-        let epoch = term.ledger.epoch();
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        self.finish_gone(&key, now);
+        let Role::Leads(term) = &self.role else { return Ok(()) };
+        let epoch = term.ledger.epoch();
         self.admit(hello, &key)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             return Err(self.refuse_ahead(&key, seen, now));
@@ -120,6 +121,7 @@ impl Core {
         let session = Session::new(conn, hello.link);
         let old = worker.session.replace(session);
         self.conns.insert(conn, key.clone());
+        self.pool_changed(key);
         if moved {
             self.note_shares_of(key);
         }
@@ -151,6 +153,16 @@ impl Core {
             };
             return self.offend(conn, &key, rule);
         }
+        if self.adoptions.contains_key(&conn) {
+            return self.offend(conn, &key, "a second report on one connection");
+        }
+        self.begin_adoption(conn, &key, report, now);
+    }
+
+    /// The whole of a report is adopted: its worker counts as reported.
+    pub(super) fn count_as_reported(&mut self, key: &WorkerKey, report: &Report) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        let Some(session) = worker.session.as_mut() else { return };
         session.reported = true;
         session.nonce = report.nonce;
         worker.reported = true;
@@ -159,101 +171,24 @@ impl Core {
         worker.untold.clear();
         worker.lost = false;
         worker.drain = report.drain;
-        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
-        self.adopt(&key, incarnation, stops_worker, &report, now);
-        self.effects.push_back(Effect::Notice(Notice::Joined(key.clone())));
-        self.register_if_needed(&key);
-        self.watch_silence(&key);
-        self.dirty.insert(key.clone());
-        self.pools_dirty(&key.cluster);
-        self.plan_soon(&key.cluster, now);
-        self.admission.reported(conn);
-        let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
-        self.timers.insert((now + patience, Timer::Unserved(conn)));
-        self.check_left(&key, now);
     }
 
-    /// Takes what an agent reports as what it holds, and ends what its journal tells of and the
-    /// report does not list.
-    fn adopt(
-        &mut self,
-        key: &WorkerKey,
-        incarnation: Incarnation,
-        stops_worker: bool,
-        report: &Report,
-        now: Moment,
-    ) {
-        let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl);
-        let capacity = self.class(&key.cluster).map_or(Load::MAX, |class| class.capacity);
-        let Role::Leads(term) = &mut self.role else { return };
-        let ledger = &mut term.ledger;
-        let new = ledger.account(key).is_none();
-        let old_end = ledger.free_at(key);
-        let account = ledger.open(key, now);
-        let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
-        if new || mutation::on(Mutation::FreshAgain) {
-            account.fresh_since = Some(incarnation);
-        }
-        let memory = report.memory;
-        let told = match earlier {
-            Some(earlier) => memory.knows_from <= earlier,
-            None => memory.knows_from == Incarnation(0) || memory.aged,
-        };
-        let reports_anew = account.incarnation != Some(incarnation);
-        let committed = account.committed();
-        // What an earlier agent in this term could not tell of, this one cannot tell of either.
-        let untold = account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
-        let ended = ledger.adopt_streams(
-            key,
-            incarnation,
-            memory.knows_from,
-            &report.streams,
-            stops_worker,
-            capacity,
-        );
-        let unheard = ledger.unheard_until(key).is_some();
-        let memory_end = match reports_anew {
-            true => ledger.heard(key, memory, now),
-            false => None,
-        };
-        let account = ledger.open(key, now);
-        // Until it is granted something, its silence is judged by what it would be.
-        account.ttl = account.ttl.max(ttl);
-        account.incarnation = Some(incarnation);
-        account.heard = account.heard.max(now);
-        account.reported(report.pool, report.jobs);
-        if reports_anew && !new {
-            let until = if told { now } else { memory_end.unwrap_or(old_end) };
-            let until = untold.map_or(until, |untold| until.max(untold));
-            account.unknown = (committed > 0).then_some(Unknown { slots: committed, until });
-            account.settle_unknown(now);
-        }
-        // A worker of which nothing was outstanding runs no job that began without a lease.
-        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
-            account.jobs = Jobs::Running(0);
-        }
-        let unknown_until = account.unknown.map(|unknown| unknown.until);
-        for at in memory_end.into_iter().chain(unknown_until) {
-            self.timers.insert((at, Timer::Unheard(key.clone())));
-        }
-        self.ended(ended, Freed::Released, now);
-        if reports_anew {
-            self.claims_due(key, now);
-        }
-        for held in &report.streams {
-            self.adopt_plan(&held.stream, key);
-            self.touch(&held.stream, now);
-        }
-        self.touch_worker(key, now);
-        self.look_at_class(&key.cluster);
-        self.note_leaving(key);
-        if unheard {
-            self.wake_wants();
-        }
+    /// What follows from a report.
+    pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
+        self.effects.push_back(Effect::Notice(Notice::Joined(key.clone())));
+        self.register_if_needed(key);
+        self.watch_silence(key);
+        self.dirty.insert(key.clone());
+        self.pool_changed(key);
+        self.plan_soon(&key.cluster, now);
+        let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
+        self.timers.insert((now + patience, Timer::Unserved(conn)));
+        self.check_left(key, now);
     }
 
     pub(super) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
+        let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
         let Role::Leads(term) = &mut self.role else { return };
         let cluster = self.clusters.get_mut(&key.cluster);
         let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
@@ -278,14 +213,13 @@ impl Core {
         worker.drain = was.max(beat.drain);
         let found = std::mem::replace(&mut worker.lost, false);
         let drains = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
-        let account = term.ledger.open(&key, now);
-        let before = (account.committed(), account.jobs == Jobs::Unknown);
+        let mut account = term.ledger.open(&key, now);
         account.heard = account.heard.max(now);
         let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
         let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
         account.applied(beat.applied, beat.pool, jobs);
         account.settle_unknown(now);
-        let after = (account.committed(), account.jobs == Jobs::Unknown);
+        drop(account);
         for release in beat.released {
             let Role::Leads(term) = &mut self.role else { return };
             let ended = term.ledger.release(&key, &release.stream, release.token);
@@ -296,10 +230,10 @@ impl Core {
         if drains {
             self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
             self.note_leaving(&key);
-            self.touch_worker(&key, now);
+            self.touch_worker(&key);
         }
-        if before != after || drains || found {
-            self.pools_dirty(&key.cluster);
+        if drains || found {
+            self.pool_changed(&key);
         }
         if drains || found {
             self.plan_soon(&key.cluster, now);
@@ -316,6 +250,7 @@ impl Core {
         let key = self.conns.remove(&conn)?;
         let place = self.observed(&key).and_then(|worker| worker.place);
         self.admission.end(conn, place);
+        self.drop_adoption(conn);
         Some(key)
     }
 
@@ -326,7 +261,7 @@ impl Core {
         worker.session = None;
         if reported {
             self.effects.push_back(Effect::Notice(Notice::Disconnected(key.clone())));
-            self.pools_dirty(&key.cluster);
+            self.pool_changed(&key);
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
+use super::slices::{Look, Walk};
 use super::{Core, Role};
 use crate::effect::{Effect, Freed, Notice, WakeReason};
 use crate::event::ConnId;
@@ -59,12 +60,18 @@ impl Timer {
 impl Core {
     pub(super) fn run_timers(&mut self, now: Moment) {
         let mut early = Vec::new();
+        self.timers_wait = false;
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            if !self.budget.is_left() {
+                self.timers_wait = true;
+                break;
+            }
             let Some((at, timer)) = self.timers.pop_first() else { break };
             if timer.awaits_silence() && at > self.heard {
                 early.push((at, timer));
                 continue;
             }
+            self.budget.spend(1);
             match timer {
                 // Looked at in every settle.
                 Timer::Term => {
@@ -112,6 +119,10 @@ impl Core {
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
         let Some(ledger) = self.ledger() else { return };
         let at = ledger.free_at(key);
+        // What its agent said since may wait behind the report: it is looked at after that.
+        if ledger.account(key).is_some_and(|account| account.adopting) {
+            return;
+        }
         let Some(worker) = self.observed(key) else { return };
         if self.heard < at {
             self.timers.insert((at, Timer::Silence(key.clone())));
@@ -119,7 +130,7 @@ impl Core {
         }
         if !worker.lost {
             if let Role::Leads(term) = &mut self.role
-                && let Some(account) = term.ledger.account_mut(key)
+                && let Some(mut account) = term.ledger.account_mut(key)
             {
                 account.silent();
             }
@@ -128,24 +139,20 @@ impl Core {
             }
             self.effects.push_back(Effect::Notice(Notice::Lost(key.clone())));
             self.lose_shares(key, now);
-            self.pools_dirty(&key.cluster);
+            self.pool_changed(key);
             self.plan_at(&key.cluster, now, now);
         }
-        self.claims_due(key, now);
+        self.claims_due(key);
     }
 
     /// Looks at all that a worker has claims on, earlier agents' too: nobody else speaks of those.
-    pub(super) fn claims_due(&mut self, key: &WorkerKey, now: Moment) {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
-        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
-        self.worked(streams.len());
-        for stream in &streams {
-            self.claim_due(stream, now);
-        }
+    pub(super) fn claims_due(&mut self, key: &WorkerKey) {
+        let (key, after, look) = (key.clone(), None, Look::Ends);
+        self.walks.push_back(Walk::Worker { key, after, look });
     }
 
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
-    fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
+    pub(super) fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
         let heard = self.heard;
         let Some(ledger) = self.ledger() else { return };
         let mut reminders = Vec::new();
@@ -202,7 +209,7 @@ impl Core {
         let Role::Leads(term) = &mut self.role else { return };
         let ledger = &mut term.ledger;
         ledger.settle_unheard(key, heard);
-        if let Some(account) = ledger.account_mut(key) {
+        if let Some(mut account) = ledger.account_mut(key) {
             account.settle_unknown(heard);
         }
         let Some(ledger) = self.ledger() else { return };
@@ -214,7 +221,7 @@ impl Core {
                 self.unconfirmed.insert(Timer::Unheard(key.clone()));
             }
         }
-        self.pools_dirty(&key.cluster);
+        self.pool_changed(key);
         self.plan_at(&key.cluster, now, now);
         self.wake_wants();
         self.check_left(key, now);

@@ -204,11 +204,9 @@ impl Core {
             // What the workers of a class own are shares of pipelines.
             (view.streams, view.streams_owned) = self.share_counts(name);
         }
-        for (set_name, set) in &self.sets {
-            if set.spec.cluster == *name {
-                view.streams += set.streams.len();
-                view.streams_owned += self.owned(set_name, set);
-            }
+        for (set_name, set) in self.sets_of(name).filter_map(|set| self.sets.get_key_value(set)) {
+            view.streams += set.streams.len();
+            view.streams_owned += self.owned(set_name, set);
         }
         let Some(ledger) = self.ledger() else { return view };
         view.held = ledger.held_by(name, self.heard).map(|(until, worker)| {

@@ -20,6 +20,8 @@ pub(crate) struct Account {
     pub(crate) heard: Moment,
     /// Which of the worker's accounts it is.
     pub(crate) life: Life,
+    /// A report of its agent is being adopted.
+    pub(crate) adopting: bool,
     /// The most that it may hold, as written down.
     pub(crate) exposure: Exposure,
     /// This leader has written `exposure`, or adopted it: no strike of an earlier one ends it.
@@ -71,6 +73,7 @@ impl Account {
             fresh_since: None,
             heard: now,
             life,
+            adopting: false,
             exposure: Exposure::default(),
             adopted: false,
             registering: None,

@@ -1,12 +1,11 @@
 //! Claims: stream leases that may be in force. A stream is granted only while nobody has one.
 
-use std::collections::BTreeSet;
+use std::time::Duration;
 
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token,
-    WorkerKey,
+    GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token, WorkerKey,
 };
 
 use super::{Account, Ended, Ledger};
@@ -40,25 +39,58 @@ pub(crate) enum Phase {
     Orphaned { free_at: Moment },
 }
 
+/// The streams that a report lists, with their tokens.
+#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
+pub(crate) type Listed = std::collections::HashSet<(StreamKey, Token)>;
+
+/// What was known of an account before a report was adopted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    /// There was none.
+    pub(crate) new: bool,
+    /// When all that it held by time would have been over.
+    pub(crate) old_end: Moment,
+}
+
+/// What a report does not list.
+#[derive(Debug)]
+pub(crate) struct Absent<'a> {
+    /// The agent that reports.
+    pub(crate) incarnation: Incarnation,
+    /// From this agent on its journal tells of everything.
+    pub(crate) knows_from: Incarnation,
+    pub(crate) listed: &'a Listed,
+    /// Until then earlier agents' leases may last.
+    pub(crate) orphans_end: Moment,
+}
+
 impl Ledger {
     /// The claims on a stream.
     pub(crate) fn claims(&self, stream: &StreamKey) -> &[Claim] {
-        self.claims.get(stream).map_or(&[], Vec::as_slice)
+        self.claims.get(stream)
     }
 
-    /// All streams with a claim, from this one on.
-    pub(crate) fn claimed_from(&self, first: &StreamKey) -> impl Iterator<Item = &StreamKey> {
-        self.claims.range(first.clone()..).map(|(stream, _)| stream)
+    /// The streams with claims in some of the slots, for those who walk all in slices.
+    pub(crate) fn claims_in(
+        &self,
+        slots: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
+        self.claims.slots(slots)
     }
 
-    /// The claims on all streams of a set whose names begin so.
+    /// How many slots there are for claims.
+    pub(crate) fn slots(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// The claims on all shares of a class whose names begin so.
     pub(crate) fn claims_on(
         &self,
         set: SetName,
         prefix: StreamName,
     ) -> impl Iterator<Item = (&StreamKey, &Claim)> {
         let first = StreamKey { set, stream: prefix };
-        let all = self.claims.range(first.clone()..).take_while(move |(key, _)| {
+        let all = self.claims.shares_from(first.clone()).take_while(move |(key, _)| {
             key.set == first.set && key.stream.as_str().starts_with(first.stream.as_str())
         });
         all.flat_map(|(key, claims)| claims.iter().map(move |claim| (key, claim)))
@@ -66,7 +98,7 @@ impl Ledger {
 
     /// How many streams of a set have a claim.
     pub(crate) fn claimed(&self, set: &SetName) -> usize {
-        self.claimed.get(set).copied().unwrap_or(0)
+        self.claims.count(set)
     }
 
     /// The claim that the worker's present agent has on a stream.
@@ -76,8 +108,8 @@ impl Ledger {
 
     /// See [`Self::claim`].
     pub(crate) fn claim_mut(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<&mut Claim> {
-        let claims = self.claims.get_mut(stream)?;
-        claims.iter_mut().find(|claim| claim.worker == *key && !claim.is_orphaned())
+        let claims = self.claims.get_mut(stream).iter_mut();
+        claims.into_iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
     }
 
     /// Whether nobody can have the stream.
@@ -104,42 +136,61 @@ impl Ledger {
         token
     }
 
-    /// Takes over what an agent reports, and ends what its journal tells of and does not list. A
-    /// share without a load counts as all of `capacity`.
+    /// An agent's report begins to be adopted: until it is whole, nothing of its worker is freed by
+    /// time.
+    pub(crate) fn begin_adoption(
+        &mut self,
+        key: &WorkerKey,
+        incarnation: Incarnation,
+        ttl: Duration,
+        now: Moment,
+    ) -> Begun {
+        let (new, old_end) = (self.account(key).is_none(), self.free_at(key));
+        let mut account = self.open(key, now);
+        if new || mutation::on(Mutation::FreshAgain) {
+            account.fresh_since = Some(incarnation);
+        }
+        account.adopting = true;
+        account.heard = account.heard.max(now);
+        // Until it is granted something, its silence is judged by what it would be.
+        account.ttl = account.ttl.max(ttl);
+        Begun { new, old_end }
+    }
+
+    /// Ends a worker's claims on a stream that its journal tells of and its report does not list;
+    /// others of earlier agents nobody can ask for any more.
+    pub(crate) fn end_absent(
+        &mut self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+        absent: &Absent<'_>,
+    ) -> Vec<Ended> {
+        let incarnation = absent.incarnation;
+        let own = |claim: &Claim| {
+            claim.incarnation == incarnation
+                || claim.incarnation >= absent.knows_from
+                || mutation::on(Mutation::NewIncarnationFrees)
+        };
+        let is_absent = |claim: &Claim| !absent.listed.contains(&(stream.clone(), claim.token));
+        for claim in self.claims.get_mut(stream) {
+            let earlier = claim.worker == *key && claim.incarnation != incarnation;
+            if earlier && !own(claim) && is_absent(claim) {
+                let free_at = claim.free_at().unwrap_or(Moment::NEVER);
+                claim.phase = Phase::Orphaned { free_at: free_at.min(absent.orphans_end) };
+            }
+        }
+        self.remove_claims(stream, key, |claim| own(claim) && is_absent(claim))
+    }
+
+    /// Takes over what an agent reports. A share without a load counts as all of `capacity`.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
         incarnation: Incarnation,
-        knows_from: Incarnation,
         held: &[HeldStream],
         stops_worker: bool,
         capacity: Load,
-    ) -> Vec<Ended> {
-        let orphans_end = match mutation::on(Mutation::OrphansEndAtOnce) {
-            false => self.free_at(key),
-            true => Moment(0),
-        };
-        let listed: BTreeSet<_> = held.iter().map(|it| (it.stream.clone(), it.token)).collect();
-        let known: Vec<_> = self
-            .accounts
-            .get(key)
-            .map_or(Vec::new(), |account| account.streams.iter().cloned().collect());
-        let mut ended = Vec::new();
-        for stream in known {
-            let own = |claim: &Claim| {
-                claim.incarnation == incarnation
-                    || claim.incarnation >= knows_from
-                    || mutation::on(Mutation::NewIncarnationFrees)
-            };
-            let absent = |claim: &Claim| !listed.contains(&(stream.clone(), claim.token));
-            ended.extend(self.remove_claims(&stream, key, |claim| own(claim) && absent(claim)));
-            for claim in self.claims.get_mut(&stream).into_iter().flatten() {
-                if claim.worker == *key && claim.incarnation != incarnation && absent(claim) {
-                    let free_at = claim.free_at().map_or(orphans_end, |at| at.min(orphans_end));
-                    claim.phase = Phase::Orphaned { free_at };
-                }
-            }
-        }
+    ) {
         // What a predecessor asked back is held all the same: the snapshot that follows says so.
         for HeldStream { stream, token, pinned, load, revoked: _ } in held {
             let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
@@ -150,15 +201,15 @@ impl Ledger {
                 false => load.unwrap_or(capacity),
                 true => Load::ZERO,
             });
-            let claims = self.claims.entry(stream.clone()).or_default();
-            let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
+            let claims = self.claims.get_mut(stream).iter_mut();
+            let known = claims.into_iter().find(|it| it.worker == *key && it.token == *token);
             match known {
                 Some(claim) => {
                     claim.incarnation = incarnation;
                     claim.timeless |= timeless;
-                    let account = self.accounts.get_mut(key);
-                    let of_set = account.and_then(|account| account.sets.get_mut(&stream.set));
-                    if let Some((_, any_timeless)) = of_set {
+                    if let Some(mut account) = self.accounts.get_mut(key)
+                        && let Some((_, any_timeless)) = account.sets.get_mut(&stream.set)
+                    {
                         *any_timeless |= timeless;
                     }
                     claim.told = GrantNumber(0);
@@ -174,7 +225,6 @@ impl Ledger {
                 }
             }
         }
-        ended
     }
 
     /// A stream was given back; it ends this token and no other.
@@ -203,20 +253,13 @@ impl Ledger {
         ended.collect()
     }
 
-    /// Streams of a cluster's workers with a claim that was asked back, or that nobody renews.
-    pub(crate) fn ending_in(&self, cluster: &ClusterName) -> Vec<StreamKey> {
-        let ending = |claim: &Claim| claim.worker.cluster == *cluster && claim.phase != Phase::Held;
-        let claims = self.claims.iter().filter(|(_, claims)| claims.iter().any(ending));
-        claims.map(|(stream, _)| stream.clone()).collect()
-    }
-
     /// A snapshot repeats what lapses: an agent that missed the first word of it counts from the
     /// beat that the snapshot echoes.
     pub(crate) fn repeat_lapses(&mut self, key: &WorkerKey) {
         let latest = self.free_at(key);
         let Some(account) = self.accounts.get(key) else { return };
         for stream in &account.streams {
-            for claim in self.claims.get_mut(stream).into_iter().flatten() {
+            for claim in self.claims.get_mut(stream) {
                 if let Phase::Lapsing { free_at } = &mut claim.phase
                     && claim.worker == *key
                 {
@@ -234,10 +277,14 @@ impl Ledger {
         ends.max().max(self.unheard_stream_until(key, stream))
     }
 
-    /// When a claim's time is surely over; none where it never is.
+    /// When a claim's time is surely over; none where it never is, or while it is not known whether
+    /// its agent has said more.
     pub(crate) fn claim_free_at(&self, claim: &Claim) -> Option<Moment> {
         let free_at = claim.free_at().unwrap_or_else(|| self.free_at(&claim.worker));
-        (!claim.timeless || mutation::on(Mutation::TimelessFreed)).then_some(free_at)
+        let timeless = claim.timeless && !mutation::on(Mutation::TimelessFreed);
+        let account = self.accounts.get(&claim.worker);
+        let adopting = account.is_some_and(|account| account.adopting);
+        (!timeless && !adopting).then_some(free_at)
     }
 
     /// When everything that a worker holds by time is surely over, if nothing more is heard.
@@ -249,6 +296,11 @@ impl Ledger {
         }
     }
 
+    /// Ends all that a worker has of a stream: it is gone.
+    pub(crate) fn end_all(&mut self, stream: &StreamKey, key: &WorkerKey) -> Vec<Ended> {
+        self.remove_claims(stream, key, |_| true)
+    }
+
     pub(super) fn remove_claims(
         &mut self,
         stream: &StreamKey,
@@ -258,48 +310,42 @@ impl Ledger {
         // A predecessor that learns that a worker is gone grants its streams to others, to its end.
         let outlives = |account: &Account| account.heard >= self.predecessor_end;
         let only_here = self.accounts.get(key).is_some_and(outlives);
-        let Some(claims) = self.claims.get_mut(stream) else { return Vec::new() };
-        let gone = |claim: &mut Claim| claim.worker == *key && which(claim);
-        let mut unloaded = Load::ZERO;
-        let mut only_owner = false;
-        let removed = claims.extract_if(.., gone).map(|claim| {
-            unloaded += claim.load.unwrap_or_default();
-            only_owner |= only_here || claim.token.epoch == self.epoch;
-            Ended { stream: stream.clone(), worker: claim.worker, token: claim.token }
-        });
-        let removed: Vec<_> = removed.collect();
-        let ended = removed.len();
-        let left = claims.iter().any(|claim| claim.worker == *key);
-        if claims.is_empty() {
-            self.claims.remove(stream);
-            if let Some(claimed) = self.claimed.get_mut(&stream.set) {
-                *claimed -= 1;
-            }
-            if only_owner || (ended > 0 && mutation::on(Mutation::KnownBeforeEnd)) {
-                self.unheard.note_known(stream);
-            }
+        let gone = |claim: &Claim| claim.worker == *key && which(claim);
+        let removed = self.claims.remove(stream, gone);
+        if removed.is_empty() {
+            return Vec::new();
         }
-        if let Some(account) = self.accounts.get_mut(key) {
+        let only_owner = only_here || removed.iter().any(|it| it.token.epoch == self.epoch);
+        if self.claims(stream).is_empty()
+            && (only_owner || mutation::on(Mutation::KnownBeforeEnd))
+        {
+            self.unheard.note_known(stream);
+        }
+        let ended = removed.len();
+        let left = self.claims(stream).iter().any(|claim| claim.worker == *key);
+        let unloaded: Load = removed.iter().filter_map(|claim| claim.load).sum();
+        if let Some(mut account) = self.accounts.get_mut(key) {
             account.load -= unloaded;
             account.claims_less(&stream.set, ended);
             if !left {
                 account.streams.remove(stream);
             }
         }
-        removed
+        let ended = removed.into_iter().map(|claim| Ended {
+            stream: stream.clone(),
+            worker: claim.worker,
+            token: claim.token,
+        });
+        ended.collect()
     }
 
     fn add_claim(&mut self, stream: &StreamKey, claim: Claim) {
-        if let Some(account) = self.accounts.get_mut(&claim.worker) {
+        if let Some(mut account) = self.accounts.get_mut(&claim.worker) {
             account.streams.insert(stream.clone());
             account.load += claim.load.unwrap_or_default();
             account.claims(&stream.set, claim.timeless);
         }
-        let claims = self.claims.entry(stream.clone()).or_default();
-        if claims.is_empty() {
-            *self.claimed.entry(stream.set.clone()).or_default() += 1;
-        }
-        claims.push(claim);
+        self.claims.add(stream, claim);
     }
 }
 

@@ -7,9 +7,13 @@
 //! workers have and then by name, never by the order of the input; so the shares, given back as
 //! what the workers have, are planned again as they are.
 
+mod kept;
+
 use std::cmp::Reverse;
 
 use leasehold_types::WorkerName;
+
+pub use self::kept::KeptShares;
 
 /// What the planner knows of a cluster's pools.
 #[derive(Clone, Debug)]

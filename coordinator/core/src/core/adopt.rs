@@ -1,0 +1,221 @@
+//! Reports: what an agent holds is adopted in slices. Invariant: a worker counts as reported only
+//! when the whole of its report is adopted. Until then its leases only add to what is known, none
+//! of them is freed by time, and what its agent says later waits behind the report.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::time::Duration;
+
+use leasehold_types::message::{Beat, Jobs, Report};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
+
+use super::slices::STEP;
+use super::{Core, Role, Timer};
+use crate::effect::Freed;
+use crate::event::ConnId;
+use crate::ledger::{Absent, Begun, Listed, Unknown};
+
+/// A report that is being adopted.
+#[derive(Clone, Debug)]
+pub(super) struct Adoption {
+    key: WorkerKey,
+    report: Report,
+    /// When it came.
+    at: Moment,
+    begun: Begun,
+    /// How many of its streams are adopted, and which they are.
+    adopted: usize,
+    listed: Listed,
+    /// The last stream of the account that was held against the list.
+    compared: Option<StreamKey>,
+    /// What the agent said after it.
+    beats: VecDeque<(Beat, Moment)>,
+}
+
+impl Core {
+    /// Adopts a report: at once, or in slices where it is long.
+    pub(super) fn begin_adoption(
+        &mut self,
+        conn: ConnId,
+        key: &WorkerKey,
+        report: Report,
+        at: Moment,
+    ) {
+        let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl);
+        let Some(worker) = self.observed(key) else { return };
+        let incarnation = worker.incarnation;
+        let Role::Leads(term) = &mut self.role else { return };
+        let begun = term.ledger.begin_adoption(key, incarnation, ttl, at);
+        let streams = term.ledger.account(key).map_or(0, |account| account.streams.len());
+        let most = STEP.min(self.config.slice as usize / 4);
+        let is_short = report.streams.len() + streams <= most;
+        let adoption = Adoption {
+            key: key.clone(),
+            report,
+            at,
+            begun,
+            adopted: 0,
+            listed: Listed::default(),
+            compared: None,
+            beats: VecDeque::new(),
+        };
+        self.adoptions.insert(conn, adoption);
+        self.admission.reported(conn);
+        match is_short {
+            true => while !self.adopt_some(conn, usize::MAX) {},
+            // If it is never whole, what was adopted ends by time.
+            false => self.watch_silence(key),
+        }
+    }
+
+    /// Goes on with reports, as far as the budget goes.
+    pub(super) fn adopt(&mut self) {
+        while self.budget.is_left()
+            && let Some(conn) = self.adoptions.keys().next().copied()
+        {
+            let most = STEP.min(self.budget.left());
+            self.budget.spend(most);
+            self.adopt_some(conn, most);
+        }
+    }
+
+    /// Drops what is left of a report: its connection is over, and it counts for nothing.
+    pub(super) fn drop_adoption(&mut self, conn: ConnId) {
+        let Some(adoption) = self.adoptions.remove(&conn) else { return };
+        if let Role::Leads(term) = &mut self.role
+            && let Some(mut account) = term.ledger.account_mut(&adoption.key)
+        {
+            account.adopting = false;
+        }
+        self.watch_silence(&adoption.key);
+    }
+
+    /// Keeps what an agent says while its report is being adopted; gives it back otherwise.
+    pub(super) fn wait_for_adoption(
+        &mut self,
+        conn: ConnId,
+        beat: Beat,
+        at: Moment,
+    ) -> Option<Beat> {
+        let Some(adoption) = self.adoptions.get_mut(&conn) else { return Some(beat) };
+        adoption.beats.push_back((beat, at));
+        None
+    }
+
+    /// Adopts some more of a report; whether it is whole.
+    fn adopt_some(&mut self, conn: ConnId, most: usize) -> bool {
+        let Some(key) = self.adoptions.get(&conn).map(|it| it.key.clone()) else { return true };
+        let Some(worker) = self.observed(&key) else {
+            self.drop_adoption(conn);
+            return true;
+        };
+        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
+        let class = self.desired.clusters.get(&key.cluster).and_then(|it| it.class.as_ref());
+        let capacity = class.map_or(Load::MAX, |class| class.capacity);
+        let Some(adoption) = self.adoptions.get_mut(&conn) else { return true };
+        let Role::Leads(term) = &mut self.role else { return true };
+        let ledger = &mut term.ledger;
+        let all = adoption.report.streams.len();
+        if adoption.adopted < all {
+            let end = adoption.adopted.saturating_add(most).min(all);
+            let some = &adoption.report.streams[adoption.adopted..end];
+            ledger.adopt_streams(&key, incarnation, some, stops_worker, capacity);
+            adoption.listed.extend(some.iter().map(|it| (it.stream.clone(), it.token)));
+            adoption.adopted = end;
+            if !mutation::on(Mutation::ActOnHalfReport) {
+                return false;
+            }
+        }
+        let account = ledger.account(&key).map(|account| &account.streams);
+        let from = adoption.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let streams = account.into_iter();
+        let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
+        let streams: Vec<_> = streams.take(most).cloned().collect();
+        let whole = streams.len() < most;
+        let absent = Absent {
+            incarnation,
+            knows_from: adoption.report.memory.knows_from,
+            listed: &adoption.listed,
+            orphans_end: match mutation::on(Mutation::OrphansEndAtOnce) {
+                false => adoption.begun.old_end,
+                true => Moment(0),
+            },
+        };
+        let ended: Vec<_> =
+            streams.iter().flat_map(|stream| ledger.end_absent(&key, stream, &absent)).collect();
+        adoption.compared = streams.into_iter().next_back();
+        let at = adoption.at;
+        if !whole {
+            self.ended(ended, Freed::Released, at);
+            return false;
+        }
+        let Some(adoption) = self.adoptions.remove(&conn) else { return true };
+        self.count_as_reported(&key, &adoption.report);
+        self.end_adoption(&key, incarnation, &adoption);
+        self.ended(ended, Freed::Released, at);
+        self.after_adoption(&key, &adoption.report);
+        self.after_report(conn, &key, at);
+        for (beat, at) in adoption.beats {
+            self.beat(conn, beat, at);
+        }
+        true
+    }
+
+    /// The account as the whole report says that it is.
+    fn end_adoption(&mut self, key: &WorkerKey, incarnation: Incarnation, adoption: &Adoption) {
+        let Adoption { report, at, begun, .. } = adoption;
+        let Role::Leads(term) = &mut self.role else { return };
+        let ledger = &mut term.ledger;
+        let Some(account) = ledger.account(key) else { return };
+        let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
+        let memory = report.memory;
+        let told = match earlier {
+            Some(earlier) => memory.knows_from <= earlier,
+            None => memory.knows_from == Incarnation(0) || memory.aged,
+        };
+        let reports_anew = account.incarnation != Some(incarnation);
+        let committed = account.committed();
+        // What an earlier agent in this term could not tell of, this one cannot tell of either.
+        let untold = account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
+        let unheard = ledger.unheard_until(key).is_some();
+        let memory_end = match reports_anew {
+            true => ledger.heard(key, memory, *at),
+            false => None,
+        };
+        let mut account = ledger.open(key, *at);
+        account.adopting = false;
+        account.incarnation = Some(incarnation);
+        account.reported(report.pool, report.jobs);
+        if reports_anew && !begun.new {
+            let until = if told { *at } else { memory_end.unwrap_or(begun.old_end) };
+            let until = untold.map_or(until, |untold| until.max(untold));
+            account.unknown = (committed > 0).then_some(Unknown { slots: committed, until });
+            account.settle_unknown(*at);
+        }
+        // A worker of which nothing was outstanding runs no job that began without a lease.
+        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
+            account.jobs = Jobs::Running(0);
+        }
+        let unknown_until = account.unknown.map(|unknown| unknown.until);
+        drop(account);
+        for at in memory_end.into_iter().chain(unknown_until) {
+            self.timers.insert((at, Timer::Unheard(key.clone())));
+        }
+        if unheard {
+            self.wake_wants();
+        }
+    }
+
+    /// Has the plan leave the streams of a report where they are, and has them looked at.
+    fn after_adoption(&mut self, key: &WorkerKey, report: &Report) {
+        // All at once: a plan that comes between would move what is not left in its place yet.
+        for held in &report.streams {
+            self.adopt_plan(&held.stream, key);
+        }
+        self.claims_due(key);
+        self.touch_worker(key);
+        self.look_at_class(&key.cluster);
+        self.note_leaving(key);
+    }
+}

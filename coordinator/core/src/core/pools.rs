@@ -1,0 +1,201 @@
+//! Pool sizes: what the plan wants each worker of a cluster to have. Invariant: what a turn costs
+//! grows with the workers whose sizes change, and not with those of the cluster.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_types::message::Jobs;
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+
+use super::{Core, Role};
+use crate::ledger::Account;
+use crate::observed::Worker;
+use crate::planner::pools::{self, KeptShares, PoolInput, PoolWorker};
+use crate::view::WhatIf;
+
+/// Clusters of at most so many workers are planned a second time from scratch, in debug builds.
+const CHECKED_MAX: usize = 64;
+
+/// The pools of a cluster as they are planned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pools {
+    shares: KeptShares,
+    /// The committed slots of each worker that can take jobs, and their sum.
+    counted: BTreeMap<WorkerName, u32>,
+    counted_sum: u64,
+    /// Workers of which something has changed.
+    stale: BTreeSet<WorkerName>,
+    /// Workers that found fewer free slots than they may have, the newest generation first.
+    short: BTreeSet<(Reverse<u64>, WorkerName)>,
+    /// Everything is to be planned, whoever changed: the cluster's spec has.
+    all_stale: bool,
+}
+
+impl Pools {
+    /// The cluster's budget is another, or something else that concerns all its workers.
+    pub(super) fn spec_changed(&mut self) {
+        self.all_stale = true;
+    }
+
+    /// A worker can take jobs and has so many committed slots; with none, it cannot.
+    fn count(&mut self, worker: &WorkerName, committed: Option<u32>) {
+        let before = match committed {
+            Some(committed) => self.counted.insert(worker.clone(), committed),
+            None => self.counted.remove(worker),
+        };
+        self.counted_sum += u64::from(committed.unwrap_or(0));
+        self.counted_sum -= u64::from(before.unwrap_or(0));
+    }
+}
+
+impl Core {
+    /// Something of a worker has changed that pools are planned by.
+    pub(super) fn pool_changed(&mut self, key: &WorkerKey) {
+        if let Some(cluster) = self.clusters.get_mut(&key.cluster) {
+            cluster.pools.stale.insert(key.worker.clone());
+            self.due.insert(key.cluster.clone());
+        }
+    }
+
+    /// Has those workers looked at whose accounts have changed.
+    pub(super) fn note_accounts(&mut self) {
+        let Role::Leads(term) = &mut self.role else { return };
+        for key in term.ledger.take_changed() {
+            self.pool_changed(&key);
+        }
+    }
+
+    pub(super) fn plan_pools(&mut self, name: &ClusterName) {
+        let Role::Leads(term) = &self.role else { return };
+        let Some(cluster) = self.clusters.get_mut(name) else { return };
+        let pools = &mut cluster.pools;
+        let mut changed = std::mem::take(&mut pools.stale);
+        let all = std::mem::take(&mut pools.all_stale);
+        if changed.is_empty() && !all {
+            return;
+        }
+        for worker in &changed {
+            let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
+            let known = cluster.workers.get(worker).zip(term.ledger.account(&key));
+            let known = known.filter(|(worker, account)| takes_jobs(worker, account));
+            let facts = known.map(|(worker, account)| (worker.generation, account.size()));
+            pools.shares.set(worker, facts);
+            pools.count(worker, known.map(|(_, account)| account.committed()));
+        }
+        let elsewhere = match mutation::on(Mutation::GrowOverBudget) {
+            true => 0,
+            false => u64::from(term.ledger.committed(name)).saturating_sub(pools.counted_sum),
+        };
+        let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
+        let budget = cluster.spec.jobs_max.saturating_sub(elsewhere);
+        let per_worker_max = cluster.spec.jobs_per_worker_max;
+        changed.extend(pools.shares.plan(budget, per_worker_max));
+        if all {
+            changed.extend(cluster.workers.keys().cloned());
+        }
+        if cfg!(debug_assertions) && mutation::is_none() {
+            self.check_shares(name);
+        }
+        for worker in changed {
+            self.retarget(WorkerKey { cluster: name.clone(), worker });
+        }
+        let free = self.free_slots(name).unwrap_or(0);
+        let Some(cluster) = self.clusters.get_mut(name) else { return };
+        for _ in 0..free {
+            let Some((_, worker)) = cluster.pools.short.pop_first() else { break };
+            self.dirty.insert(WorkerKey { cluster: name.clone(), worker });
+        }
+    }
+
+    /// A worker takes more slots as soon as some are free.
+    pub(super) fn wait_for_slots(&mut self, key: &WorkerKey) {
+        let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
+        let Some(worker) = cluster.workers.get(&key.worker) else { return };
+        cluster.pools.short.insert((Reverse(worker.generation), key.worker.clone()));
+    }
+
+    /// Takes over what the plan wants of a worker's pool, and has it told where that is news.
+    fn retarget(&mut self, key: WorkerKey) {
+        let Role::Leads(term) = &self.role else { return };
+        let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
+        let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };
+        let account = term.ledger.account(&key);
+        let share = cluster.pools.shares.share(&key.worker);
+        // Nothing can be sent to a silent worker: what it has, it keeps.
+        let silent = worker.is_working() && share.is_none();
+        let kept = account.filter(|_| silent).map_or(0, Account::size);
+        worker.target = share.unwrap_or(kept);
+        let pool = account.and_then(|account| account.pool);
+        let size = pool.map_or(0, |pool| pool.size);
+        let floor = cluster.spec.floor.min(worker.target);
+        let floor_differs = pool.is_some_and(|pool| pool.floor != floor);
+        let unsure = account.is_some_and(|account| account.size_unsure);
+        if size != worker.target || floor_differs || unsure {
+            self.dirty.insert(key);
+        }
+    }
+
+    /// What is kept is what a plan from scratch gives.
+    fn check_shares(&self, name: &ClusterName) {
+        let Some(cluster) = self.clusters.get(name) else { return };
+        if cluster.workers.len() > CHECKED_MAX {
+            return;
+        }
+        for (worker, share) in self.pool_shares(name, None) {
+            let kept = cluster.pools.shares.share(&worker);
+            debug_assert_eq!(kept, Some(share), "the share of {worker} in cluster {name}");
+        }
+    }
+
+    /// The pool size of each worker that can take jobs, from scratch; for a look at another
+    /// budget, with that.
+    pub(super) fn pool_shares(
+        &self,
+        name: &ClusterName,
+        what_if: Option<&WhatIf>,
+    ) -> BTreeMap<WorkerName, u32> {
+        let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
+            return BTreeMap::new();
+        };
+        let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
+        let mut workers = Vec::new();
+        let mut elsewhere = 0u32;
+        for (key, account) in ledger.accounts_of(name) {
+            let state = cluster.workers.get(&key.worker);
+            match state.filter(|worker| takes_jobs(worker, account)) {
+                Some(_) | None if removed(&key.worker) => {}
+                Some(worker) => workers.push(PoolWorker {
+                    name: key.worker.clone(),
+                    generation: worker.generation,
+                    present: account.size(),
+                }),
+                None if mutation::on(Mutation::GrowOverBudget) => {}
+                None => elsewhere = elsewhere.saturating_add(account.committed()),
+            }
+        }
+        let newest = workers.iter().map(|worker| worker.generation).max().unwrap_or(0);
+        let added = what_if.into_iter().flat_map(|it| it.add.iter()).map(|name| PoolWorker {
+            name: name.clone(),
+            generation: newest,
+            present: 0,
+        });
+        workers.extend(added);
+        let jobs_max = what_if.and_then(|it| it.jobs_max).unwrap_or(cluster.spec.jobs_max);
+        let shares = pools::plan(&PoolInput {
+            budget: jobs_max.saturating_sub(elsewhere),
+            per_worker_max: cluster.spec.jobs_per_worker_max,
+            workers: &workers,
+        });
+        workers.into_iter().map(|worker| worker.name).zip(shares).collect()
+    }
+}
+
+/// Whether a worker can take jobs now.
+fn takes_jobs(worker: &Worker, account: &Account) -> bool {
+    worker.is_working()
+        && worker.is_connected()
+        && !worker.lost
+        && account.unknown.is_none()
+        && account.jobs != Jobs::Unknown
+}

@@ -1,0 +1,235 @@
+//! Work that grows with the fleet goes on in slices, so that no turn is long. Invariant: a slice
+//! looks at streams one by one and judges each by all that is known, so that it makes no difference
+//! what happens between two slices.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey};
+
+use super::Core;
+use crate::effect::Freed;
+use crate::ledger::Phase;
+
+/// Units of work that one turn may take by default; one is a stream, claim or account that is
+/// looked at.
+pub(super) const SLICE: u32 = 4_096;
+/// What one walk does before the next one's turn comes.
+pub(super) const STEP: usize = 256;
+/// So many slots are passed over for one unit.
+const SLOTS_PER_UNIT: usize = 16;
+
+/// The work that a turn may still do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    left: u32,
+    spent: u32,
+}
+
+impl Budget {
+    /// So much from now on.
+    pub(super) fn allow(&mut self, units: u32) {
+        self.left = units.max(1);
+    }
+
+    pub(super) fn spend(&mut self, units: usize) {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_sub(units);
+        self.spent = self.spent.saturating_add(units);
+    }
+
+    /// Work that was done whatever is left.
+    pub(super) fn count(&mut self, units: usize) {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.spent = self.spent.saturating_add(units);
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.left as usize
+    }
+
+    /// What was spent since this was last asked.
+    pub(super) fn take_spent(&mut self) -> u32 {
+        std::mem::take(&mut self.spent)
+    }
+}
+
+/// Work that goes on where it was left.
+#[derive(Clone, Debug)]
+pub(super) enum Walk {
+    /// Over all streams that a worker has a claim on, after this one.
+    Worker { key: WorkerKey, after: Option<StreamKey>, look: Look },
+    /// Over all streams of these sets with a claim, from this slot on.
+    Sets { sets: BTreeSet<SetName>, slot: usize },
+    /// Over the claims of a cluster's workers that come to their end, from this slot on.
+    Ending { cluster: ClusterName, slot: usize },
+    /// Over streams that are planned elsewhere now, from the last one on.
+    Planned { set: SetName, streams: Vec<StreamName> },
+    /// Over all who wait for a stream that may be free now, after this one.
+    Waiting { after: Option<WorkerKey> },
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Whether it is where it is wanted.
+    Wanted,
+    /// Whether its time is over.
+    Ends,
+}
+
+impl Core {
+    /// Goes on with what was begun, as far as the budget goes.
+    pub(super) fn walk(&mut self, now: Moment) {
+        while self.budget.is_left()
+            && let Some(walk) = self.walks.pop_front()
+        {
+            let rest = self.step(walk, now);
+            self.walks.extend(rest);
+        }
+    }
+
+    fn step(&mut self, walk: Walk, now: Moment) -> Option<Walk> {
+        let most = STEP.min(self.budget.left());
+        match walk {
+            Walk::Worker { key, after, look } => {
+                let account = self.ledger()?.account(&key)?;
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let streams = account.streams.range::<StreamKey, _>((from, Bound::Unbounded));
+                let streams: Vec<_> = streams.take(most).cloned().collect();
+                self.budget.spend(streams.len().max(1));
+                for stream in &streams {
+                    match look {
+                        Look::Wanted => self.touch(stream, now),
+                        Look::Ends => self.claim_due(stream, now),
+                    }
+                }
+                let ended = streams.len() < most;
+                let after = streams.into_iter().next_back();
+                (!ended).then_some(Walk::Worker { key, after, look })
+            }
+            Walk::Sets { sets, slot } => {
+                let ledger = self.ledger()?;
+                let end = slot + most * SLOTS_PER_UNIT;
+                let claimed = ledger.claims_in(slot..end).map(|(stream, _)| stream);
+                let claimed = claimed.filter(|stream| sets.contains(&stream.set));
+                let claimed: Vec<_> = claimed.cloned().collect();
+                let is_over = end >= ledger.slots();
+                self.budget.spend(claimed.len().max(most.min(STEP)));
+                for stream in &claimed {
+                    self.touch(stream, now);
+                }
+                (!is_over).then_some(Walk::Sets { sets, slot: end })
+            }
+            Walk::Ending { cluster, slot } => {
+                let ledger = self.ledger()?;
+                let end = slot + most * SLOTS_PER_UNIT;
+                let ending = ledger.claims_in(slot..end).filter(|(_, claims)| {
+                    claims
+                        .iter()
+                        .any(|claim| claim.worker.cluster == cluster && claim.phase != Phase::Held)
+                });
+                let ending: Vec<_> = ending.map(|(stream, _)| stream.clone()).collect();
+                let is_over = end >= ledger.slots();
+                self.budget.spend(ending.len().max(most.min(STEP)));
+                for stream in &ending {
+                    self.claim_due(stream, now);
+                }
+                (!is_over).then_some(Walk::Ending { cluster, slot: end })
+            }
+            Walk::Planned { set, mut streams } => {
+                let next = streams.split_off(streams.len().saturating_sub(most));
+                self.budget.spend(next.len().max(1));
+                for stream in next.into_iter().rev() {
+                    self.touch(&StreamKey { set: set.clone(), stream }, now);
+                }
+                (!streams.is_empty()).then_some(Walk::Planned { set, streams })
+            }
+            Walk::Waiting { after } => {
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let waiting = self.waiting.range::<WorkerKey, _>((from, Bound::Unbounded));
+                let waiting: Vec<_> = waiting.take(most).cloned().collect();
+                self.budget.spend(waiting.len().max(1));
+                for key in &waiting {
+                    self.unblock(key);
+                }
+                let ended = waiting.len() < most;
+                let after = waiting.into_iter().next_back();
+                (!ended).then_some(Walk::Waiting { after })
+            }
+        }
+    }
+
+    /// Has somebody who waits for streams look whether they are free.
+    pub(super) fn unblock(&mut self, key: &WorkerKey) {
+        self.waiting.remove(key);
+        if let Some(worker) = self.worker_mut(key)
+            && !worker.blocked.is_empty()
+        {
+            let mut blocked = std::mem::take(&mut worker.blocked);
+            if worker.wants.len() < blocked.len() {
+                std::mem::swap(&mut worker.wants, &mut blocked);
+            }
+            worker.wants.append(&mut blocked);
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    /// Drops what is left of terms that have ended.
+    pub(super) fn drop_past(&mut self) {
+        while self.budget.is_left()
+            && let Some(ledger) = self.past.last_mut()
+        {
+            let most = STEP.min(self.budget.left());
+            self.budget.spend(most);
+            if !ledger.shrink(most) {
+                self.past.pop();
+            }
+        }
+    }
+
+    /// Ends the accounts of workers that are gone, one after the other.
+    pub(super) fn end_gone(&mut self, now: Moment) {
+        while self.budget.is_left()
+            && let Some(key) = self.leaving.first().cloned()
+        {
+            let most = STEP.min(self.budget.left());
+            if self.end_some(&key, most, now) {
+                self.leaving.remove(&key);
+                self.gone(&key, now);
+            }
+        }
+    }
+
+    /// Ends some of the leases of a worker that is gone; whether it has none left.
+    fn end_some(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
+        if let Some(worker) = self.worker_mut(key) {
+            // Nothing is planned or granted there meanwhile.
+            worker.lost = true;
+            self.pool_changed(key);
+        }
+        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let streams = account.into_iter().flat_map(|account| &account.streams);
+        let streams: Vec<_> = streams.take(most).cloned().collect();
+        self.budget.spend(1 + streams.len());
+        if streams.len() < most {
+            return true;
+        }
+        let super::Role::Leads(term) = &mut self.role else { return true };
+        let ended = streams.iter().flat_map(|stream| term.ledger.end_all(stream, key));
+        let ended = ended.collect();
+        self.ended(ended, Freed::Gone, now);
+        false
+    }
+
+    /// Ends a worker's account at once: the next one of its name speaks already.
+    pub(super) fn finish_gone(&mut self, key: &WorkerKey, now: Moment) {
+        if self.leaving.remove(key) {
+            self.gone(key, now);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! All accounts of a term, and what is summed up over them. Invariant: an account changes under a
+//! guard alone, which brings the sums up to date when it ends.
+
+use std::collections::btree_map::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut, RangeFrom};
+
+use leasehold_types::message::Jobs;
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, WorkerKey};
+
+use super::Account;
+
+/// The accounts by worker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Accounts {
+    all: BTreeMap<WorkerKey, Account>,
+    sums: Sums,
+}
+
+/// What is kept as accounts change.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    /// Committed slots per cluster.
+    committed: BTreeMap<ClusterName, u64>,
+    /// Accounts of which something changed that pools are planned by.
+    changed: BTreeSet<WorkerKey>,
+}
+
+/// What pools are planned by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PoolFacts {
+    exists: bool,
+    committed: u32,
+    size: u32,
+    is_known: bool,
+    size_unsure: bool,
+}
+
+/// An account that is being changed.
+#[derive(Debug)]
+pub(crate) struct AccountMut<'a> {
+    key: &'a WorkerKey,
+    before: PoolFacts,
+    account: &'a mut Account,
+    sums: &'a mut Sums,
+}
+
+impl Accounts {
+    pub(super) fn get(&self, key: &WorkerKey) -> Option<&Account> {
+        self.all.get(key)
+    }
+
+    pub(super) fn get_mut<'a>(&'a mut self, key: &'a WorkerKey) -> Option<AccountMut<'a>> {
+        let account = self.all.get_mut(key)?;
+        let (before, sums) = (PoolFacts::of(account), &mut self.sums);
+        Some(AccountMut { key, before, account, sums })
+    }
+
+    /// The account, which is `new` where there is none.
+    pub(super) fn open<'a>(
+        &'a mut self,
+        key: &'a WorkerKey,
+        new: impl FnOnce() -> Account,
+    ) -> AccountMut<'a> {
+        let mut before = PoolFacts::default();
+        let sums = &mut self.sums;
+        let account = self.all.entry(key.clone());
+        let account = account.and_modify(|it| before = PoolFacts::of(it)).or_insert_with(new);
+        AccountMut { key, before, account, sums }
+    }
+
+    pub(super) fn insert(&mut self, key: WorkerKey, account: Account) {
+        self.remove(&key);
+        self.sums.note(&key, PoolFacts::default(), PoolFacts::of(&account));
+        self.all.insert(key, account);
+    }
+
+    pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Account> {
+        let account = self.all.remove(key)?;
+        self.sums.note(key, PoolFacts::of(&account), PoolFacts::default());
+        Some(account)
+    }
+
+    pub(super) fn range(&self, range: RangeFrom<WorkerKey>) -> Range<'_, WorkerKey, Account> {
+        self.all.range(range)
+    }
+
+    /// The slots of a cluster that may be in use.
+    pub(super) fn committed(&self, cluster: &ClusterName) -> u32 {
+        let sum = self.sums.committed.get(cluster).copied().unwrap_or(0);
+        u32::try_from(sum).unwrap_or(u32::MAX)
+    }
+
+    /// Drops some accounts of a term that has ended; whether any are left.
+    pub(super) fn shrink(&mut self, by: usize) -> bool {
+        (0..by).all(|_| self.all.pop_first().is_some())
+    }
+
+    /// The accounts that changed since this was last asked.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<WorkerKey> {
+        std::mem::take(&mut self.sums.changed)
+    }
+}
+
+impl Sums {
+    fn note(&mut self, key: &WorkerKey, before: PoolFacts, after: PoolFacts) {
+        if before == after {
+            return;
+        }
+        self.changed.insert(key.clone());
+        let fell = after.committed < before.committed && mutation::on(Mutation::SumsDrift);
+        let freed = before.committed + u32::from(fell);
+        let sum = self.committed.entry(key.cluster.clone()).or_default();
+        *sum = (*sum + u64::from(after.committed)).saturating_sub(u64::from(freed));
+    }
+}
+
+impl PoolFacts {
+    fn of(account: &Account) -> Self {
+        Self {
+            exists: true,
+            committed: account.committed(),
+            size: account.size(),
+            is_known: account.unknown.is_none() && account.jobs != Jobs::Unknown,
+            size_unsure: account.size_unsure,
+        }
+    }
+}
+
+impl Deref for AccountMut<'_> {
+    type Target = Account;
+
+    fn deref(&self) -> &Account {
+        self.account
+    }
+}
+
+impl DerefMut for AccountMut<'_> {
+    fn deref_mut(&mut self) -> &mut Account {
+        self.account
+    }
+}
+
+impl Drop for AccountMut<'_> {
+    fn drop(&mut self) {
+        self.sums.note(self.key, self.before, PoolFacts::of(self.account));
+    }
+}

@@ -1,0 +1,126 @@
+//! The claims of a term by stream: looked up by hash, walked in slices in the order of their slots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_types::{SetName, StreamKey};
+
+use super::Claim;
+
+#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
+type Index = std::collections::HashMap<StreamKey, u32>;
+
+/// All claims.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClaimTable {
+    index: Index,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Streams that are shares of pipelines: those of a node are asked for together.
+    shares: BTreeSet<StreamKey>,
+    /// How many streams of each set have a claim.
+    per_set: BTreeMap<SetName, usize>,
+}
+
+/// A stream and its claims; none where the slot is free.
+#[derive(Clone, Debug)]
+struct Slot {
+    stream: StreamKey,
+    claims: Vec<Claim>,
+}
+
+impl ClaimTable {
+    pub(super) fn get(&self, stream: &StreamKey) -> &[Claim] {
+        self.index.get(stream).map_or(&[], |slot| &self.slots[*slot as usize].claims)
+    }
+
+    pub(super) fn get_mut(&mut self, stream: &StreamKey) -> &mut [Claim] {
+        match self.index.get(stream) {
+            Some(slot) => &mut self.slots[*slot as usize].claims,
+            None => &mut [],
+        }
+    }
+
+    pub(super) fn add(&mut self, stream: &StreamKey, claim: Claim) {
+        if let Some(slot) = self.index.get(stream) {
+            self.slots[*slot as usize].claims.push(claim);
+            return;
+        }
+        let slot = Slot { stream: stream.clone(), claims: vec![claim] };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.slots[at as usize] = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                u32::try_from(self.slots.len() - 1).expect("claims are counted in u32")
+            }
+        };
+        self.index.insert(stream.clone(), at);
+        match self.per_set.get_mut(&stream.set) {
+            Some(count) => *count += 1,
+            None => _ = self.per_set.insert(stream.set.clone(), 1),
+        }
+        if stream.set.is_shares() {
+            self.shares.insert(stream.clone());
+        }
+    }
+
+    /// Removes the claims on a stream that `which` names.
+    pub(super) fn remove(
+        &mut self,
+        stream: &StreamKey,
+        mut which: impl FnMut(&Claim) -> bool,
+    ) -> Vec<Claim> {
+        let Some(at) = self.index.get(stream).copied() else { return Vec::new() };
+        let claims = &mut self.slots[at as usize].claims;
+        let removed: Vec<_> = claims.extract_if(.., |claim| which(claim)).collect();
+        if claims.is_empty() {
+            self.index.remove(stream);
+            self.free.push(at);
+            self.shares.remove(stream);
+            if let Some(count) = self.per_set.get_mut(&stream.set) {
+                *count -= 1;
+            }
+        }
+        removed
+    }
+
+    /// How many streams of a set have a claim.
+    pub(super) fn count(&self, set: &SetName) -> usize {
+        self.per_set.get(set).copied().unwrap_or(0)
+    }
+
+    /// The claims on shares, from this one on.
+    pub(super) fn shares_from(
+        &self,
+        first: StreamKey,
+    ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
+        self.shares.range(first..).map(|stream| (stream, self.get(stream)))
+    }
+
+    /// The streams with claims in some of the slots.
+    pub(super) fn slots(
+        &self,
+        slots: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = (&StreamKey, &[Claim])> {
+        let end = slots.end.min(self.slots.len());
+        let slots = self.slots[slots.start.min(end)..end].iter();
+        let used = slots.filter(|slot| !slot.claims.is_empty());
+        used.map(|slot| (&slot.stream, slot.claims.as_slice()))
+    }
+
+    /// How many slots there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Drops some of the claims of a term that has ended; whether any are left.
+    pub(super) fn shrink(&mut self, by: usize) -> bool {
+        for _ in 0..by {
+            let Some(slot) = self.slots.pop() else { return false };
+            self.index.remove(&slot.stream);
+        }
+        !self.slots.is_empty()
+    }
+}

@@ -1,0 +1,122 @@
+//! The shapes of fleets, and what is desired of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_types::{ClusterName, SetName, StreamName, WorkerName};
+
+/// How many there are of what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) clusters: usize,
+    pub(crate) workers: usize,
+    pub(crate) sets: usize,
+    pub(crate) streams: usize,
+    /// Nobody holds anything before.
+    pub(crate) fresh: bool,
+}
+
+impl Shape {
+    pub(crate) const ALL: [(&'static str, Self); 5] = [
+        ("jobs", Self { clusters: 1, workers: 20_000, sets: 0, streams: 0, fresh: false }),
+        (
+            "thousand",
+            Self { clusters: 1, workers: 1_000, sets: 1, streams: 1_000_000, fresh: false },
+        ),
+        ("fifty", Self { clusters: 1, workers: 50, sets: 1, streams: 1_000_000, fresh: false }),
+        (
+            "clusters",
+            Self {
+                clusters: 1_000,
+                workers: 20_000,
+                sets: 10_000,
+                streams: 1_000_000,
+                fresh: false,
+            },
+        ),
+        ("fresh", Self { clusters: 1, workers: 1_000, sets: 1, streams: 1_000_000, fresh: true }),
+    ];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(it, _)| *it == name).map(|(_, shape)| *shape)
+    }
+
+    pub(crate) fn tenth(self) -> Self {
+        let tenth = |count: usize| count.div_ceil(10);
+        Self {
+            clusters: tenth(self.clusters),
+            workers: tenth(self.workers),
+            sets: tenth(self.sets),
+            streams: tenth(self.streams),
+            ..self
+        }
+    }
+
+    /// The cluster of a worker or set, by its index.
+    pub(crate) fn cluster_of(&self, at: usize) -> ClusterName {
+        name(ClusterName::new, &format!("cluster-{}", at % self.clusters))
+    }
+
+    pub(crate) fn worker(at: usize) -> WorkerName {
+        name(WorkerName::new, &format!("worker-{at}"))
+    }
+
+    pub(crate) fn set(at: usize) -> SetName {
+        name(SetName::new, &format!("set-{at}"))
+    }
+
+    /// All that is desired.
+    pub(crate) fn desired(&self) -> Desired {
+        let cluster = Cluster {
+            jobs_max: u32::try_from(self.workers / self.clusters * 10).expect("a budget"),
+            jobs_per_worker_max: 100,
+            drain_deadline: Duration::from_secs(60),
+            ttl: Duration::from_secs(30),
+            floor: 0,
+            class: None,
+        };
+        let clusters: BTreeMap<_, _> =
+            (0..self.clusters).map(|at| (self.cluster_of(at), Arc::new(cluster.clone()))).collect();
+        let sets = (0..self.sets).map(|at| (Self::set(at), Arc::new(self.stream_set(at))));
+        Desired { clusters, sets: sets.collect(), ..Desired::default() }
+    }
+
+    fn stream_set(&self, at: usize) -> StreamSet {
+        let streams = (0..self.streams / self.sets).map(|stream| Stream {
+            name: name(StreamName::new, &format!("stream-{at}-{stream}")),
+            weight: 1,
+            dedicated: false,
+        });
+        StreamSet {
+            cluster: self.cluster_of(at),
+            streams: streams.collect(),
+            policy: Policy::Sticky,
+            mode: Mode::Expiring,
+            handover_deadline: Duration::from_secs(5),
+            moves: Moves {
+                per_round_max: usize::MAX,
+                cooldown: Duration::from_secs(60),
+                settle: Duration::from_millis(100),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} clusters, {} workers, {} sets, {} streams",
+            self.clusters, self.workers, self.sets, self.streams
+        )
+    }
+}
+
+fn name<T, E: fmt::Debug>(parse: impl Fn(&str) -> Result<T, E>, text: &str) -> T {
+    parse(text).expect("a name")
+}
