@@ -62,6 +62,9 @@ impl Core {
     /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
     /// known better now, and grants may have waited for that.
     pub(super) fn wake_wants(&mut self) {
+        if self.ledger().is_none() {
+            return;
+        }
         let waits = self.walks.iter().any(|walk| matches!(walk, Walk::Waiting { after: None }));
         if !waits {
             self.walks.push_back(Walk::Waiting { after: None });
