@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::Effect;
-use leasehold_coordinator_core::event::{ConnId, Elected, Event, Exposure, Renewed};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::{
@@ -14,7 +15,8 @@ use leasehold_types::message::{
     Report, ReportedMemory, StreamState,
 };
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Token, WorkerKey,
+    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Token,
+    WorkerKey,
 };
 
 use crate::fleet::Shape;
@@ -77,15 +79,21 @@ impl Stage {
     }
 
     pub(crate) fn elect(&mut self) {
+        let list = |cluster: &ClusterName| {
+            let sets = self.desired.sets.iter().filter(|(_, set)| set.cluster == *cluster);
+            SetList::from_iter(sets.map(|(set, _)| (set.clone(), false)))
+        };
+        let clusters = self.desired.clusters.keys();
+        let lists: BTreeMap<_, _> = clusters.map(|name| (name.clone(), list(name))).collect();
         let exposure = |agent: &Agent| {
-            let sets = self.desired.sets.iter();
-            let sets = sets.filter(|(_, set)| set.cluster == agent.key.cluster);
-            Exposure {
+            let sets = &lists[&agent.key.cluster];
+            let exposure = Exposure {
                 incarnation: Incarnation(1),
                 ttl: Duration::from_secs(30),
                 jobs_max: 100,
-                sets: sets.map(|(set, _)| (set.clone(), false)).collect(),
-            }
+                sets: sets.sets(),
+            };
+            Entry { epoch: Epoch(1), exposure }
         };
         let exposed = self.agents.iter().filter(|_| !self.shape.fresh);
         let exposed = exposed.map(|agent| (agent.key.clone(), exposure(agent))).collect();
