@@ -18,6 +18,7 @@ use leasehold_types::{Epoch, Moment};
 use super::clock::{Clock, MS, Real};
 use super::faults::pick;
 use super::queue::Happening;
+use super::replica::WAKE_GAP_MIN;
 use super::world::World;
 
 /// People's orders that are taken in one turn.
