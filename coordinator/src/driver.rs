@@ -239,7 +239,8 @@ impl Driver {
             true => wakeup.at.since(now),
             false => PULSE,
         });
-        let wake = if self.core.has_more() { SLEEP_MIN } else { wake };
+        // What was left goes on at once, behind whatever has come meanwhile.
+        let more = self.core.has_more();
         let commands = &self.platform.commands;
         // The platform first: what it says of a pod is taken before anything that a later pod of
         // the same name says. It says little, and takes little, so nobody starves behind it; behind
@@ -254,6 +255,7 @@ impl Driver {
             Some(envelope) = self.events.recv() => Woken::Session(envelope),
             Some(query) = self.queries.recv() => Woken::Query(query),
             Ok(()) = self.problems_seen.changed() => Woken::Problems,
+            () = std::future::ready(()), if more => Woken::Time,
             () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Woken::Time,
         }
     }
