@@ -105,6 +105,9 @@ pub(crate) fn call(core: &mut Core, input: Input, times: Times) -> Vec<Output> {
 fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) {
     core.handle(event, times.arrived);
     core.settle(times.now, times.heard);
+    while core.has_more() {
+        core.settle(times.now, times.heard);
+    }
     let mut sent = Vec::new();
     while let Some(effect) = core.poll_effect() {
         match effect {
