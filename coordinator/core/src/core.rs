@@ -269,10 +269,10 @@ impl Core {
     /// taken.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        self.timers_wait
-            || !self.past.is_empty()
-            || !self.adoptions.is_empty()
-            || !(self.walks.is_empty() && self.leaving.is_empty() && self.dirty.is_empty())
+        let terms_done = self.past.is_empty() && self.adoptions.is_empty();
+        let walks_done = self.walks.is_empty() && self.leaving.is_empty();
+        let all_done = terms_done && walks_done && self.dirty.is_empty();
+        self.timers_wait || !all_done
     }
 
     /// The units of work that were done since this was last asked.

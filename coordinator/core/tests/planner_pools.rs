@@ -105,8 +105,12 @@ proptest! {
     }
 }
 
+/// A worker's name, its generation and size where it can take jobs, and the budget and the most per
+/// worker where they are planned then.
+type Step = (String, Option<(u64, u32)>, Option<(u32, u32)>);
+
 /// Steps in the life of a cluster: workers that come, change and go, and budgets that are planned.
-fn steps() -> impl Strategy<Value = Vec<(String, Option<(u64, u32)>, Option<(u32, u32)>)>> {
+fn steps() -> impl Strategy<Value = Vec<Step>> {
     let facts = prop::option::weighted(0.8, (0..3_u64, 0..6_u32));
     let budget = prop::option::weighted(0.5, (0..60_u32, 1..8_u32));
     prop::collection::vec(("[a-h]", facts, budget), 0..60)

@@ -1,5 +1,7 @@
 //! Times the coordinator's core, turn by turn, with fleets at the declared limits.
 
+#![expect(clippy::disallowed_types, reason = "a benchmark reads the clock")]
+
 mod fleet;
 mod stage;
 

@@ -263,7 +263,7 @@ impl Stage {
                     self.events.push_back(Event::Sent(conn));
                 }
                 Effect::Register(workers) => self.events.push_back(Event::Registered(workers)),
-                Effect::Confirm => {
+                Effect::Confirm | Effect::AskTerm { .. } => {
                     let (sent_at, until) = (self.now, self.now + TERM);
                     self.events.push_back(Event::Renewed(Renewed { epoch: EPOCH, sent_at, until }));
                 }
@@ -309,6 +309,7 @@ impl Agent {
             token: *token,
             pinned: false,
             load: None,
+            revoked: false,
         };
         Report {
             epoch: EPOCH,
@@ -391,6 +392,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Registered(_) => "Registered",
         Event::Gone(_) => "Gone",
         Event::Drain(_) => "Drain",
+        Event::TermStands { .. } => "TermStands",
         Event::Wake => "Wake",
     }
 }

@@ -181,6 +181,9 @@ impl Cell {
     fn settle(&mut self, time: &mut Duration) -> Vec<Event> {
         let start = Instant::now();
         self.core.settle(NOW, NOW);
+        while self.core.has_more() {
+            self.core.settle(NOW, NOW);
+        }
         let taken = start.elapsed();
         *time += taken;
         self.longest = self.longest.max(taken);
