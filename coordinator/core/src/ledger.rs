@@ -8,7 +8,7 @@ mod claim_table;
 mod claims;
 mod unheard;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{

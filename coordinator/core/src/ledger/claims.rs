@@ -316,8 +316,7 @@ impl Ledger {
             return Vec::new();
         }
         let only_owner = only_here || removed.iter().any(|it| it.token.epoch == self.epoch);
-        if self.claims(stream).is_empty()
-            && (only_owner || mutation::on(Mutation::KnownBeforeEnd))
+        if self.claims(stream).is_empty() && (only_owner || mutation::on(Mutation::KnownBeforeEnd))
         {
             self.unheard.note_known(stream);
         }
