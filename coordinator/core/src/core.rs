@@ -92,6 +92,9 @@ pub struct Core {
     due: BTreeSet<ClusterName>,
     /// The sets of each cluster.
     cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
+    /// Clusters with streams that a worker of which nothing was heard may hold: they are planned
+    /// when more is known.
+    unheard_of: BTreeSet<ClusterName>,
     /// Workers that wait for streams that were not free.
     waiting: BTreeSet<WorkerKey>,
     /// Workers that are gone, and whose accounts are not ended yet.
@@ -189,6 +192,7 @@ impl Core {
             dirty: BTreeSet::new(),
             due: BTreeSet::new(),
             cluster_sets: BTreeMap::new(),
+            unheard_of: BTreeSet::new(),
             waiting: BTreeSet::new(),
             leaving: BTreeSet::new(),
             walks: VecDeque::new(),
@@ -362,6 +366,7 @@ impl Core {
         self.admission = Admission::default();
         self.ahead = Ahead::default();
         self.due.clear();
+        self.unheard_of.clear();
         self.waiting.clear();
         self.leaving.clear();
         self.walks.clear();
@@ -411,7 +416,7 @@ impl Core {
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
         self.desire_sets(&before, &desired, now);
         self.list_sets();
-        self.wake_wants();
+        self.wake_wants(now);
         self.desire_pipelines(&before, now);
         let all: Vec<_> = self.conns.values().cloned().collect();
         for key in &all {
@@ -514,7 +519,7 @@ impl Core {
         self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));
         self.pool_changed(key);
         self.plan_at(&key.cluster, now, now);
-        self.wake_wants();
+        self.wake_wants(now);
     }
 
     fn order_drain(&mut self, key: &WorkerKey, now: Moment) {

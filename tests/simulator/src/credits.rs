@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::Epoch;
@@ -47,22 +48,22 @@ impl World {
     }
 
     /// A credit is another's.
-    pub(super) fn end_credit(&mut self, replica: usize, conn: ConnId) {
+    fn end_credit(&mut self, replica: usize, conn: ConnId) {
         self.observer.credits.out.remove(&(replica, conn));
     }
 
-    /// A leader welcomes no more agents at once than it lets report.
-    pub(super) fn check_credits(
-        &mut self,
-        replica: usize,
-        conn: ConnId,
-        message: &CoordinatorMessage,
-    ) {
-        match message {
-            CoordinatorMessage::Welcome(_) => {}
-            CoordinatorMessage::Grant(_) => return,
-            CoordinatorMessage::Refusal(_) => return self.end_credit(replica, conn),
-        }
+    /// A leader welcomes no more agents at once than it lets report. It counts from its decision,
+    /// however long the turn is that follows.
+    pub(super) fn check_credits(&mut self, replica: usize, effect: &Effect) {
+        let conn = match effect {
+            Effect::Send { conn, message } => match message {
+                CoordinatorMessage::Welcome(_) => *conn,
+                CoordinatorMessage::Grant(_) => return,
+                CoordinatorMessage::Refusal(_) => return self.end_credit(replica, *conn),
+            },
+            Effect::Close(conn) => return self.end_credit(replica, *conn),
+            _ => return,
+        };
         let (now, max) = (self.t, self.profile.reports_max);
         let credits = &mut self.observer.credits.out;
         credits.insert((replica, conn), now);

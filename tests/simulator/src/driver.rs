@@ -392,7 +392,10 @@ impl World {
                     self.count_notice(&notice);
                     self.observe_notice(replica, &notice);
                 }
-                effect => self.replicas[replica].driver.effects.push(effect),
+                effect => {
+                    self.check_credits(replica, &effect);
+                    self.replicas[replica].driver.effects.push(effect);
+                }
             }
         }
     }

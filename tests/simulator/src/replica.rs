@@ -175,7 +175,6 @@ impl World {
         match effect {
             Effect::Send { conn, message } => {
                 self.observe_decision(conn, &message);
-                self.check_credits(replica, conn, &message);
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
                     // A stranger's.
@@ -190,7 +189,6 @@ impl World {
                 self.after(delay, Happening::Write { replica, run, link, message });
             }
             Effect::Close(conn) => {
-                self.end_credit(replica, conn);
                 // After the message that the writer has, if any.
                 let message = Box::new(CoordinatorMessage::Refusal(closing()));
                 let link = conn.0 as usize;

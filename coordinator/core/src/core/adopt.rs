@@ -63,7 +63,7 @@ impl Core {
         self.adoptions.insert(conn, adoption);
         self.admission.reported(conn);
         match is_short {
-            true => while !self.adopt_some(conn, usize::MAX) {},
+            true => while self.adopt_some(conn, usize::MAX).is_some() {},
             // If it is never whole, what was adopted ends by time.
             false => self.watch_silence(key),
         }
@@ -75,8 +75,8 @@ impl Core {
             && let Some(conn) = self.adoptions.keys().next().copied()
         {
             let most = STEP.min(self.budget.left());
-            self.budget.spend(most);
-            self.adopt_some(conn, most);
+            let adopted = self.adopt_some(conn, most).unwrap_or(1);
+            self.budget.spend(adopted);
         }
     }
 
@@ -103,28 +103,29 @@ impl Core {
         None
     }
 
-    /// Adopts some more of a report; whether it is whole.
-    fn adopt_some(&mut self, conn: ConnId, most: usize) -> bool {
-        let Some(key) = self.adoptions.get(&conn).map(|it| it.key.clone()) else { return true };
+    /// Adopts some more of a report; how many streams were looked at, or none where it is whole.
+    fn adopt_some(&mut self, conn: ConnId, most: usize) -> Option<usize> {
+        let key = self.adoptions.get(&conn).map(|it| it.key.clone())?;
         let Some(worker) = self.observed(&key) else {
             self.drop_adoption(conn);
-            return true;
+            return None;
         };
         let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
         let class = self.desired.clusters.get(&key.cluster).and_then(|it| it.class.as_ref());
         let capacity = class.map_or(Load::MAX, |class| class.capacity);
-        let Some(adoption) = self.adoptions.get_mut(&conn) else { return true };
-        let Role::Leads(term) = &mut self.role else { return true };
+        let adoption = self.adoptions.get_mut(&conn)?;
+        let Role::Leads(term) = &mut self.role else { return None };
         let ledger = &mut term.ledger;
         let all = adoption.report.streams.len();
         if adoption.adopted < all {
             let end = adoption.adopted.saturating_add(most).min(all);
             let some = &adoption.report.streams[adoption.adopted..end];
+            let looked_at = some.len();
             ledger.adopt_streams(&key, incarnation, some, stops_worker, capacity);
             adoption.listed.extend(some.iter().map(|it| (it.stream.clone(), it.token)));
             adoption.adopted = end;
             if !mutation::on(Mutation::ActOnHalfReport) {
-                return false;
+                return Some(looked_at);
             }
         }
         let account = ledger.account(&key).map(|account| &account.streams);
@@ -132,7 +133,7 @@ impl Core {
         let streams = account.into_iter();
         let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
-        let whole = streams.len() < most;
+        let (whole, looked_at) = (streams.len() < most, streams.len());
         let absent = Absent {
             incarnation,
             knows_from: adoption.report.memory.knows_from,
@@ -148,9 +149,9 @@ impl Core {
         let at = adoption.at;
         if !whole {
             self.ended(ended, Freed::Released, at);
-            return false;
+            return Some(looked_at);
         }
-        let Some(adoption) = self.adoptions.remove(&conn) else { return true };
+        let adoption = self.adoptions.remove(&conn)?;
         self.count_as_reported(&key, &adoption.report);
         self.end_adoption(&key, incarnation, &adoption);
         self.ended(ended, Freed::Released, at);
@@ -159,7 +160,7 @@ impl Core {
         for (beat, at) in adoption.beats {
             self.beat(conn, beat, at);
         }
-        true
+        None
     }
 
     /// The account as the whole report says that it is.
@@ -203,7 +204,7 @@ impl Core {
             self.timers.insert((at, Timer::Unheard(key.clone())));
         }
         if unheard {
-            self.wake_wants();
+            self.wake_wants(*at);
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) struct SetQuestion {
     pub(super) which: Vec<u32>,
     pub(super) specs: Vec<StreamSpec>,
     pub(super) moves_max: usize,
+    /// Some of its streams are left out, since a worker that has not reported may hold them.
+    pub(super) is_unheard_of: bool,
 }
 
 impl Core {
@@ -95,7 +97,7 @@ impl Core {
         self.walks.push_back(Walk::Ending { cluster: name.clone(), slot: 0 });
         self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
         self.plan_at(name, now, now);
-        self.wake_wants();
+        self.wake_wants(now);
     }
 
     fn plan_streams(&mut self, name: &ClusterName, now: Moment) {
@@ -104,6 +106,9 @@ impl Core {
         let owners: Vec<_> = self.stream_owners(name);
         let names: Vec<&str> = owners.iter().map(WorkerName::as_str).collect();
         let questions = self.stream_questions(name, &names, now);
+        if questions.iter().any(|question| question.is_unheard_of) {
+            self.unheard_of.insert(name.clone());
+        }
         let planned = self.sets.values().filter(|set| set.spec.cluster == *name);
         self.worked(planned.map(|set| set.streams.len()).sum());
         let placements = ask(&names, &questions, &self.sets);
@@ -138,6 +143,7 @@ impl Core {
             let moves = set.spec.moves;
             let mut which = Vec::with_capacity(set.streams.len());
             let mut specs = Vec::with_capacity(set.streams.len());
+            let mut is_unheard_of = false;
             for (at, (stream, planned)) in set.spec.streams.iter().zip(&set.streams).enumerate() {
                 let on = match &planned.on {
                     Some(on) => Some(on.clone()),
@@ -149,6 +155,7 @@ impl Core {
                 }
                 if planned.on.is_none() && present.is_none() && self.is_unheard_of(set_name, stream)
                 {
+                    is_unheard_of = true;
                     continue;
                 }
                 let moved = planned.moved_at.is_some_and(|moved| now < moved + moves.cooldown);
@@ -165,7 +172,7 @@ impl Core {
                 false => 0,
             };
             let moves_max = moves.per_round_max.saturating_sub(moving);
-            SetQuestion { name: set_name.clone(), which, specs, moves_max }
+            SetQuestion { name: set_name.clone(), which, specs, moves_max, is_unheard_of }
         })
         .collect()
     }

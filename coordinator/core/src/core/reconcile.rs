@@ -60,10 +60,13 @@ impl Core {
     }
 
     /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
-    /// known better now, and grants may have waited for that.
-    pub(super) fn wake_wants(&mut self) {
+    /// known better now, and grants and plans may have waited for that, of other clusters too.
+    pub(super) fn wake_wants(&mut self, now: Moment) {
         if self.ledger().is_none() {
             return;
+        }
+        for cluster in std::mem::take(&mut self.unheard_of) {
+            self.plan_at(&cluster, now, now);
         }
         let waits = self.walks.iter().any(|walk| matches!(walk, Walk::Waiting { after: None }));
         if !waits {

@@ -114,12 +114,12 @@ impl Core {
             }
             Walk::Sets { sets, slot } => {
                 let ledger = self.ledger()?;
-                let end = slot + most * SLOTS_PER_UNIT;
+                let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
                 let claimed = ledger.claims_in(slot..end).map(|(stream, _)| stream);
                 let claimed = claimed.filter(|stream| sets.contains(&stream.set));
                 let claimed: Vec<_> = claimed.cloned().collect();
                 let is_over = end >= ledger.slots();
-                self.budget.spend(claimed.len().max(most.min(STEP)));
+                self.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
                 for stream in &claimed {
                     self.touch(stream, now);
                 }
@@ -127,7 +127,7 @@ impl Core {
             }
             Walk::Ending { cluster, slot } => {
                 let ledger = self.ledger()?;
-                let end = slot + most * SLOTS_PER_UNIT;
+                let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
                 let ending = ledger.claims_in(slot..end).filter(|(_, claims)| {
                     claims
                         .iter()
@@ -135,7 +135,7 @@ impl Core {
                 });
                 let ending: Vec<_> = ending.map(|(stream, _)| stream.clone()).collect();
                 let is_over = end >= ledger.slots();
-                self.budget.spend(ending.len().max(most.min(STEP)));
+                self.budget.spend(ending.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
                 for stream in &ending {
                     self.claim_due(stream, now);
                 }

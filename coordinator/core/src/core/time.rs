@@ -223,7 +223,7 @@ impl Core {
         }
         self.pool_changed(key);
         self.plan_at(&key.cluster, now, now);
-        self.wake_wants();
+        self.wake_wants(now);
         self.check_left(key, now);
     }
 }
