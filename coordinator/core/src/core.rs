@@ -5,7 +5,10 @@ mod admission;
 mod adopt;
 mod ahead;
 mod explain;
+mod garbage;
+mod manifest;
 mod pipelines;
+mod places;
 mod plan;
 mod pools;
 mod reconcile;
@@ -25,7 +28,7 @@ use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, WorkerKey, WorkerName};
 
-use crate::desired::{Cluster, Desired, Mode, StreamSet};
+use crate::desired::{Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Freed, Notice, Wakeup};
 use crate::event::{ConnId, Elected, Event, Renewed};
 use crate::exposure::{SetList, SetLists};
@@ -36,7 +39,10 @@ use crate::view::Leadership;
 use admission::Admission;
 use adopt::Adoption;
 use ahead::Ahead;
+use garbage::Garbage;
+use manifest::Incoming;
 use pipelines::Pipelines;
+use places::Places;
 use pools::Pools;
 use slices::{Budget, Walk};
 use time::Timer;
@@ -69,6 +75,8 @@ pub struct Core {
     config: Config,
     role: Role,
     desired: Arc<Desired>,
+    /// What is desired next, and not read to its end yet.
+    incoming: Option<Incoming>,
     clusters: BTreeMap<ClusterName, ClusterState>,
     sets: BTreeMap<SetName, SetState>,
     pipelines: Pipelines,
@@ -103,8 +111,7 @@ pub struct Core {
     walks: VecDeque<Walk>,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
-    /// Ledgers of terms that have ended, which are dropped in slices.
-    past: Vec<Ledger>,
+    garbage: Garbage,
     budget: Budget,
     /// Some reminders that are due wait for the next turn.
     timers_wait: bool,
@@ -149,15 +156,14 @@ struct PlanDue {
     first: Moment,
 }
 
-#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
-type StreamIndex = std::collections::HashMap<leasehold_types::StreamName, u32>;
-
 /// A stream set and where its streams are planned.
 #[derive(Clone, Debug)]
 struct SetState {
     spec: Arc<StreamSet>,
-    index: StreamIndex,
+    places: Places,
     streams: Vec<Planned>,
+    /// Something may be planned of it.
+    is_planned: bool,
     /// The last plan moved as many streams as may move at once: more may follow.
     limited: bool,
 }
@@ -178,6 +184,7 @@ impl Core {
             config,
             role: Role::StandsBy { leader: None },
             desired: Arc::default(),
+            incoming: None,
             clusters: BTreeMap::new(),
             sets: BTreeMap::new(),
             pipelines: Pipelines::default(),
@@ -197,7 +204,7 @@ impl Core {
             leaving: BTreeSet::new(),
             walks: VecDeque::new(),
             adoptions: BTreeMap::new(),
-            past: Vec::new(),
+            garbage: Garbage::default(),
             budget: Budget::default(),
             timers_wait: false,
             flushed: None,
@@ -217,7 +224,7 @@ impl Core {
             Event::Beat(conn, beat) => self.beat(conn, beat, at),
             Event::Closed(conn) => self.closed(conn),
             Event::Sent(conn) => self.sent(conn),
-            Event::Desired(desired) => self.desire(desired, at),
+            Event::Desired(desired) => self.receive(desired, at),
             Event::Elected(elected) => self.elected(elected, at),
             Event::Renewed(renewed) => self.renewed(renewed),
             Event::TermStands { epoch, asked_at } => self.term_stands(epoch, asked_at),
@@ -240,7 +247,8 @@ impl Core {
         let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
         self.heard = self.heard.max(heard.min(now));
         self.budget.allow(self.config.slice);
-        self.drop_past();
+        self.drop_garbage();
+        self.read_manifest(now);
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
             self.effects.push_back(Effect::StepDown { above: None });
@@ -273,9 +281,9 @@ impl Core {
     /// taken.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        let terms_done = self.past.is_empty() && self.adoptions.is_empty();
+        let is_read = self.incoming.is_none() && self.adoptions.is_empty();
         let walks_done = self.walks.is_empty() && self.leaving.is_empty();
-        let all_done = terms_done && walks_done && self.dirty.is_empty();
+        let all_done = is_read && walks_done && self.garbage.is_empty() && self.dirty.is_empty();
         self.timers_wait || !all_done
     }
 
@@ -312,6 +320,10 @@ impl Core {
 
     fn elected(&mut self, elected: Elected, now: Moment) {
         self.leave_term(&None);
+        // The hold waits for agents of all clusters that are desired now: they must be known.
+        let read = self.read_some(usize::MAX);
+        self.worked(read);
+        self.enforce(now);
         let bounds = self.config.bounds;
         let ledger = Ledger::new(&elected, bounds, &self.desired, &self.lists, now);
         for (key, unheard) in ledger.unheard() {
@@ -322,11 +334,9 @@ impl Core {
         let Elected { epoch, until, .. } = elected;
         self.role = Role::Leads(Box::new(Term { ledger, until }));
         self.timers.insert((until, Timer::Term));
-        let desired = std::mem::take(&mut self.desired);
         self.clusters.clear();
-        self.sets.clear();
         self.pipelines = Pipelines::default();
-        self.desire(desired, now);
+        self.desire_anew(now);
         self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));
     }
 
@@ -381,115 +391,9 @@ impl Core {
         self.pipelines = Pipelines::default();
         let role = Role::StandsBy { leader: leader.clone() };
         if let Role::Leads(term) = std::mem::replace(&mut self.role, role) {
-            self.past.push(term.ledger);
+            self.garbage.add_ledger(term.ledger);
         }
         self.effects.push_back(Effect::Notice(Notice::Deposed(epoch)));
-    }
-
-    fn desire(&mut self, desired: Arc<Desired>, now: Moment) {
-        let before = std::mem::replace(&mut self.desired, desired);
-        let desired = self.desired.clone();
-        for (name, state) in &mut self.clusters {
-            state.defined = desired.clusters.contains_key(name);
-            if !state.defined {
-                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-        }
-        for (name, spec) in &desired.clusters {
-            let state = self.clusters.entry(name.clone()).or_insert_with(|| ClusterState {
-                spec: spec.clone(),
-                defined: true,
-                workers: BTreeMap::new(),
-                pools: Pools::default(),
-                plan: None,
-                lists: Default::default(),
-                hold_ended: false,
-            });
-            if state.spec != *spec || !state.hold_ended {
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-            state.spec = spec.clone();
-        }
-        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
-        self.desire_sets(&before, &desired, now);
-        self.list_sets();
-        self.wake_wants(now);
-        self.desire_pipelines(&before, now);
-        let all: Vec<_> = self.conns.values().cloned().collect();
-        for key in &all {
-            self.register_if_needed(key);
-        }
-        self.dirty.extend(all);
-    }
-
-    fn desire_sets(&mut self, before: &Desired, desired: &Desired, now: Moment) {
-        let mut changed = BTreeSet::new();
-        // A set of which nothing was known, and that is no more.
-        let mut altered: Vec<_> = before.unread.difference(&desired.unread).cloned().collect();
-        let gone = self.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
-        let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
-        for name in gone {
-            changed.extend(self.sets.remove(&name).map(|set| set.spec.cluster.clone()));
-            altered.push(name);
-        }
-        for (name, spec) in &desired.sets {
-            if self.sets.get(name).is_some_and(|set| set.spec == *spec) {
-                continue;
-            }
-            let old = self.sets.remove(name);
-            changed.extend(old.as_ref().map(|set| set.spec.cluster.clone()));
-            changed.insert(spec.cluster.clone());
-            self.sets.insert(name.clone(), SetState::new(spec.clone(), old));
-            altered.push(name.clone());
-        }
-        self.note_cluster_sets();
-        for cluster in changed {
-            self.plan_at(&cluster, now, now);
-        }
-        // Streams that are desired no more are in no plan: whoever has one is asked for it.
-        let sets: BTreeSet<_> = altered.into_iter().collect();
-        if self.ledger().is_some() && !sets.is_empty() {
-            self.walks.push_back(Walk::Sets { sets, slot: 0 });
-        }
-    }
-
-    /// Notes of which sets the workers of each cluster may own streams from now on.
-    fn list_sets(&mut self) {
-        let mut lists: BTreeMap<ClusterName, [BTreeMap<SetName, bool>; 2]> = BTreeMap::new();
-        for (name, set) in &self.sets {
-            let pinned = set.spec.mode == Mode::Pinned;
-            let [unstoppable, stoppable] = lists.entry(set.spec.cluster.clone()).or_default();
-            unstoppable.insert(name.clone(), true);
-            stoppable.insert(name.clone(), pinned);
-        }
-        for (name, state) in &mut self.clusters {
-            let [mut unstoppable, mut stoppable] = lists.remove(name).unwrap_or_default();
-            if state.spec.class.is_some() && state.defined {
-                unstoppable.insert(name.shares(), true);
-                stoppable.insert(name.shares(), false);
-            }
-            state.lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
-            for list in &state.lists {
-                self.lists.note(name, list);
-            }
-        }
-    }
-
-    /// Notes which sets run on which cluster.
-    fn note_cluster_sets(&mut self) {
-        self.cluster_sets.clear();
-        for (name, set) in &self.sets {
-            let sets = self.cluster_sets.entry(set.spec.cluster.clone()).or_default();
-            sets.insert(name.clone());
-        }
-    }
-
-    /// The sets of a cluster, by name.
-    fn sets_of(&self, cluster: &ClusterName) -> impl Iterator<Item = &SetName> {
-        self.cluster_sets.get(cluster).into_iter().flatten()
     }
 
     /// Ends a worker's account: it has left, or the platform says that it is gone.
@@ -579,14 +483,15 @@ impl Core {
     /// The stream's set and its place in it, where it is desired.
     fn planned(&self, stream: &StreamKey) -> Option<(&SetState, &Planned)> {
         let set = self.sets.get(&stream.set)?;
-        let index = *set.index.get(&stream.stream)?;
-        Some((set, &set.streams[index as usize]))
+        let at = set.position(&stream.stream)?;
+        Some((set, &set.streams[at]))
     }
 
     fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut Planned> {
         let set = self.sets.get_mut(&stream.set)?;
-        let index = *set.index.get(&stream.stream)?;
-        Some(&mut set.streams[index as usize])
+        let at = set.position(&stream.stream)?;
+        set.is_planned = true;
+        Some(&mut set.streams[at])
     }
 }
 
@@ -601,7 +506,6 @@ fn size(event: &Event) -> usize {
     match event {
         Event::Report(_, report) => report.streams.len(),
         Event::Beat(_, beat) => beat.released.len(),
-        Event::Desired(desired) => desired.sets.values().map(|set| set.streams.len()).sum(),
         Event::Elected(elected) => elected.exposed.len(),
         Event::Registered(workers) => workers.len(),
         Event::Gone(workers) => workers.len(),
@@ -613,20 +517,7 @@ fn size(event: &Event) -> usize {
         | Event::Drain(_)
         | Event::TermStands { .. }
         | Event::Wake => 0,
-    }
-}
-
-impl SetState {
-    /// The set as it is desired now; streams that it had before stay where they were planned.
-    fn new(spec: Arc<StreamSet>, old: Option<Self>) -> Self {
-        let names = spec.streams.iter().enumerate();
-        let index = names.map(|(at, stream)| (stream.name.clone(), at as u32)).collect();
-        let kept = |stream: &crate::desired::Stream| {
-            let old = old.as_ref().filter(|old| old.spec.cluster == spec.cluster)?;
-            Some(old.streams[*old.index.get(&stream.name)? as usize].clone())
-        };
-        let streams = spec.streams.iter().map(|stream| kept(stream).unwrap_or_default());
-        let streams = streams.collect();
-        Self { spec, index, streams, limited: false }
+        // It is counted as it is read.
+        Event::Desired(_) => 0,
     }
 }

@@ -81,6 +81,8 @@ mutations! {
     BeatFreesLater,
     /// Coordinator: a worker counts as reported when a part of its report is adopted.
     ActOnHalfReport,
+    /// Coordinator: of a manifest the sets that are read so far take effect.
+    ActOnHalfManifest,
     /// Coordinator: the sum of a cluster's committed slots falls by one too many each time.
     SumsDrift,
     /// Coordinator: shares are granted to a worker beyond its capacity.

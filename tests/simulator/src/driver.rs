@@ -5,6 +5,7 @@
 //! is carried out at the turn's end.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use leasehold_coordinator_core::effect::Effect;
@@ -346,11 +347,6 @@ impl World {
                 }
             }
             Event::Deposed { .. } => *gate = None,
-            Event::Desired(desired) => {
-                node.desired_taken += 1;
-                let caps = desired.clusters.iter();
-                node.jobs_max = caps.map(|(name, c)| (name.clone(), c.jobs_max)).collect();
-            }
             _ => {}
         }
         let hello = match &event {
@@ -359,10 +355,10 @@ impl World {
         };
         core.handle(event, at);
         let work = core.take_cost();
+        self.note_effects(replica);
         if let Some(hello) = hello {
             self.check_wait(replica, &hello);
         }
-        self.note_effects(replica);
         self.profile.turns.event + self.profile.turns.work * Real::from(work)
     }
 
@@ -381,6 +377,7 @@ impl World {
 
     /// What the core says is known at once; what it wants is carried out at the turn's end.
     fn note_effects(&mut self, replica: usize) {
+        self.note_desired(replica);
         while let Some(effect) = self.replicas[replica]
             .core
             .as_mut()
@@ -397,6 +394,18 @@ impl World {
                     self.replicas[replica].driver.effects.push(effect);
                 }
             }
+        }
+    }
+
+    /// What is in force since the core has read its manifest to the end.
+    fn note_desired(&mut self, replica: usize) {
+        let node = &mut self.replicas[replica];
+        let Some(core) = node.core.as_ref() else { return };
+        if !Arc::ptr_eq(&node.in_force, core.desired()) {
+            node.in_force = Arc::clone(core.desired());
+            node.desired_taken += 1;
+            let caps = node.in_force.clusters.iter();
+            node.jobs_max = caps.map(|(name, c)| (name.clone(), c.jobs_max)).collect();
         }
     }
 

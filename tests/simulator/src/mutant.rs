@@ -36,7 +36,8 @@ impl Mutant {
                 &["S1", "S2"]
             }
             Mutation::SumsDrift => &["S1"],
-            Mutation::ActOnHalfReport => &["S2", "S3", "S8", "S10"],
+            Mutation::ActOnHalfManifest => &["S8", "L2", "L4", "L6"],
+            Mutation::ActOnHalfReport => &["S2", "S3", "S8", "S10", "L6"],
             Mutation::GrowOverBudget => &["S1"],
             Mutation::GrantBeforeRelease => &["S3"],
             Mutation::FreeWithoutMargin | Mutation::CountFromReceive => &["S3", "S4"],

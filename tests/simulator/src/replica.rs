@@ -44,11 +44,13 @@ pub(super) struct Replica {
     pub election: Election,
     /// The newest desired state that it has.
     pub desired_version: u64,
-    /// How many its core has taken in.
+    /// How many its core has put in force.
     pub desired_taken: u64,
+    /// The one that is.
+    pub in_force: Arc<Desired>,
     /// What is in it.
     pub desired: Arc<Desired>,
-    /// The budgets in it.
+    /// The budgets in the one that is in force.
     pub jobs_max: BTreeMap<ClusterName, u32>,
     /// When the core is woken.
     pub wake: Option<Moment>,
@@ -66,6 +68,7 @@ impl Replica {
             election: Election::default(),
             desired_version: 0,
             desired_taken: 0,
+            in_force: Arc::default(),
             desired: Arc::default(),
             jobs_max: BTreeMap::new(),
             wake: None,
@@ -115,6 +118,7 @@ impl World {
         node.election = Election::default();
         node.desired_version = 0;
         node.desired_taken = 0;
+        node.in_force = Arc::default();
         node.desired = Arc::default();
         node.jobs_max.clear();
         node.wake = None;

@@ -228,6 +228,7 @@ impl Core {
         now: Moment,
     ) -> Option<Moment> {
         let set = self.sets.get_mut(&question.name)?;
+        set.is_planned = true;
         let cooldown = set.spec.moves.cooldown;
         let mut thaw: Option<Moment> = None;
         let mut touched = Vec::new();

@@ -179,19 +179,6 @@ impl Core {
         }
     }
 
-    /// Drops what is left of terms that have ended.
-    pub(super) fn drop_past(&mut self) {
-        while self.budget.is_left()
-            && let Some(ledger) = self.past.last_mut()
-        {
-            let most = STEP.min(self.budget.left());
-            self.budget.spend(most);
-            if !ledger.shrink(most) {
-                self.past.pop();
-            }
-        }
-    }
-
     /// Ends the accounts of workers that are gone, one after the other.
     pub(super) fn end_gone(&mut self, now: Moment) {
         while self.budget.is_left()

@@ -1,12 +1,14 @@
 //! What people see of the core: copied out, page by page where that is asked for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use leasehold_types::message::{DrainPhase, Jobs};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
 use super::plan::ask;
 use super::{ClusterState, Core, SetState};
+use crate::desired::Desired;
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::{Placement, Unplaced};
 use crate::view::{
@@ -64,6 +66,12 @@ impl Core {
         self.ledger()?.outstanding_until(key, stream)
     }
 
+    /// What is desired, as far as it is in force: a large manifest is read in several turns.
+    #[must_use]
+    pub fn desired(&self) -> &Arc<Desired> {
+        &self.desired
+    }
+
     /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
     /// only when it is asked for. None where no manifest defines the set; empty where the set has
     /// no such stream.
@@ -77,7 +85,7 @@ impl Core {
         let all = state.streams.len();
         let start = match after {
             None => 0,
-            Some(after) => state.index.get(after).map_or(all, |at| *at as usize + 1),
+            Some(after) => state.position(after).map_or(all, |at| at + 1),
         };
         Some((start..all).map(move |at| self.stream_view(set, state, at)))
     }
@@ -86,7 +94,7 @@ impl Core {
     #[must_use]
     pub fn stream(&self, key: &StreamKey) -> Option<StreamView> {
         let state = self.sets.get(&key.set)?;
-        let at = *state.index.get(&key.stream)? as usize;
+        let at = state.position(&key.stream)?;
         Some(self.stream_view(&key.set, state, at))
     }
 

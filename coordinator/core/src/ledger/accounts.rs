@@ -92,9 +92,15 @@ impl Accounts {
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
-    /// Drops some accounts of a term that has ended; whether any are left.
+    /// Drops some of the accounts of a term that has ended, stream by stream; whether any are left.
     pub(super) fn shrink(&mut self, by: usize) -> bool {
-        (0..by).all(|_| self.all.pop_first().is_some())
+        for _ in 0..by {
+            let Some(mut account) = self.all.first_entry() else { return false };
+            if account.get_mut().streams.pop_last().is_none() {
+                account.remove();
+            }
+        }
+        true
     }
 
     /// The accounts that changed since this was last asked.

@@ -1,0 +1,75 @@
+//! What is not needed any more and takes long to drop: it is dropped in slices.
+
+use std::sync::Arc;
+
+use super::slices::STEP;
+use super::{Core, Planned};
+use crate::desired::{Stream, StreamSet};
+use crate::ledger::Ledger;
+
+/// What is still to be dropped.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Garbage {
+    /// Of terms that have ended.
+    ledgers: Vec<Ledger>,
+    /// Of sets that are not desired so any more. Others may have them in hand still.
+    specs: Vec<Arc<StreamSet>>,
+    streams: Vec<Stream>,
+    planned: Vec<Vec<Planned>>,
+}
+
+impl Garbage {
+    pub(super) fn is_empty(&self) -> bool {
+        let sets_done = self.specs.is_empty() && self.streams.is_empty();
+        sets_done && self.ledgers.is_empty() && self.planned.is_empty()
+    }
+
+    pub(super) fn add_ledger(&mut self, ledger: Ledger) {
+        self.ledgers.push(ledger);
+    }
+
+    pub(super) fn add_spec(&mut self, spec: Arc<StreamSet>) {
+        self.specs.push(spec);
+    }
+
+    pub(super) fn add_planned(&mut self, planned: Vec<Planned>) {
+        self.planned.push(planned);
+    }
+
+    /// Drops so much, or less.
+    fn shrink(&mut self, by: usize) {
+        if let Some(planned) = self.planned.last_mut() {
+            planned.truncate(planned.len().saturating_sub(by));
+            if planned.is_empty() {
+                self.planned.pop();
+            }
+        } else if !self.streams.is_empty() {
+            self.streams.truncate(self.streams.len().saturating_sub(by));
+        } else if let Some(spec) = self.specs.pop() {
+            self.streams = Arc::into_inner(spec).map(|set| set.streams).unwrap_or_default();
+        } else if let Some(ledger) = self.ledgers.last_mut()
+            && !ledger.shrink(by)
+        {
+            self.ledgers.pop();
+        }
+    }
+
+    /// How much the next step drops at the most, if it drops `by`.
+    fn next(&self, by: usize) -> usize {
+        let planned = self.planned.last().map(Vec::len);
+        let streams = (!self.streams.is_empty()).then_some(self.streams.len());
+        let spec = (!self.specs.is_empty()).then_some(1);
+        planned.or(streams).or(spec).unwrap_or(by).clamp(1, by)
+    }
+}
+
+impl Core {
+    /// Drops some of what is not needed any more.
+    pub(super) fn drop_garbage(&mut self) {
+        while self.budget.is_left() && !self.garbage.is_empty() {
+            let most = STEP.min(self.budget.left());
+            self.budget.spend(self.garbage.next(most));
+            self.garbage.shrink(most);
+        }
+    }
+}

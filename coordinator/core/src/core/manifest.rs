@@ -1,0 +1,300 @@
+//! What is desired, from its arrival until it is in force. Invariant: a manifest takes effect as a
+//! whole. Its sets may be large and are read in slices; until all of them are, what was desired
+//! before stays in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, Moment, SetName, StreamName};
+
+use super::places::Places;
+use super::pools::Pools;
+use super::slices::{STEP, Walk};
+use super::{ClusterState, Core, Planned, SetState};
+use crate::desired::{Cluster, Desired, Mode, StreamSet};
+
+/// A manifest that is not in force yet.
+#[derive(Clone, Debug)]
+pub(super) struct Incoming {
+    desired: Arc<Desired>,
+    /// The sets that are still to be read, the next one last.
+    unread: Vec<SetName>,
+    drafts: Drafts,
+}
+
+/// The sets of a manifest that may have changed, as far as they are read.
+type Drafts = BTreeMap<SetName, SetDraft>;
+
+/// A set as far as it is read.
+#[derive(Clone, Debug)]
+struct SetDraft {
+    spec: Arc<StreamSet>,
+    places: Places,
+    /// Where the streams were in the set as it is in force; none for those that are new.
+    former: Vec<Option<u32>>,
+    /// All of them are as they were, in the same order.
+    same: bool,
+}
+
+impl Core {
+    /// Takes a manifest in place of any other that is not in force yet: at once where it is short.
+    pub(super) fn receive(&mut self, desired: Arc<Desired>, now: Moment) {
+        let mut earlier = self.incoming.take().map(|it| it.drafts).unwrap_or_default();
+        let mut incoming = Incoming { desired, unread: Vec::new(), drafts: Drafts::new() };
+        let mut length = 0;
+        for (name, spec) in &incoming.desired.sets {
+            if self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, spec)) {
+                continue;
+            }
+            let earlier = earlier.remove(name).filter(|draft| Arc::ptr_eq(&draft.spec, spec));
+            let draft = earlier.unwrap_or_else(|| SetDraft::new(spec));
+            length += spec.streams.len() - draft.former.len();
+            incoming.drafts.insert(name.clone(), draft);
+            incoming.unread.push(name.clone());
+        }
+        self.incoming = Some(incoming);
+        if length <= STEP.min(self.config.slice as usize / 4) {
+            let read = self.read_some(usize::MAX);
+            self.worked(read);
+            self.enforce(now);
+        }
+    }
+
+    /// Goes on with a manifest, as far as the budget goes.
+    pub(super) fn read_manifest(&mut self, now: Moment) {
+        while self.budget.is_left() && self.incoming.is_some() {
+            let most = STEP.min(self.budget.left());
+            let read = self.read_some(most);
+            self.budget.spend(read.max(1));
+            self.enforce(now);
+        }
+    }
+
+    /// Reads some more streams of the manifest; how many.
+    pub(super) fn read_some(&mut self, most: usize) -> usize {
+        let Some(incoming) = &mut self.incoming else { return 0 };
+        let mut read = 0;
+        while let Some(name) = incoming.unread.last() {
+            let Some(draft) = incoming.drafts.get_mut(name) else { break };
+            read += draft.read(self.sets.get(name), most - read);
+            if !draft.is_whole() {
+                break;
+            }
+            incoming.unread.pop();
+        }
+        read
+    }
+
+    /// Puts the manifest in force if it is read to its end.
+    pub(super) fn enforce(&mut self, now: Moment) {
+        let Some(incoming) = &mut self.incoming else { return };
+        if mutation::on(Mutation::ActOnHalfManifest) && !incoming.unread.is_empty() {
+            let mut half = (*incoming.desired).clone();
+            half.sets.retain(|name, _| !incoming.unread.contains(name));
+            return self.desire(Arc::new(half), Drafts::new(), now);
+        }
+        if incoming.unread.is_empty()
+            && let Some(Incoming { desired, drafts, .. }) = self.incoming.take()
+        {
+            self.desire(desired, drafts, now);
+        }
+    }
+
+    fn desire(&mut self, desired: Arc<Desired>, drafts: Drafts, now: Moment) {
+        let before = std::mem::replace(&mut self.desired, desired);
+        self.desire_clusters();
+        self.desire_sets(&before, drafts, now);
+        self.list_sets();
+        self.wake_wants(now);
+        self.desire_pipelines(&before, now);
+        let all: Vec<_> = self.conns.values().cloned().collect();
+        for key in &all {
+            self.register_if_needed(key);
+        }
+        self.dirty.extend(all);
+    }
+
+    /// The manifest in force begins anew: a new term knows nothing of where streams are planned.
+    pub(super) fn desire_anew(&mut self, now: Moment) {
+        self.desire_clusters();
+        for set in self.sets.values_mut().filter(|set| set.is_planned) {
+            let streams = vec![Planned::default(); set.streams.len()];
+            self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
+            (set.limited, set.is_planned) = (false, false);
+        }
+        let clusters: Vec<_> = self.cluster_sets.keys().cloned().collect();
+        for cluster in &clusters {
+            self.plan_at(cluster, now, now);
+        }
+        self.list_sets();
+        let desired = self.desired.clone();
+        self.desire_pipelines(&desired, now);
+    }
+
+    fn desire_clusters(&mut self) {
+        let desired = self.desired.clone();
+        for (name, state) in &mut self.clusters {
+            state.defined = desired.clusters.contains_key(name);
+            if !state.defined {
+                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
+        }
+        for (name, spec) in &desired.clusters {
+            let state = self.clusters.entry(name.clone()).or_insert_with(|| ClusterState {
+                spec: spec.clone(),
+                defined: true,
+                workers: BTreeMap::new(),
+                pools: Pools::default(),
+                plan: None,
+                lists: Default::default(),
+                hold_ended: false,
+            });
+            if state.spec != *spec || !state.hold_ended {
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
+            state.spec = spec.clone();
+        }
+        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
+    }
+
+    fn desire_sets(&mut self, before: &Desired, mut drafts: Drafts, now: Moment) {
+        let desired = self.desired.clone();
+        let mut changed = BTreeSet::new();
+        // A set of which nothing was known, and that is no more.
+        let mut altered: BTreeSet<_> = before.unread.difference(&desired.unread).cloned().collect();
+        let gone = self.sets.extract_if(.., |name, _| !desired.sets.contains_key(name));
+        for (name, set) in gone {
+            changed.insert(set.spec.cluster.clone());
+            self.garbage.add_spec(set.spec);
+            self.garbage.add_planned(set.streams);
+            altered.insert(name);
+        }
+        for (name, spec) in &desired.sets {
+            let Some(draft) = drafts.remove(name) else { continue };
+            let set = self.sets.get_mut(name);
+            if let Some(set) = set.filter(|set| draft.is_same(set)) {
+                let former = std::mem::replace(&mut set.spec, draft.spec);
+                self.garbage.add_spec(former);
+                continue;
+            }
+            let former = self.sets.remove(name);
+            changed.extend(former.as_ref().map(|set| set.spec.cluster.clone()));
+            changed.insert(spec.cluster.clone());
+            let (set, former) = draft.put_in_place_of(former);
+            if let Some(SetState { spec, streams, .. }) = former {
+                self.garbage.add_spec(spec);
+                self.garbage.add_planned(streams);
+            }
+            self.sets.insert(name.clone(), set);
+            altered.insert(name.clone());
+        }
+        self.note_cluster_sets();
+        for cluster in changed {
+            self.plan_at(&cluster, now, now);
+        }
+        // Streams that are desired no more are in no plan: whoever has one is asked for it.
+        if self.ledger().is_some() && !altered.is_empty() {
+            self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
+        }
+    }
+
+    /// Notes of which sets the workers of each cluster may own streams from now on.
+    fn list_sets(&mut self) {
+        let mut lists: BTreeMap<ClusterName, [BTreeMap<SetName, bool>; 2]> = BTreeMap::new();
+        for (name, set) in &self.sets {
+            let pinned = set.spec.mode == Mode::Pinned;
+            let [unstoppable, stoppable] = lists.entry(set.spec.cluster.clone()).or_default();
+            unstoppable.insert(name.clone(), true);
+            stoppable.insert(name.clone(), pinned);
+        }
+        for (name, state) in &mut self.clusters {
+            let [mut unstoppable, mut stoppable] = lists.remove(name).unwrap_or_default();
+            if state.spec.class.is_some() && state.defined {
+                unstoppable.insert(name.shares(), true);
+                stoppable.insert(name.shares(), false);
+            }
+            state.lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
+            for list in &state.lists {
+                self.lists.note(name, list);
+            }
+        }
+    }
+
+    /// Notes which sets run on which cluster.
+    fn note_cluster_sets(&mut self) {
+        self.cluster_sets.clear();
+        for (name, set) in &self.sets {
+            let sets = self.cluster_sets.entry(set.spec.cluster.clone()).or_default();
+            sets.insert(name.clone());
+        }
+    }
+
+    /// The sets of a cluster, by name.
+    pub(super) fn sets_of(&self, cluster: &ClusterName) -> impl Iterator<Item = &SetName> {
+        self.cluster_sets.get(cluster).into_iter().flatten()
+    }
+}
+
+impl SetDraft {
+    fn new(spec: &Arc<StreamSet>) -> Self {
+        let former = Vec::with_capacity(spec.streams.len());
+        let places = Places::new(&spec.streams);
+        Self { spec: spec.clone(), places, former, same: true }
+    }
+
+    /// Reads some more streams; how many.
+    fn read(&mut self, before: Option<&SetState>, most: usize) -> usize {
+        let streams = &self.spec.streams;
+        let start = self.former.len();
+        let end = start.saturating_add(most).min(streams.len());
+        for (at, stream) in streams.iter().enumerate().take(end).skip(start) {
+            self.places.enter(streams, at);
+            let found = before.and_then(|set| Some((set, set.position(&stream.name)?)));
+            let is_same = |set: &SetState, was| was == at && set.spec.streams[was] == *stream;
+            self.same &= found.is_some_and(|(set, was)| is_same(set, was));
+            self.former.push(found.map(|(_, was)| was as u32));
+        }
+        end - start
+    }
+
+    fn is_whole(&self) -> bool {
+        self.former.len() == self.spec.streams.len()
+    }
+
+    /// Whether this is what the set is already.
+    fn is_same(&self, set: &SetState) -> bool {
+        let StreamSet { cluster, streams, policy, mode, handover_deadline, moves } = &*self.spec;
+        let same_streams = self.same && streams.len() == set.streams.len();
+        let same_rules = (*policy, *mode, *handover_deadline, *moves)
+            == (set.spec.policy, set.spec.mode, set.spec.handover_deadline, set.spec.moves);
+        same_streams && same_rules && *cluster == set.spec.cluster
+    }
+
+    /// The set as it is desired now; streams that it had before stay where they were planned. What
+    /// is left of the former set is given back.
+    fn put_in_place_of(self, mut former: Option<SetState>) -> (SetState, Option<SetState>) {
+        let Self { spec, places, former: positions, same: _ } = self;
+        let kept = former.as_mut().filter(|former| former.spec.cluster == spec.cluster);
+        let streams = match kept {
+            Some(former) => {
+                let kept =
+                    |at: Option<u32>| Some(std::mem::take(&mut former.streams[at? as usize]));
+                positions.into_iter().map(kept).map(Option::unwrap_or_default).collect()
+            }
+            None => vec![Planned::default(); spec.streams.len()],
+        };
+        let is_planned = former.as_ref().is_some_and(|former| former.is_planned);
+        (SetState { spec, places, streams, is_planned, limited: false }, former)
+    }
+}
+
+impl SetState {
+    /// Where a stream is in the manifest's list.
+    pub(super) fn position(&self, name: &StreamName) -> Option<usize> {
+        self.places.get(&self.spec.streams, name)
+    }
+}
