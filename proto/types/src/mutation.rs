@@ -35,6 +35,8 @@ mutations! {
     /// Coordinator: a stream whose owner is gone is nobody else's, though a predecessor may still
     /// have granted it.
     KnownBeforeEnd,
+    /// Coordinator: streams that a plan passed over are not planned again when more is known.
+    PassedOverForgotten,
     /// Coordinator: tokens do not grow across terms.
     TokenWithoutEpoch,
     /// Coordinator: an agent is taken as reported at its hello.
@@ -51,8 +53,6 @@ mutations! {
     LapsesNotRepeated,
     /// Coordinator: a size that was only told is kept although its slots may be another's.
     UnsureSizeKept,
-    /// Coordinator: a young journal speaks by time for what came before it.
-    YoungCountsAsAged,
     /// Coordinator: before an agent that comes back, nothing was outstanding.
     FreshAgain,
     /// Coordinator: a worker that was gone is given grant numbers again.
@@ -153,8 +153,6 @@ mutations! {
     RenewalUnwritten,
     /// Agent: a renewal is written before what ended.
     RenewedBeforeOwed,
-    /// Agent: what a snapshot does not list is kept.
-    AbsentKept,
     /// Agent: a drain that is over brings back the pool that was told as ended.
     ResumedPool,
     /// Agent: a young journal counts as a memory.

@@ -8,7 +8,7 @@ use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
 
 use super::clock::MS;
 use super::faults::Fault;
-use super::network::Cut;
+use super::network::{Cut, SlowStore};
 use super::queue::Happening;
 use super::world::World;
 
@@ -226,7 +226,11 @@ impl World {
                 self.cover.hit("fault: pod came and went");
                 let pod = self.new_pod(None, newest);
                 self.pods[pod].hasty = true;
-                let leaves = 50 * MS + self.rng.u64(0..self.profile.ttl_real() / 4);
+                let ttl = self.profile.ttl_real();
+                if let Some((leader, _)) = self.true_leader() {
+                    self.network.slow_store = Some((leader, SlowStore::AllElse, self.t + ttl));
+                }
+                let leaves = 50 * MS + self.rng.u64(0..ttl / 4);
                 self.after(leaves, Happening::DrainPod { pod });
             }
             Fault::Rollout if self.pods.len() + 4 <= self.profile.pods_ever_max => {

@@ -15,7 +15,7 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use super::clock::{MS, Real};
 use super::faults::one_in;
-use super::network::Cut;
+use super::network::{Cut, SlowStore};
 use super::queue::Happening;
 use super::store::{Answer, Commit, LeadAnswer, Request, Shape};
 use super::world::World;
@@ -75,13 +75,18 @@ impl World {
             self.cover.hit("fault: entries written late");
             delay += self.rng.u64(0..self.profile.ttl_real());
         }
-        if let Request::Lead(_, _, _, LeadRequest::Write(_)) = &request
-            && self
-                .network
-                .slow_store
-                .is_some_and(|(slow, until)| slow == replica && self.t < until)
+        if let Some((slow, what, until)) = self.network.slow_store
+            && slow == replica
+            && self.t < until
         {
-            delay += self.rng.u64(0..self.profile.ttl_real() * 2);
+            let ttl = self.profile.ttl_real();
+            let writes = matches!(&request, Request::Lead(_, _, _, LeadRequest::Write(_)));
+            delay += match what {
+                SlowStore::Writes | SlowStore::All if writes => self.rng.u64(0..ttl * 2),
+                SlowStore::All => self.rng.u64(ttl / 2..ttl * 2),
+                SlowStore::AllElse if !writes => self.rng.u64(0..ttl),
+                SlowStore::Writes | SlowStore::AllElse => 0,
+            };
         }
         self.after(delay, Happening::Store { replica, run, request });
     }
@@ -156,6 +161,11 @@ impl World {
             }
             LeadRequest::Write(mut changes) => {
                 let change = changes.pop()?;
+                let node = &self.replicas[replica];
+                if node.run != run || !node.election.asked.contains_key(&number) {
+                    // What was read reaches nobody who would still write.
+                    return None;
+                }
                 self.change_object(replica, run, (epoch, number), change, 0)
             }
         }

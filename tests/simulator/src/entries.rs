@@ -95,8 +95,10 @@ impl World {
         let missing = used.find(|(token, stream)| {
             let timeless = self.is_timeless_at(pod, stream);
             let allow = |entry: &Entry| {
-                // No strike of an earlier leader than the one that granted it ends this entry.
-                entry.epoch >= token.epoch
+                // No strike of an earlier leader than the one that granted it ends this entry. Who
+                // wrote an entry that could not be read, no leader knows.
+                let spoiled = self.store.spoiled.contains(&node.key);
+                (spoiled || entry.epoch >= token.epoch)
                     && self.observer.lists.allow(entry.exposure.sets, &stream.set, timeless)
             };
             !entry.is_some_and(allow)

@@ -47,6 +47,7 @@ impl Mutant {
             Mutation::StaleClock => &["S3", "S4"],
             Mutation::HearUnread => &["L4"],
             Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
+            Mutation::PassedOverForgotten => &["L2"],
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
             Mutation::NewIncarnationFrees => &["S3", "S9", "S10"],
@@ -87,10 +88,9 @@ impl Mutant {
             Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => &["S1", "S2"],
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
             Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
-            Mutation::YoungCountsAsAged
-            | Mutation::FreshAgain
-            | Mutation::RaisedJournalSpeaks
-            | Mutation::RenewalUnwritten => &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"],
+            Mutation::FreshAgain | Mutation::RaisedJournalSpeaks | Mutation::RenewalUnwritten => {
+                &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"]
+            }
             Mutation::NumbersBeginAnew | Mutation::StaleTokenTaken => {
                 &["S5", "S6", "S10", "S11", "L1", "L2", "L3", "L9"]
             }
@@ -106,7 +106,6 @@ impl Mutant {
                 &["S11"]
             }
             Mutation::GapUnnoticed => &["S2", "S3", "S4", "S10", "L1", "L2", "L3"],
-            Mutation::AbsentKept => &["L1", "L2", "S3"],
         }
     }
 
@@ -116,14 +115,9 @@ impl Mutant {
         matches!(
             self.0,
             Mutation::UnsureSizeKept
-                | Mutation::YoungCountsAsAged
-                | Mutation::NumbersBeginAnew
-                | Mutation::GapInBeatsTaken
                 | Mutation::RegisteredOfAnotherLife
-                | Mutation::StrikeWithoutEpoch
-                | Mutation::HealWithoutOutstanding
-                | Mutation::HelloDeposes
-                | Mutation::AbsentKept
+                | Mutation::GoodbyeForgetsUnheard
+                | Mutation::RenewedBeforeOwed
         )
     }
 

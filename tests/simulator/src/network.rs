@@ -43,6 +43,17 @@ pub(super) enum Cut {
     Store(usize),
 }
 
+/// What a store takes long for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlowStore {
+    /// To write down what workers may hold.
+    Writes,
+    /// For all else.
+    AllElse,
+    /// For whatever it is asked.
+    All,
+}
+
 /// One link between an agent and a replica.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -83,8 +94,8 @@ pub(super) struct Network {
     pub cuts: BTreeSet<Cut>,
     /// Links to this pod take nothing, since its agent reads nothing.
     pub full: Option<usize>,
-    /// Until then the stores are slow to write down what this replica wants written.
-    pub slow_store: Option<(usize, Real)>,
+    /// Until then a store is slow for this replica.
+    pub slow_store: Option<(usize, SlowStore, Real)>,
 }
 
 impl World {

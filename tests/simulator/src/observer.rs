@@ -269,7 +269,8 @@ impl World {
         };
         if let (Some(agent), Some((of, number, snapshot))) = (node.agent.as_mut(), before.grant) {
             let next = agent.applied.0 == of && number == agent.applied.1.next();
-            if snapshot || next {
+            // A link that it has given up since shows that nothing of it was written.
+            if (snapshot || next) && agent.link == Some(link) {
                 agent.applied = (of, number);
             }
         }

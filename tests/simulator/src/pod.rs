@@ -13,7 +13,7 @@ use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Worke
 
 use super::clock::{Clock, MS, Real};
 use super::journal::{Disk, SimJournal};
-use super::network::LinkId;
+use super::network::{LinkId, SlowStore};
 use super::queue::Happening;
 use super::replica::WAKE_GAP_MIN;
 use super::worker::Worker;
@@ -338,6 +338,7 @@ impl World {
         let ttl = self.profile.ttl_real();
         let grace = self.rng.u64(0..ttl);
         if !ends && hasty {
+            self.pods[pod].returned = true;
             self.come_back_elsewhere(pod);
             return;
         }
@@ -351,24 +352,38 @@ impl World {
         }
     }
 
-    /// An agent that has left is started again at once, while what its leader had written down of
-    /// it is on its way; often another replica leads by then.
+    /// An agent that has left goes on at once, while what its leader had written down of it is on
+    /// its way; often another replica leads by then.
     fn come_back_elsewhere(&mut self, pod: usize) {
         let ttl = self.profile.ttl_real();
-        if let Some((leader, _)) = self.true_leader() {
-            self.network.slow_store = Some((leader, self.t + ttl));
-            if self.rng.bool() {
-                self.cover.hit("fault: a pod came back under another leader");
-                self.take((leader + 1) % self.replicas.len());
-            }
+        if let Some((leader, _)) = self.true_leader()
+            && self.rng.bool()
+        {
+            self.cover.hit("fault: a pod came back under another leader");
+            self.network.slow_store = Some((leader, SlowStore::All, self.t + ttl));
+            let next = (leader + 1) % self.replicas.len();
+            self.replicas[next].election.eager = true;
+            let run = self.replicas[next].run;
+            self.after(MS, Happening::Poll { replica: next, run });
         }
-        let soon = self.rng.u64(0..=self.profile.delay * 4);
-        self.after(soon, Happening::ComeBack { pod });
+        let soon = self.rng.u64(0..=self.profile.delay * 10);
+        if self.pods[pod].stays {
+            self.after(soon, Happening::RestartWorker { pod });
+            self.after(ttl, Happening::EndLeft { pod });
+        } else {
+            self.after(soon, Happening::ComeBack { pod });
+        }
     }
 
     /// The worker of a pod that was drained is started again.
     pub(super) fn restart_worker(&mut self, pod: usize) {
         if self.pods[pod].left && !self.pods[pod].dead {
+            if self.pods[pod].hasty
+                && let Some((leader, _)) = self.true_leader()
+            {
+                let until = self.t + self.profile.ttl_real();
+                self.network.slow_store = Some((leader, SlowStore::Writes, until));
+            }
             self.crash_worker(pod, Some(MS));
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_coordinator_core::view::{PipelinePhase, Presence};
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey};
 
 use super::clock::Real;
@@ -117,8 +117,9 @@ impl World {
         let now = self.local_of_replica(leader?);
         let key = &self.pods[pod].key;
         let view = core.clusters(now).into_iter().find(|view| view.name == key.cluster)?;
-        let worker = view.held.is_none().then(|| core.worker(key, now))?;
-        worker.map(|worker| worker.load)
+        let worker = view.held.is_none().then(|| core.worker(key, now))??;
+        // What a worker has that has not reported, nobody knows.
+        (worker.presence != Presence::Unreported).then_some(worker.load)
     }
 
     fn check_nodes(&mut self, usable: &BTreeMap<(usize, StreamKey), Load>) {

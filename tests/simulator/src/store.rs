@@ -40,6 +40,8 @@ pub(super) struct Store {
     pub register: BTreeMap<WorkerKey, Option<Entry>>,
     /// Whose entries were struck or replaced since somebody looked.
     pub changed: BTreeSet<WorkerKey>,
+    /// Workers whose entries somebody has once made unreadable.
+    pub spoiled: BTreeSet<WorkerKey>,
     /// Of objects, the versions; they outlive their entries.
     versions: BTreeMap<WorkerKey, u64>,
     /// Of logs, the newest.
@@ -213,6 +215,7 @@ impl Store {
     pub(super) fn spoil(&mut self, key: &WorkerKey) {
         if let Some(entry) = self.register.get_mut(key) {
             *entry = None;
+            self.spoiled.insert(key.clone());
             self.touch(key);
         }
     }

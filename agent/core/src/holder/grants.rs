@@ -301,9 +301,6 @@ impl<J: Journal> Holder<J> {
     ) -> Result<Change, JournalError> {
         let listed: std::collections::BTreeSet<_> =
             grant.streams.iter().map(|it| (&it.stream, it.token)).collect();
-        if mutation::on(Mutation::AbsentKept) {
-            return Ok(Change::Nothing);
-        }
         let absent = self.streams.iter().filter(|(stream, held)| {
             !listed.contains(&(*stream, held.token)) && held.lapses.is_none()
         });

@@ -1,5 +1,6 @@
 //! From what the plan wants of a stream to what has to be said to whom.
 
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::slices::{Look, Walk};
@@ -66,6 +67,9 @@ impl Core {
             return;
         }
         for cluster in std::mem::take(&mut self.unheard_of) {
+            if mutation::on(Mutation::PassedOverForgotten) {
+                continue;
+            }
             self.plan_at(&cluster, now, now);
         }
         let waits = self.walks.iter().any(|walk| matches!(walk, Walk::Waiting { after: None }));

@@ -176,10 +176,8 @@ impl Ledger {
         }
         if !unheard.amnesiac {
             unheard.amnesiac = true;
-            // An earlier agent may still live, and obey the predecessor to its end.
-            let latest = unheard.until.max(now + self.bounds.outlast(unheard.exposure.ttl));
-            let aged = memory.aged || mutation::on(Mutation::YoungCountsAsAged);
-            unheard.until = if aged { unheard.until.max(now) } else { latest };
+            // An earlier agent that still lives obeys the predecessor to its end at the most.
+            unheard.until = unheard.until.max(now);
         }
         let until = unheard.until;
         self.unheard.insert(key, unheard);
