@@ -325,7 +325,14 @@ impl Core {
         self.worked(read);
         self.enforce(now);
         let bounds = self.config.bounds;
-        let ledger = Ledger::new(&elected, bounds, &self.desired, &self.lists, now);
+        // The shares of a pipeline are planned together, when all of them are known.
+        let clusters = &self.desired.clusters;
+        let plain = |name: &_| clusters.get(name).filter(|cluster| cluster.class.is_none());
+        let comes_back = |name: &_| match plain(name) {
+            Some(cluster) => now + bounds.outlast(cluster.ttl),
+            None => Moment::NEVER,
+        };
+        let ledger = Ledger::new(&elected, bounds, &self.lists, comes_back);
         for (key, unheard) in ledger.unheard() {
             for at in [unheard.awaited_until, unheard.until] {
                 self.timers.insert((at, Timer::Unheard(key.clone())));

@@ -15,7 +15,6 @@ use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Moment, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
 };
 
-use crate::desired::Desired;
 use crate::event::Elected;
 use crate::exposure::{Life, SetLists};
 pub(crate) use account::{Account, Unknown};
@@ -54,13 +53,13 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a new term: every worker of an earlier one counts with the most that it may hold.
+    /// The ledger of a new term: every worker of an earlier one counts with the most that it may
+    /// hold. `comes_back` says by when the agents of a cluster that live have dialled again.
     pub(crate) fn new(
         elected: &Elected,
         bounds: TimeBounds,
-        desired: &Desired,
         lists: &SetLists,
-        now: Moment,
+        comes_back: impl Fn(&ClusterName) -> Moment,
     ) -> Self {
         let &Elected { epoch, predecessor_end, .. } = elected;
         let mut ledger = Self {
@@ -76,10 +75,7 @@ impl Ledger {
             life: Life(0),
         };
         for (key, entry) in &elected.exposed {
-            // The shares of a pipeline are planned together, when all of them are known.
-            let cluster = desired.clusters.get(&key.cluster).filter(|it| it.class.is_none());
-            let comes_back = cluster.map_or(Moment(u64::MAX), |it| now + bounds.outlast(it.ttl));
-            ledger.expose(key, entry, lists, comes_back);
+            ledger.expose(key, entry, lists, comes_back(&key.cluster));
         }
         ledger
     }

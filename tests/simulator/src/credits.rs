@@ -1,5 +1,5 @@
-//! Many agents at once (L8): a leader takes reports by credit, one that makes progress is not deposed,
-//! and a fleet is served again after a failover within a time that grows linearly with it.
+//! Many agents at once (L8): a leader takes reports by credit, one that makes progress is not
+//! deposed, and a fleet is served again after a failover within a time that grows linearly with it.
 //!
 //! Invariant: a welcome counts until its report is taken, its connection ends or it is old.
 
