@@ -118,6 +118,8 @@ impl Mutant {
                 | Mutation::RegisteredOfAnotherLife
                 | Mutation::GoodbyeForgetsUnheard
                 | Mutation::RenewedBeforeOwed
+                | Mutation::KnownBeforeEnd
+                | Mutation::PassedOverForgotten
         )
     }
 
