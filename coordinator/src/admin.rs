@@ -344,12 +344,11 @@ impl AdminService for Admin {
                 return Err(Refused::Connected(key));
             }
             tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
-            core.handle(Event::Gone(vec![key.clone()]), now);
-            let left = core.worker(&key, now);
-            let (slots, streams) = left.map_or((0, 0), |worker| (worker.committed, worker.streams));
+            // All that it has ends, from the next turn on.
+            core.handle(Event::Gone(vec![key]), now);
             Ok(proto::DeclareWorkerGoneResponse {
-                slots_freed: worker.committed.saturating_sub(slots),
-                streams_freed: wire::count(worker.streams.saturating_sub(streams)),
+                slots_freed: worker.committed,
+                streams_freed: wire::count(worker.streams),
             })
         })
         .await
