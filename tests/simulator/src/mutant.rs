@@ -46,7 +46,7 @@ impl Mutant {
             Mutation::KnownBeforeEnd => &["S2", "S3", "S7", "S8", "S13"],
             Mutation::StaleClock => &["S3", "S4"],
             Mutation::HearUnread => &["L4"],
-            Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
+            Mutation::GrantAfterTerm => &["S3", "S4", "S7", "S8"],
             Mutation::PassedOverForgotten => &["L2"],
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
