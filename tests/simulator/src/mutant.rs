@@ -43,10 +43,10 @@ impl Mutant {
             Mutation::FreeWithoutMargin | Mutation::CountFromReceive => &["S3", "S4"],
             Mutation::FreeUnconfirmed => &["S3", "S7", "S8"],
             Mutation::SkipHold => &["S2", "S3", "S8"],
-            Mutation::KnownBeforeEnd => &["S3", "S7", "S8", "S13"],
+            Mutation::KnownBeforeEnd => &["S2", "S3", "S7", "S8", "S13"],
             Mutation::StaleClock => &["S3", "S4"],
             Mutation::HearUnread => &["L4"],
-            Mutation::GrantAfterTerm => &["S3", "S7", "S8"],
+            Mutation::GrantAfterTerm => &["S3", "S4", "S7", "S8"],
             Mutation::PassedOverForgotten => &["L2"],
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
@@ -120,6 +120,7 @@ impl Mutant {
                 | Mutation::RenewedBeforeOwed
                 | Mutation::KnownBeforeEnd
                 | Mutation::PassedOverForgotten
+                | Mutation::SkipConfirm
         )
     }
 
