@@ -105,7 +105,7 @@ impl Mutant {
             Mutation::ReleaseUnwritten | Mutation::EpochUnwritten | Mutation::JobUnwritten => {
                 &["S11"]
             }
-            Mutation::GapUnnoticed => &["S2", "S3", "S4", "S10", "L1", "L2", "L3"],
+            Mutation::GapUnnoticed => &["S2", "S3", "S4", "S10", "S15", "L1", "L2", "L3"],
         }
     }
 
@@ -118,9 +118,9 @@ impl Mutant {
                 | Mutation::RegisteredOfAnotherLife
                 | Mutation::GoodbyeForgetsUnheard
                 | Mutation::RenewedBeforeOwed
-                | Mutation::KnownBeforeEnd
                 | Mutation::PassedOverForgotten
                 | Mutation::SkipConfirm
+                | Mutation::UnknownForgotten
         )
     }
 
