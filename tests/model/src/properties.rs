@@ -150,8 +150,8 @@ impl Step<'_> {
         self.violation.get_or_insert(Violation { property, detail });
     }
 
-    /// S8: a new leader plans only when nobody obeys a predecessor and holds something.
-    pub(crate) fn check_hold_end(&mut self, replica: usize) {
+    /// S8: a leader grants no stream that somebody holds who still obeys a predecessor.
+    pub(crate) fn check_unheard(&mut self, replica: usize, stream: u8) {
         if self.world.true_leader(&self.state) != Some(replica) {
             return;
         }
@@ -161,10 +161,12 @@ impl Step<'_> {
             let entry = self.world.pod(&self.state, *pod);
             let older = entry.pod.memory.epoch.is_some_and(|obeyed| obeyed < epoch);
             let mut uses = entry.uses.iter();
-            older && uses.any(|(_, used)| used.until.is_some_and(|until| now < until))
+            let in_time = |until: Option<_>| until.is_some_and(|until| now < until);
+            older && uses.any(|(used, lease)| *used == stream && in_time(lease.until))
         });
         if let Some(pod) = unheard {
-            let detail = format!("c{replica} plans under {epoch}; w{pod} holds something unheard");
+            let name = &self.world.stream(stream).stream;
+            let detail = format!("c{replica} grants {name} under {epoch}; w{pod} holds it unheard");
             self.violation.get_or_insert(Violation { property: "S8", detail });
         }
     }

@@ -64,8 +64,8 @@ pub(crate) enum Output {
     StepDown(Option<Epoch>),
     /// It takes a lease for ended.
     Freed(WorkerKey, StreamKey, Token, Freed),
-    /// It plans from now on.
-    HoldEnded,
+    /// It grants a stream.
+    Granted(StreamKey),
 }
 
 /// What is asked of a core again and again.
@@ -124,7 +124,9 @@ fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) 
             Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
                 outputs.push(Output::Freed(worker, stream, token, how));
             }
-            Effect::Notice(Notice::HoldEnded(_)) => outputs.push(Output::HoldEnded),
+            Effect::Notice(Notice::StreamGranted { stream, .. }) => {
+                outputs.push(Output::Granted(stream));
+            }
             Effect::Notice(_) => {}
         }
     }

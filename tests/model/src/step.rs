@@ -293,7 +293,7 @@ impl Step<'_> {
                 CoreOut::Freed(pod, stream, token, how) => {
                     self.check_freed(replica, usize::from(*pod), *stream, *token, *how);
                 }
-                CoreOut::HoldEnded => self.check_hold_end(replica),
+                CoreOut::Granted(stream) => self.check_unheard(replica, *stream),
             }
         }
     }

@@ -130,7 +130,7 @@ pub(crate) enum CoreOut {
     Confirm,
     StepDown(Option<Epoch>),
     Freed(u8, u8, Token, leasehold_coordinator_core::effect::Freed),
-    HoldEnded,
+    Granted(u8),
 }
 
 impl World {
@@ -305,7 +305,7 @@ impl World {
             replica::Output::Freed(worker, stream, token, how) => {
                 CoreOut::Freed(pod_of(&worker), self.number(&stream), token, how)
             }
-            replica::Output::HoldEnded => CoreOut::HoldEnded,
+            replica::Output::Granted(stream) => CoreOut::Granted(self.number(&stream)),
         }
     }
 

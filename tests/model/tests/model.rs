@@ -14,7 +14,7 @@ const MUTATIONS: [(Mutation, &str); 10] = [
     (Mutation::GrantBeforeRelease, "S3"),
     (Mutation::FreeWithoutMargin, "S4"),
     (Mutation::SkipHold, "S8"),
-    (Mutation::AdoptAtHello, "S8"),
+    (Mutation::AdoptAtHello, "S2"),
     (Mutation::NewIncarnationFrees, "S10"),
     (Mutation::UseUnwritten, "S11"),
     (Mutation::CountFromReceive, "S5"),
