@@ -29,6 +29,11 @@ async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_a
         ]
         .concat(),
     );
+    // Workers are chosen among those that are connected, by name.
+    for class in ["green", "yellow"] {
+        stage
+            .wait_for("both workers", "wcl", class, |it| it["status"]["workers"]["connected"] == 2);
+    }
     // It is there for a while, so that yellow-0 has no room for the third.
     stage.apply(&pipeline("large", 175, &[("out", "yellow", "")]));
     wait_for_phase(&stage, &["large"], "Ready");
