@@ -128,6 +128,22 @@ pub enum Record {
     DrainOver,
 }
 
+impl Record {
+    /// Whether it changes what its agent holds or obeys.
+    #[must_use]
+    pub fn is_of_lease(&self) -> bool {
+        matches!(
+            self,
+            Self::Epoch { .. }
+                | Self::Pool { .. }
+                | Self::Stream { .. }
+                | Self::StreamEnded { .. }
+                | Self::Lapsing { .. }
+                | Self::LapseOver { .. }
+        )
+    }
+}
+
 /// What a journal's records add up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {

@@ -105,7 +105,7 @@ mutations! {
     RegisteredWithoutLeadership,
     /// Coordinator: a registration that was answered counts for a later life of its worker.
     RegisteredOfAnotherLife,
-    /// Coordinator: a strike ends an entry whoever wrote it.
+    /// Coordinator: a strike ends an entry of any leader, also of a later one.
     StrikeWithoutEpoch,
     /// Coordinator: a stream is granted whose set is not in the worker's entry.
     GrantUnregisteredSet,
@@ -171,7 +171,7 @@ mutations! {
     HelloDeposes,
     /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.
     BusyLeaderDeposed,
-    /// Coordinator: whoever says hello is welcomed at once.
+    /// Coordinator: every agent that says hello is welcomed at once.
     CreditsIgnored,
     /// Agent: what could not be written down is told as ended.
     TellUnwritten,

@@ -290,7 +290,7 @@ impl Pod {
             now,
             |holder| holder.handle_message(link, message, now),
             |it| {
-                changed |= is_of_lease(it) && !(ended && is_end(it));
+                changed |= it.is_of_lease() && !(ended && is_end(it));
             },
         );
         if let Some((epoch, number, snapshot)) = grant.filter(|_| stale.is_none())
@@ -459,18 +459,6 @@ impl Pod {
             called.violation.get_or_insert(Violation { property: "S11", detail });
         }
     }
-}
-
-/// Whether a record changes what its agent holds or obeys.
-fn is_of_lease(record: &Record) -> bool {
-    matches!(
-        record,
-        Record::Epoch { .. }
-            | Record::Pool { .. }
-            | Record::Stream { .. }
-            | Record::StreamEnded { .. }
-            | Record::Lapsing { .. }
-    )
 }
 
 fn is_end(record: &Record) -> bool {

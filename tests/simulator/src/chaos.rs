@@ -258,7 +258,7 @@ impl World {
     /// to it, runs on.
     fn may_be_doubled(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
-        // Whoever leads knows the first one's incarnation, so that the second's is above it.
+        // The leader knows the first one's incarnation, so that the second's is above it.
         let leads = |replica: &&super::replica::Replica| replica.leads().is_some();
         let one_leads = self.replicas.iter().filter(leads).count() == 1;
         let newest = self.true_leader().map(|(_, epoch)| epoch);

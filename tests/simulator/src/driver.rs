@@ -218,8 +218,8 @@ impl World {
         self.wake_driver(replica);
     }
 
-    /// Whether a replica's driver makes progress. One that does not has its links ended by whoever
-    /// looks after it.
+    /// Whether a replica's driver makes progress. The links of one that does
+    /// not are ended by its watchdog.
     pub(super) fn progresses(&mut self, replica: usize) -> bool {
         let node = &self.replicas[replica];
         let idle = matches!(node.driver.phase, Phase::Idle);

@@ -48,16 +48,7 @@ impl Journal for SimJournal {
             assert_eq!(&back, record, "a record reads back as it was written");
         }
         disk.memory.apply(record);
-        let lease = matches!(
-            record,
-            Record::Epoch { .. }
-                | Record::Pool { .. }
-                | Record::Stream { .. }
-                | Record::StreamEnded { .. }
-                | Record::Lapsing { .. }
-                | Record::LapseOver { .. }
-        );
-        disk.lease_records += u64::from(lease);
+        disk.lease_records += u64::from(record.is_of_lease());
         disk.fresh.push(record.clone());
         if let Some(left) = disk.crash_after {
             disk.crashed = left == 0;

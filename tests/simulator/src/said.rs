@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// A replica knows nothing of a worker any more: whoever has its name begins anew.
+    /// A replica has forgotten a worker: the next one of its name begins anew.
     pub(super) fn forget_wait(&mut self, replica: usize, key: &WorkerKey) {
         self.observer.said.waits.remove(&(replica, key.clone()));
     }

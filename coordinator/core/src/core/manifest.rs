@@ -196,7 +196,7 @@ impl Core {
         for cluster in changed {
             self.plan_at(&cluster, now, now);
         }
-        // Streams that are desired no more are in no plan: whoever has one is asked for it.
+        // A stream that is desired no more is in no plan: its owner is asked to give it back.
         if self.ledger().is_some() && !altered.is_empty() {
             self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
         }

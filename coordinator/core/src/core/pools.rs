@@ -28,7 +28,7 @@ pub(super) struct Pools {
     stale: BTreeSet<WorkerName>,
     /// Workers that found fewer free slots than they may have, the newest generation first.
     short: BTreeSet<(Reverse<u64>, WorkerName)>,
-    /// Everything is to be planned, whoever changed: the cluster's spec has.
+    /// The cluster's spec has changed: the pools of all its workers are to be planned.
     all_stale: bool,
 }
 

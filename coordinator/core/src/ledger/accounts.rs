@@ -57,7 +57,7 @@ impl Accounts {
         Some(AccountMut { key, before, account, sums })
     }
 
-    /// The account, which is `new` where there is none.
+    /// The worker's account. A worker without one gets `new`.
     pub(super) fn open<'a>(
         &'a mut self,
         key: &'a WorkerKey,

@@ -74,7 +74,7 @@ fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {
     );
 }
 
-/// The annotation's text for `entries`; none where there are none.
+/// The annotation's text for `entries`, or none if there is no entry.
 pub(super) fn text(entries: &BTreeMap<ClusterName, Entry>) -> Option<String> {
     let written = entries.iter().map(|(name, entry)| {
         let exposure = WrittenExposure::from(&entry.exposure);
