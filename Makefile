@@ -58,7 +58,7 @@ model: ## Every state of small worlds, explored to the end; some ten minutes. `m
 	$(call say,exploring every scope)
 	@cargo run --quiet $(CARGO_FLAGS) --release -p leasehold-model
 	$(call say,looking for every deliberate fault of the cores)
-	@cargo run --quiet $(CARGO_FLAGS) --release -p leasehold-model -- --mutations --states 60000
+	@cargo run --quiet $(CARGO_FLAGS) --release -p leasehold-model -- --mutations
 
 .PHONY: lint
 lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's syntax. `make lint`

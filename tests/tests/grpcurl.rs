@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::process::{Coordinator, eventually};
+use tests::process::{Coordinator, HANG, eventually};
 use tests::toolbox::{self, Tool};
 
 const MANIFESTS: &str = "\
@@ -50,7 +50,10 @@ struct Grpcurl<'a> {
 impl Grpcurl<'_> {
     fn command(&self, options: &[&str], rest: &[&str]) -> Command {
         let mut command = Command::new(self.path);
-        command.args(["-plaintext", "-emit-defaults", "-max-time", "20"]).args(options);
+        // A hang ends; a machine that stands still for a while fails nothing.
+        let hang = HANG.as_secs().to_string();
+        command.args(["-plaintext", "-emit-defaults", "-connect-timeout", &hang]);
+        command.args(["-max-time", &hang]).args(options);
         command.arg(self.address.to_string()).args(rest).stdin(Stdio::null());
         command
     }

@@ -8,10 +8,10 @@
 use leasehold_types::{Epoch, Moment};
 
 use crate::action::{Action, Part};
-use crate::clock::Real;
+use crate::clock::{BOUNDS, Real};
 use crate::fault::Fault;
 use crate::scope::NODES;
-use crate::state::{Item, Request, State};
+use crate::state::{Item, ReplicaState, Request, State};
 use crate::world::World;
 
 /// Agents of one pod, one after the other.
@@ -39,8 +39,9 @@ impl World {
     fn usual(&self, state: &State) -> Option<Action> {
         let nodes = 0..NODES as u8;
         let replica = |at: u8| &state.replicas[usize::from(at)];
-        let runs =
-            |at: &u8| replica(*at).core.is_some() && !replica(*at).paused && !replica(*at).busy;
+        let runs = |at: &u8| {
+            replica(*at).core.is_some() && !replica(*at).paused && replica(*at).busy.is_none()
+        };
         let boot =
             nodes.clone().find(|at| replica(*at).core.is_none() && replica(*at).desired == 0);
         if let Some(at) = boot {
@@ -127,7 +128,7 @@ impl World {
     fn comes_up(&self, state: &State, link: u8) -> bool {
         let link = &state.links[usize::from(link)];
         let replica = &state.replicas[usize::from(link.replica)];
-        let runs = replica.core.is_some() && !replica.paused && !replica.busy;
+        let runs = replica.core.is_some() && !replica.paused && replica.busy.is_none();
         !link.up.is_empty() && link.replica_open && runs
     }
 
@@ -136,7 +137,7 @@ impl World {
         let link = &state.links[usize::from(link)];
         let replica = &state.replicas[usize::from(link.replica)];
         let comes = link.up.iter().any(|it| it.arrived.is_none());
-        comes && link.replica_open && replica.busy && !replica.paused
+        comes && link.replica_open && replica.busy.is_some() && !replica.paused
     }
 
     fn usual_of_pod(&self, state: &State, at: u8) -> Option<Action> {
@@ -198,6 +199,27 @@ impl World {
             if concerned && ends && state.budget.allows(Fault::EndJob) {
                 all.push(Action::EndJob(at));
             }
+            // A worker that does not know of its drain asks on.
+            let wants = entry.pod.jobs.len() < usize::from(self.scope.appetite);
+            let asks = entry.pod.memory.draining && entry.pod.is_up() && entry.pod.introduced;
+            let now = usual == Action::Advance || pod_of(state, usual) == Some(at);
+            if now && wants && asks {
+                all.push(Action::BeginJob(at));
+            }
+            let unrenewed = state.t.saturating_sub(state.store.changed_at) as u128;
+            let overdue = unrenewed >= BOUNDS.outlast(self.scope.leadership).as_millis();
+            let runs =
+                |node: &ReplicaState| node.core.is_some() && !node.paused && node.busy.is_none();
+            let node = &state.replicas[usize::from(at)];
+            let anothers = state.store.owner.is_some_and(|owner| owner != at);
+            if usual == Action::Advance
+                && overdue
+                && anothers
+                && runs(node)
+                && self.may_take(state, at)
+            {
+                all.push(Action::Elect(at));
+            }
         }
         let edits = usual == Action::Advance && state.t.is_multiple_of(EVENTS_EVERY);
         if edits && state.budget.allows(Fault::Edit) {
@@ -220,7 +242,7 @@ impl World {
             match node.core {
                 None if node.desired > 0 => all.push(Action::BootReplica(at)),
                 Some(_) if node.paused => all.push(Action::ResumeReplica(at)),
-                Some(_) if node.busy => all.push(Action::EndTurn(at)),
+                Some(_) if node.busy.is_some() => all.push(Action::EndTurn(at)),
                 Some(_) if node.slow_store => {
                     let part = |request: &Request| match request.done {
                         None => Part::Carry,
@@ -257,7 +279,7 @@ impl World {
             Action::ToPod(at) => {
                 let link = &state.links[usize::from(at)];
                 let message = matches!(link.down[0], Item::Message(_));
-                add(Fault::Slow, Action::SlowDown(at));
+                add(Fault::SlowDown, Action::SlowDown(at));
                 if message {
                     add(Fault::Lose, Action::LoseDown(at));
                     add(Fault::Double, Action::DoubleDown(at));
@@ -272,7 +294,7 @@ impl World {
             Action::ToReplica(at) => {
                 let link = &state.links[usize::from(at)];
                 let message = matches!(link.up[0].item, Item::Message(_));
-                add(Fault::Slow, Action::SlowUp(at));
+                add(Fault::SlowUp, Action::SlowUp(at));
                 if message {
                     add(Fault::Lose, Action::LoseUp(at));
                     add(Fault::Double, Action::DoubleUp(at));
@@ -285,10 +307,10 @@ impl World {
                 }
             }
             Action::Terms(at, _) | Action::Register(at, _) => {
-                add(Fault::Slow, Action::SlowStore(at));
+                add(Fault::SlowStore, Action::SlowStore(at));
             }
             Action::Introduce(at) | Action::LetGo(at) => {
-                add(Fault::Slow, Action::SlowWorker(at));
+                add(Fault::SlowWorker, Action::SlowWorker(at));
             }
             Action::Advance => {
                 for (at, link) in (0..).zip(&state.links) {
@@ -320,7 +342,7 @@ impl World {
             }
             let node = &state.replicas[usize::from(at)];
             let concerned = replica_of(state, usual) == Some(at);
-            if node.core.is_some() && !node.paused && !node.busy && concerned {
+            if node.core.is_some() && !node.paused && node.busy.is_none() && concerned {
                 add(Fault::Pause, Action::PauseReplica(at));
                 add(Fault::LongTurn, Action::LongTurn(at));
             }
@@ -378,6 +400,10 @@ impl World {
             for (_, used) in &entry.uses {
                 add(used.until.and_then(due));
             }
+        }
+        if state.store.owner.is_some() {
+            let outlast = BOUNDS.outlast(self.scope.leadership).as_millis();
+            add(Some(state.store.changed_at + Real::try_from(outlast).unwrap_or(Real::MAX)));
         }
         next.filter(|at| *at <= self.scope.horizon)
     }

@@ -4,10 +4,15 @@ use std::fmt;
 
 /// What a world does to its nodes, or people to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Fault {
-    /// What goes one way on a link stays on its way; or a store's answers or a worker take their
-    /// time from now on.
-    Slow,
+pub enum Fault {
+    /// What goes up a link stays on its way.
+    SlowUp,
+    /// What goes down a link stays on its way.
+    SlowDown,
+    /// A store's answers take their time from now on.
+    SlowStore,
+    /// A worker takes its time from now on.
+    SlowWorker,
     /// A process is stopped, until it goes on.
     Pause,
     /// A replica's turn takes long: what arrives meanwhile waits.
@@ -40,7 +45,28 @@ pub(crate) enum Fault {
     EndJob,
 }
 
-const KINDS: usize = 16;
+const ALL: [Fault; 19] = [
+    Fault::SlowUp,
+    Fault::SlowDown,
+    Fault::SlowStore,
+    Fault::SlowWorker,
+    Fault::Pause,
+    Fault::LongTurn,
+    Fault::Lose,
+    Fault::Double,
+    Fault::Swap,
+    Fault::Break,
+    Fault::CrashAgent,
+    Fault::LoseJournal,
+    Fault::CrashReplica,
+    Fault::TakeOver,
+    Fault::Drain,
+    Fault::Kill,
+    Fault::Edit,
+    Fault::FullDisk,
+    Fault::EndJob,
+];
+const KINDS: usize = ALL.len();
 
 /// Faults that may still come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +82,16 @@ impl Budget {
         let mut budget = Self { total, each: [total; KINDS] };
         budget.each[Fault::Edit as usize] = 0;
         budget.with(Fault::EndJob, 1).with(Fault::Drain, 1).with(Fault::Kill, 1)
+    }
+
+    /// Just these and no others, but for what is free.
+    pub(crate) fn only(mut self, faults: &[Fault]) -> Self {
+        let of = |kind: &Fault| faults.iter().filter(|fault| *fault == kind).count() as u8;
+        for kind in ALL.iter().filter(|kind| !kind.is_free()) {
+            self.each[*kind as usize] = of(kind);
+        }
+        self.total = faults.len() as u8;
+        self
     }
 
     /// At most so many of one kind.
@@ -77,6 +113,15 @@ impl Budget {
 }
 
 impl Fault {
+    /// The one of that name; else all names.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let found = ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+        found.ok_or_else(|| {
+            let all: Vec<_> = ALL.iter().map(|fault| format!("{fault:?}")).collect();
+            format!("is none; there are: {}", all.join(", "))
+        })
+    }
+
     /// Whether it is not counted among all faults.
     fn is_free(self) -> bool {
         matches!(self, Self::EndJob | Self::Edit)

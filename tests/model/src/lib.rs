@@ -6,6 +6,7 @@
 //! `docs/MODEL.md` says what is explored, how far, and what is not.
 
 mod action;
+mod cases;
 mod choices;
 mod clock;
 mod explore;
@@ -22,6 +23,8 @@ mod violation;
 mod words;
 mod world;
 
+pub use cases::{CASES, Case};
 pub use explore::{Found, Limits, Outcome, Progress, explore, hunt};
+pub use fault::Fault;
 pub use scope::Scope;
 pub use violation::Violation;

@@ -317,6 +317,7 @@ impl Pod {
         self.unnamed = unnamed;
         let start = start_id();
         self.ask(called, now, |holder| _ = holder.start_worker(start, running, now));
+        self.show(now, called);
     }
 
     fn begin_job(&mut self, now: Moment, called: &mut Called) {
@@ -413,9 +414,10 @@ impl Pod {
         }
     }
 
-    /// The worker, which watches its lease, reads it and acts by it at once.
+    /// The worker, which watches its lease, reads it and acts by it at once. One that has not found
+    /// a new agent yet goes on by what the last one showed it.
     fn show(&mut self, now: Moment, called: &mut Called) {
-        let Some(holder) = self.holder.as_mut() else { return };
+        let Some(holder) = self.holder.as_mut().filter(|_| self.introduced) else { return };
         let (lease, records) = journal::record(self.full_disk, || holder.lease(now));
         self.apply(&records, called);
         let streams = lease.streams.iter().map(|it| {

@@ -1,5 +1,7 @@
 //! The properties of the protocol, checked in every state and at every step that may break one.
 
+use std::collections::BTreeSet;
+
 use leasehold_coordinator_core::effect::Freed;
 use leasehold_types::{ShareKey, Token};
 
@@ -75,13 +77,19 @@ impl World {
                 return Some(Violation { property: "S13", detail });
             }
         }
-        let pipelines = desired.iter().flat_map(|desired| desired.pipelines.values());
-        let load = pipelines.map(|pipeline| pipeline.load.milli()).max().unwrap_or(0);
-        let nodes = shares.iter().filter(|it| ShareKey::of(self.stream(it.1)).is_some());
-        let sum: u64 = nodes.map(|it| it.2).sum();
-        (sum > load).then(|| {
-            let detail = format!("shares of {sum} of {load} (thousandths) are in use");
-            Violation { property: "S14", detail }
+        let pipelines: BTreeSet<_> =
+            desired.iter().flat_map(|desired| desired.pipelines.keys()).collect();
+        pipelines.into_iter().find_map(|name| {
+            let versions = desired.iter().filter_map(|desired| desired.pipelines.get(name));
+            let load = versions.map(|pipeline| pipeline.load.milli()).max().unwrap_or(0);
+            // Each pipeline has one node.
+            let share = |stream| ShareKey::of(self.stream(stream));
+            let of_it = |stream| share(stream).is_some_and(|share| share.pipeline == *name);
+            let sum: u64 = shares.iter().filter(|it| of_it(it.1)).map(|it| it.2).sum();
+            (sum > load).then(|| {
+                let detail = format!("shares of {sum} of {load} (thousandths) are in use");
+                Violation { property: "S14", detail }
+            })
         })
     }
 

@@ -57,7 +57,7 @@ impl Scope {
     /// All scopes.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        vec![expiring(), pinned(), pool(), share(), term()]
+        vec![expiring(), pinned(), pool(), share(), swap(), term()]
     }
 
     /// The one of that name.
@@ -70,6 +70,13 @@ impl Scope {
     #[must_use]
     pub fn with_faults(mut self, faults: u8) -> Self {
         self.budget.total = faults;
+        self
+    }
+
+    /// The same with no faults but these on a path.
+    #[must_use]
+    pub fn with_only(mut self, faults: &[Fault]) -> Self {
+        self.budget = self.budget.only(faults);
         self
     }
 
@@ -133,6 +140,22 @@ fn term() -> Scope {
 
 /// A pipeline of one node, laid over the workers of a class; its load grows.
 fn share() -> Scope {
+    let about = "a pipeline of one node, whose load grows";
+    edited("share", about, ("p", 4), ("p", 5))
+}
+
+/// A pipeline of one node makes room for another.
+fn swap() -> Scope {
+    edited("swap", "a pipeline of one node, and another in its place", ("p", 4), ("q", 3))
+}
+
+/// Pipelines of one node on a class of two workers: name and load, before an edit and after it.
+fn edited(
+    name: &'static str,
+    about: &'static str,
+    before: (&str, u64),
+    after: (&str, u64),
+) -> Scope {
     let class = Class {
         capacity: load(4),
         workers_min: 1,
@@ -142,13 +165,14 @@ fn share() -> Scope {
         rebalance: Rebalance::Never,
         handover_deadline: TTL / 2,
     };
-    let mut before =
-        Desired { clusters: one_cluster(cluster(0, Some(class))), ..Desired::default() };
-    let mut after = before.clone();
-    before.pipelines.insert(pipeline_name(), Arc::new(pipeline(4)));
-    after.pipelines.insert(pipeline_name(), Arc::new(pipeline(5)));
-    let mut scope = Scope::new("share", "a pipeline of one node, whose load grows", before);
-    scope.desired.push(Arc::new(after));
+    let clusters = one_cluster(cluster(0, Some(class)));
+    let with = |(name, documents)| {
+        let name = PipelineName::new(name).expect("a name");
+        let pipelines = [(name, Arc::new(pipeline(documents)))].into();
+        Desired { clusters: clusters.clone(), pipelines, ..Desired::default() }
+    };
+    let mut scope = Scope::new(name, about, with(before));
+    scope.desired.push(Arc::new(with(after)));
     scope.budget = scope.budget.with(Fault::Edit, 1);
     scope
 }
@@ -190,10 +214,6 @@ fn pipeline(documents: u64) -> Pipeline {
     let node = Node { class: cluster_name(), next: BTreeSet::new() };
     let name = NodeName::new("n").expect("a name");
     Pipeline { load: load(documents), nodes: [(name, node)].into() }
-}
-
-fn pipeline_name() -> PipelineName {
-    PipelineName::new("p").expect("a name")
 }
 
 fn load(documents: u64) -> Load {

@@ -42,8 +42,8 @@ pub(crate) struct ReplicaState {
     /// The number of its core's state; none while no process lives.
     pub(crate) core: Option<u32>,
     pub(crate) paused: bool,
-    /// Its driver is in a long turn; what arrives is stamped, and waits.
-    pub(crate) busy: bool,
+    /// Since when its driver is in a long turn; what arrives is stamped, and waits.
+    pub(crate) busy: Option<Real>,
     /// The store takes its time with it.
     pub(crate) slow_store: bool,
     /// Which manifests it has read, counted from 1.

@@ -1,7 +1,8 @@
 //! What a step does to a state.
 
+use leasehold_coordinator_core::turn::Turn;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Epoch, LinkNumber};
+use leasehold_types::{Epoch, LinkNumber, Moment};
 
 use crate::action::{Action, Part};
 use crate::clock::{BOUNDS, Real};
@@ -16,6 +17,12 @@ use crate::world::{CoreCall, CoreOut, PodCall, PodOut, Times, World};
 /// Conns are named by pod and by how many links that had opened.
 const CONNS_PER_POD: u64 = 100;
 
+/// The moment from which a message counts that arrives at `t` in a turn that began at `begun`.
+fn stamp(begun: Option<Real>, t: Real) -> Real {
+    // The driver's own rule, over real time: every clock keeps its order.
+    Turn::begin(Moment(begun.unwrap_or(t))).stamp(Moment(t)).0
+}
+
 /// A step under way.
 pub(crate) struct Step<'a> {
     pub(crate) world: &'a mut World,
@@ -29,7 +36,7 @@ pub(crate) fn initial(world: &mut World) -> Vec<State> {
     let replica = ReplicaState {
         core: None,
         paused: false,
-        busy: false,
+        busy: None,
         slow_store: false,
         desired: 0,
         told_gone: [false; NODES],
@@ -90,14 +97,15 @@ impl Step<'_> {
             Action::ToPod(link) => self.reach_pod(at(link)),
             Action::ToReplica(link) => self.reach_replica(at(link)),
             Action::Arrive(link) => {
-                let mut waiting = self.state.links[at(link)].up.iter_mut();
-                if let Some(first) = waiting.find(|it| it.arrived.is_none()) {
-                    first.arrived = Some(self.state.t);
+                let link = &mut self.state.links[at(link)];
+                let begun = self.state.replicas[at(link.replica)].busy;
+                if let Some(first) = link.up.iter_mut().find(|it| it.arrived.is_none()) {
+                    first.arrived = Some(stamp(begun, self.state.t));
                 }
             }
             Action::FlowUp(link) => self.state.links[at(link)].slow_up = false,
             Action::FlowDown(link) => self.state.links[at(link)].slow_down = false,
-            Action::EndTurn(replica) => self.state.replicas[at(replica)].busy = false,
+            Action::EndTurn(replica) => self.state.replicas[at(replica)].busy = None,
             Action::Terms(replica, part) => self.terms(at(replica), part),
             Action::Register(replica, part) => self.register(at(replica), part),
             Action::Renew(replica) => self.renew(at(replica)),
@@ -134,19 +142,19 @@ impl Step<'_> {
         let budget = &mut self.state.budget;
         match action {
             Action::SlowUp(link) => {
-                budget.spend(Fault::Slow);
+                budget.spend(Fault::SlowUp);
                 self.state.links[at(link)].slow_up = true;
             }
             Action::SlowDown(link) => {
-                budget.spend(Fault::Slow);
+                budget.spend(Fault::SlowDown);
                 self.state.links[at(link)].slow_down = true;
             }
             Action::SlowStore(replica) => {
-                budget.spend(Fault::Slow);
+                budget.spend(Fault::SlowStore);
                 self.state.replicas[at(replica)].slow_store = true;
             }
             Action::SlowWorker(pod) => {
-                budget.spend(Fault::Slow);
+                budget.spend(Fault::SlowWorker);
                 self.state.pods[at(pod)].slow_worker = true;
             }
             Action::PausePod(pod) => {
@@ -159,7 +167,7 @@ impl Step<'_> {
             }
             Action::LongTurn(replica) => {
                 budget.spend(Fault::LongTurn);
-                self.state.replicas[at(replica)].busy = true;
+                self.state.replicas[at(replica)].busy = Some(self.state.t);
             }
             Action::LoseUp(link) => {
                 budget.spend(Fault::Lose);
@@ -352,11 +360,14 @@ impl Step<'_> {
     }
 
     /// The agent learns it at once; the replica when it comes to it, after what was on its way.
+    /// What was slow on its way to the agent may lie in its own buffers, and come after the break.
     fn break_link(&mut self, link: usize) {
         let line = &mut self.state.links[link];
         let (pod, number) = (usize::from(line.pod), line.number);
         line.agent_open = false;
-        line.down.clear();
+        if !line.slow_down {
+            line.down.clear();
+        }
         if line.replica_open {
             line.up.push(Upward::new(Item::Close));
         }
@@ -387,7 +398,7 @@ impl Step<'_> {
         *node = ReplicaState {
             core: None,
             paused: false,
-            busy: false,
+            busy: None,
             slow_store: false,
             desired: node.desired,
             told_gone: [false; NODES],
@@ -535,13 +546,13 @@ impl Step<'_> {
             Asked::Write(entries) => {
                 for (pod, asked) in entries {
                     let found = &mut register[usize::from(pod)];
-                    *found = self.world.enter(*found, asked, epoch).or(*found);
+                    *found = self.world.enter(*found, pod, asked, epoch);
                 }
             }
             Asked::Strike(pods) => {
                 for pod in pods {
                     let found = &mut register[usize::from(pod)];
-                    *found = found.filter(|found| !self.world.may_strike(*found, epoch));
+                    *found = self.world.strike(*found, pod, epoch);
                 }
             }
             Asked::List(_) | Asked::Renew(_) | Asked::Release => {}

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::campaign::{Change, Write, resolve};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token};
 
 use crate::intern::Interner;
@@ -309,17 +309,29 @@ impl World {
         }
     }
 
-    /// What a leader of `epoch` makes of an entry: the new one, or nothing where a later leader
-    /// has written the old one.
-    pub(crate) fn enter(&mut self, found: Option<u32>, asked: u32, epoch: Epoch) -> Option<u32> {
-        let later = found.is_some_and(|found| self.entries.get(found).epoch > epoch);
-        let (_, exposure) = self.registrations.get(asked).clone();
-        (!later).then(|| self.entries.put(Entry { epoch, exposure }))
+    /// What becomes of an entry where a leader of `epoch` writes down what its worker may hold.
+    pub(crate) fn enter(
+        &mut self,
+        found: Option<u32>,
+        pod: u8,
+        asked: u32,
+        epoch: Epoch,
+    ) -> Option<u32> {
+        let (life, exposure) = self.registrations.get(asked).clone();
+        let change = Change::Enter(worker_key(usize::from(pod)), life, exposure);
+        self.resolve(found, &change, epoch)
     }
 
-    /// Whether a leader of `epoch` may strike an entry.
-    pub(crate) fn may_strike(&self, found: u32, epoch: Epoch) -> bool {
-        self.entries.get(found).epoch <= epoch || mutation::on(Mutation::StrikeWithoutEpoch)
+    /// What becomes of an entry where a leader of `epoch` strikes it.
+    pub(crate) fn strike(&mut self, found: Option<u32>, pod: u8, epoch: Epoch) -> Option<u32> {
+        self.resolve(found, &Change::Strike(worker_key(usize::from(pod))), epoch)
+    }
+
+    fn resolve(&mut self, found: Option<u32>, change: &Change, epoch: Epoch) -> Option<u32> {
+        match resolve(found.map(|found| self.entries.get(found)), change, epoch) {
+            Write::Put(entry) => entry.map(|entry| self.entries.put(entry)),
+            Write::Nothing | Write::Superseded => found,
+        }
     }
 
     fn registered(&self, numbers: &[(u8, u32)]) -> Vec<replica::Registration> {

@@ -1,25 +1,10 @@
 //! The model as a test: the small scopes hold, and rules that are switched off are missed at once.
 //! Bounded by states alone; `make model` goes further.
 
-use leasehold_model::{Limits, Scope, explore, hunt};
-use leasehold_types::mutation::Mutation;
+use leasehold_model::{CASES, Limits, Scope, explore};
 
 /// More than any exploration here needs.
-const LIMITS: Limits = Limits { states: 60_000 };
-
-/// Rules that one fault at most shows the lack of, and a property that is broken then.
-const MUTATIONS: [(Mutation, &str); 10] = [
-    (Mutation::FreeOnSend, "S2"),
-    (Mutation::GrowOverBudget, "S1"),
-    (Mutation::GrantBeforeRelease, "S3"),
-    (Mutation::FreeWithoutMargin, "S4"),
-    (Mutation::SkipHold, "S8"),
-    (Mutation::AdoptAtHello, "S2"),
-    (Mutation::NewIncarnationFrees, "S10"),
-    (Mutation::UseUnwritten, "S11"),
-    (Mutation::CountFromReceive, "S5"),
-    (Mutation::KeepAfterExpiry, "S3"),
-];
+const LIMITS: Limits = Limits { states: 600_000 };
 
 fn holds(scope: Scope) {
     let outcome = explore(&scope, None, LIMITS, &mut |_| ());
@@ -43,11 +28,12 @@ fn a_stream_has_one_owner_whatever_one_fault_does() {
 }
 
 #[test]
-fn a_rule_that_is_switched_off_is_missed() {
-    for (mutation, property) in MUTATIONS {
-        let found = hunt(mutation, 1, LIMITS, &mut |_| ());
-        let (_, found) = found.unwrap_or_else(|| panic!("{mutation:?} was not found"));
-        assert_eq!(found.violation.property, property, "{mutation:?}: {:#?}", found.trace);
+fn every_rule_that_is_switched_off_is_missed() {
+    for case in CASES {
+        let mutation = case.mutation;
+        let found = case.hunt(LIMITS, &mut |_| ());
+        let found = found.unwrap_or_else(|| panic!("{mutation:?} was not found"));
+        assert_eq!(found.violation.property, case.property, "{mutation:?}: {:#?}", found.trace);
         assert!(found.trace.len() > found.steps, "every step is told of");
     }
 }

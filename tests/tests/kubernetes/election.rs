@@ -251,7 +251,8 @@ fn of_three_replicas_one_leads_through_every_crash() {
 fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("stopped");
-    let flags = ["--leadership", "4s", "--takeover-after", "1s"];
+    // Long enough for a machine that stands still for a while: only the stopped one is deposed.
+    let flags = ["--leadership", "8s", "--takeover-after", "5s"];
     let mut election = Election::new(cluster.access(), &namespace, &flags);
     election.start();
     let (old, first) = election.leads_above(0);

@@ -41,7 +41,8 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("leaders");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
-    let flags = ["--leadership", "6s", "--takeover-after", "1s"];
+    // Long enough for a machine that stands still for a while: only the stopped one is deposed.
+    let flags = ["--leadership", "8s", "--takeover-after", "5s"];
     let stage = Stage::set_with(cluster.access(), &namespace, 2, 1, work, &flags).await;
     stage.apply(&stage.builds(6, STREAMS, "3s"));
     stage.wait_for("6 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 6);
@@ -64,7 +65,7 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
         (all && owned_once(&leases)).then_some(leases)
     });
     let workers: Vec<_> = granted.keys().cloned().collect();
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
 
     stopped.signal(Signal::CONT);
     eventually("the old leader to stand by", || {

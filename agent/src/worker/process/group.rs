@@ -71,22 +71,23 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
     #[test]
     fn a_group_lives_as_long_as_its_last_process_and_is_known_by_its_start() {
-        // The first process ends at once, and leaves another behind.
-        let script = "sleep 1000 & echo started";
+        // The first process ends once its input does, and leaves another behind.
+        let script = "sleep 1000 & cat";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).process_group(0).stdout(std::process::Stdio::piped());
+        command.args(["-c", script]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut first = command.spawn().expect("sh");
-        let group = Group::of(Pid::from_child(&first)).expect("it has not been waited for");
+        let group = Group::of(Pid::from_child(&first)).expect("it waits for its input");
         let other = Group { started: "1".into(), ..group.clone() };
         assert!(!other.exists(), "another start is another group");
         other.signal(Signal::KILL);
         assert!(group.exists());
+        // This closes its input, too.
         first.wait().expect("it ends");
         assert!(!group.is_led());
         assert!(group.exists(), "what it has started runs on");
