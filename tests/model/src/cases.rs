@@ -68,6 +68,12 @@ pub const CASES: &[Case] = &[
     case(Mutation::FreeUnconfirmed, "S3", "expiring", &[Fault::TakeOver, Fault::Break]),
     case(Mutation::ObeyLowerEpoch, "S6", "expiring", &[Fault::TakeOver, Fault::Break]),
     case(Mutation::TokenWithoutEpoch, "S5", "expiring", &[Fault::Kill, Fault::CrashReplica]),
+    case(
+        Mutation::ObeyLowerNumber,
+        "S11",
+        "expiring",
+        &[Fault::Double, Fault::SlowDown, Fault::CrashAgent],
+    ),
     case(Mutation::OrphansEndAtOnce, "S4", "expiring", &[Fault::LoseJournal, Fault::SlowWorker]),
     case(
         Mutation::RegisteredWithoutLeadership,
@@ -91,6 +97,10 @@ pub const CASES: &[Case] = &[
     case(Mutation::CutBeforeRelease, "S14", "share", &[]),
     case(Mutation::AnyReleaseFrees, "S10", "share", &[Fault::Pause]),
     case(Mutation::AdoptWithoutLoad, "S14", "share", &[Fault::CrashReplica, Fault::SlowWorker]),
+    case(Mutation::LapseFreesAtOnce, "S4", "share", &[Fault::SlowWorker]),
+    case(Mutation::LapseUnheeded, "S4", "share", &[Fault::SlowWorker]),
+    case(Mutation::LapsesNotRepeated, "S4", "share", &[Fault::SlowWorker, Fault::Lose]),
+    case(Mutation::LapseUnwritten, "S4", "share", &[Fault::SlowWorker, Fault::CrashAgent]),
     case(Mutation::GapUnnoticed, "S4", "share", &[Fault::Lose, Fault::SlowWorker]),
     case(Mutation::LoadOverCapacity, "S13", "swap", &[Fault::SlowWorker]),
     case(Mutation::GrantAfterTerm, "S8", "term", &[Fault::SlowStore, Fault::Break]),
