@@ -16,6 +16,7 @@ mod journal;
 mod pod;
 mod properties;
 mod replica;
+mod requests;
 mod scope;
 mod state;
 mod step;
