@@ -433,9 +433,10 @@ impl Held {
         !same
     }
 
-    /// When the lease ends, if it does by time.
+    /// When the lease ends, if it does by time. Its own end may be that of a renewal that could not
+    /// be written: then it lasts no longer than the others.
     fn until(&self, renewed_until: Moment) -> Option<Moment> {
-        (!self.pinned).then(|| self.lapses.unwrap_or(renewed_until))
+        (!self.pinned).then(|| self.lapses.map_or(renewed_until, |end| end.min(renewed_until)))
     }
 
     fn has_ended(&self, renewed_until: Moment, now: Moment) -> bool {

@@ -16,9 +16,9 @@ use std::time::Duration;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
-pub use self::changes::Change;
 use self::changes::Changes;
-pub use self::entry::{Write, resolve};
+pub use self::changes::{Attempt, Change};
+pub use self::entry::{EntryVersion, Write, resolve};
 use crate::event::{Elected, Event, Renewed};
 use crate::exposure::{Entry, Exposure, Life};
 
@@ -65,8 +65,8 @@ pub enum Request {
     Renew,
     /// List every entry, as the store has them now.
     List,
-    /// Write these changes; of each worker at most one is in flight.
-    Write(Vec<Change>),
+    /// Try these changes; of each worker at most one is in flight.
+    Write(Vec<Attempt>),
 }
 
 /// What a renewal found.
@@ -89,6 +89,9 @@ pub enum Written {
     Failed,
     /// A later leader has written or adopted the entry.
     Superseded,
+    /// The entry in its place cannot be read, so a later leader may have written it. It is tried
+    /// again once leadership was renewed.
+    Unreadable(EntryVersion),
 }
 
 /// Why a leader leads no more.
@@ -226,6 +229,7 @@ impl Lead {
             }
             Standing::Leads => {
                 self.renewed_at = self.renewed_at.max(sent_at);
+                self.changes.confirm(sent_at);
                 if self.elected {
                     self.say_registered(|known_at| known_at <= sent_at);
                     let renewed = Renewed { epoch: self.epoch, sent_at, until: self.until() };
@@ -258,7 +262,7 @@ impl Lead {
     pub fn wrote(&mut self, outcomes: Vec<(Change, Written)>, now: Moment) {
         self.changes.answered();
         for (change, written) in outcomes {
-            let is_newest = self.changes.end(&change, written);
+            let is_newest = self.changes.end(&change, written, now);
             let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherLife);
             match (change, written) {
                 (Change::Enter(key, life, exposure), Written::Done) if is_newest => {
@@ -266,7 +270,7 @@ impl Lead {
                     self.renewal_wanted = true;
                 }
                 // Whether a later leader is there, the term's store says.
-                (_, Written::Superseded) => self.renewal_wanted = true,
+                (_, Written::Superseded | Written::Unreadable(_)) => self.renewal_wanted = true,
                 (_, Written::Done | Written::Failed) => {}
             }
         }

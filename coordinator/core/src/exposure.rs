@@ -101,6 +101,18 @@ impl Exposure {
 }
 
 impl Entry {
+    /// What an entry counts as that cannot be read: nobody can tell who wrote it.
+    #[must_use]
+    pub fn unreadable() -> Self {
+        Self { epoch: Epoch(0), exposure: Exposure::anything() }
+    }
+
+    /// Whether it stands for one that cannot be read.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        self.epoch == Epoch(0)
+    }
+
     /// An entry that allows what either allows, for entries of one worker that are kept apart. It
     /// counts as written by the earlier of both leaders.
     #[must_use]

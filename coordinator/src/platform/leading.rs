@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
-    Change, Lead, LeadSettings, Order, Over, Request, Standing, Taken, Written,
+    Attempt, Change, Lead, LeadSettings, Order, Over, Request, Standing, Taken, Written,
 };
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
@@ -35,8 +35,8 @@ pub(crate) trait Stores: Send {
     /// Every entry, not older than the call.
     fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>>;
 
-    /// Writes changes; says of each what came of it.
-    fn write(&mut self, changes: Vec<Change>) -> Answer<Vec<(Change, Written)>>;
+    /// Tries changes; says of each what came of it.
+    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>>;
 
     /// Something does not work, for people.
     fn fails(&mut self, what: &'static str, why: &str);
@@ -215,7 +215,7 @@ impl<'a, S: Stores> Leading<'a, S> {
             match request {
                 Request::Renew => self.renewing = Some(self.stores.renew()),
                 Request::List => self.listing = Some(self.stores.list()),
-                Request::Write(changes) => self.writing.push(self.stores.write(changes)),
+                Request::Write(attempts) => self.writing.push(self.stores.write(attempts)),
             }
         }
         while let Some(event) = self.lead.poll_event() {

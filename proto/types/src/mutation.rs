@@ -113,6 +113,9 @@ mutations! {
     GrantUnderForeignEntry,
     /// Coordinator: an entry that cannot be read means that the worker holds nothing.
     UnreadableEntryIsNothing,
+    /// Coordinator: an entry that cannot be read is replaced though a later leader may have
+    /// written it.
+    UnreadableOverwritten,
     /// Agent: a lease counts from when the grant came, not from when the beat was sent.
     CountFromReceive,
     /// Agent: a lower epoch is obeyed.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::campaign::{Change, Write, resolve};
+use leasehold_coordinator_core::campaign::{Attempt, Change, EntryVersion, Write, resolve};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token};
@@ -319,18 +319,21 @@ impl World {
     ) -> Option<u32> {
         let (life, exposure) = self.registrations.get(asked).clone();
         let change = Change::Enter(worker_key(usize::from(pod)), life, exposure);
-        self.resolve(found, &change, epoch)
+        self.resolve(found, change, epoch)
     }
 
     /// What becomes of an entry where a leader of `epoch` strikes it.
     pub(crate) fn strike(&mut self, found: Option<u32>, pod: u8, epoch: Epoch) -> Option<u32> {
-        self.resolve(found, &Change::Strike(worker_key(usize::from(pod))), epoch)
+        self.resolve(found, Change::Strike(worker_key(usize::from(pod))), epoch)
     }
 
-    fn resolve(&mut self, found: Option<u32>, change: &Change, epoch: Epoch) -> Option<u32> {
-        match resolve(found.map(|found| self.entries.get(found)), change, epoch) {
+    fn resolve(&mut self, found: Option<u32>, change: Change, epoch: Epoch) -> Option<u32> {
+        let entry = found.map(|found| self.entries.get(found));
+        let attempt = Attempt { change, confirmed: EntryVersion::default() };
+        match resolve(entry, EntryVersion::default(), &attempt, epoch) {
             Write::Put(entry) => entry.map(|entry| self.entries.put(entry)),
-            Write::Nothing | Write::Superseded => found,
+            // Every entry of this world can be read.
+            Write::Nothing | Write::Superseded | Write::Unreadable => found,
         }
     }
 

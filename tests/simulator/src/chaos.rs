@@ -59,6 +59,10 @@ impl World {
             | Fault::Rollout => self.commit_lifecycle(fault, pod),
             Fault::Edit => self.edit(),
             Fault::ClaimEpoch => self.claim_epoch(pod),
+            Fault::SpoilEntry => {
+                let key = self.pods[pod].key.clone();
+                self.spoil_entry(&key);
+            }
             Fault::CrashAgent
             | Fault::LoseJournal
             | Fault::CrashAtWrite
@@ -152,7 +156,14 @@ impl World {
         let ttl = self.profile.ttl_real();
         let new = (old + 1) % self.replicas.len();
         let window = self.rng.u64(ttl..ttl * 8);
-        self.cut(Cut::Store(old), window);
+        let cut = match self.rng.bool() {
+            true => Cut::Store(old),
+            false => {
+                self.cover.hit("fault: only the store of terms cut off");
+                Cut::Terms(old)
+            }
+        };
+        self.cut(cut, window);
         self.replicas[new].election.eager = true;
         let run = self.replicas[new].run;
         self.after(MS, Happening::Poll { replica: new, run });

@@ -44,6 +44,7 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: all links broken", 200),
     ("fault: driver hangs", 100),
     ("fault: edit", 500),
+    ("fault: entry spoiled", 500),
     ("fault: journal fails", 200),
     ("fault: leadership taken while the leader lives", 500),
     ("fault: link broken after hello", 500),
@@ -52,6 +53,7 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: message dropped", 500),
     ("fault: message reordered", 500),
     ("fault: one-way cut", 500),
+    ("fault: only the store of terms cut off", 50),
     ("fault: pod killed", 300),
     ("fault: replica crashed", 300),
     ("fault: replica stopped", 300),
@@ -89,6 +91,7 @@ const WANTED: &[(&str, u64)] = &[
     ("stream freed: gone", 200),
     ("stream freed: released", 2_000),
     ("stream granted", 10_000),
+    ("unreadable entry: renewal wanted", 200),
     ("worker lost", 500),
 ];
 

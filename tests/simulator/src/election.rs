@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::campaign::{
-    Change, Lead, LeadSettings, Order, Over, Request as LeadRequest, Standing, Taken, Write,
+    Attempt, Lead, LeadSettings, Order, Over, Request as LeadRequest, Standing, Taken, Write,
     Written,
 };
 use leasehold_coordinator_core::event::Event;
@@ -24,7 +24,8 @@ use super::world::World;
 const TRIES_MAX: u32 = 3;
 /// One change of an object in so many meets another's.
 const CONFLICT_ONE_IN: u32 = 6;
-/// One list of entries in so many finds one that somebody has spoiled.
+/// One list of entries in so many finds one that somebody has spoiled, and one entry in so many is
+/// spoiled after it was written.
 const SPOILED_ONE_IN: u32 = 12;
 /// One write to a log in so many fails.
 const FAILED_ONE_IN: u32 = 30;
@@ -62,8 +63,16 @@ impl Election {
 }
 
 impl World {
+    /// Whether nothing that goes between a replica and the store arrives; what is about entries
+    /// may.
+    fn is_cut_off(&self, replica: usize, about_entries: bool) -> bool {
+        let cuts = &self.network.cuts;
+        let terms = !about_entries && cuts.contains(&Cut::Terms(replica));
+        terms || cuts.contains(&Cut::Store(replica))
+    }
+
     fn ask_store(&mut self, replica: usize, request: Request) {
-        if self.network.cuts.contains(&Cut::Store(replica)) {
+        if self.is_cut_off(replica, request.is_about_entries()) {
             return;
         }
         let run = self.replicas[replica].run;
@@ -93,7 +102,7 @@ impl World {
 
     /// A request reaches the store.
     pub(super) fn store_request(&mut self, replica: usize, run: u64, request: Request) {
-        if self.network.cuts.contains(&Cut::Store(replica)) {
+        if self.is_cut_off(replica, request.is_about_entries()) {
             return;
         }
         let answer = match request {
@@ -135,17 +144,16 @@ impl World {
                 Some(LeadAnswer::Renewed(standing, self.store.version, sent_at))
             }
             LeadRequest::List => {
-                let spoils = self.store.shape == Shape::Objects && !self.store.register.is_empty();
-                if spoils && self.calm_since.is_none() && one_in(&mut self.rng, SPOILED_ONE_IN) {
+                let spoils = !self.store.register.is_empty() && self.calm_since.is_none();
+                if spoils && one_in(&mut self.rng, SPOILED_ONE_IN) {
                     let at = self.rng.usize(0..self.store.register.len());
                     if let Some(key) = self.store.register.keys().nth(at).cloned() {
-                        self.cover.hit("fault: entry spoiled");
-                        self.store.spoil(&key);
+                        self.spoil_entry(&key);
                     }
                 }
                 Some(LeadAnswer::Listed(Some(self.store.list(epoch))))
             }
-            LeadRequest::Write(changes) if self.store.shape == Shape::Logs => {
+            LeadRequest::Write(attempts) if self.store.shape == Shape::Logs => {
                 // Writes to a file keep their order: one that was given up is not made.
                 let node = &self.replicas[replica];
                 if node.run != run || !node.election.asked.contains_key(&number) {
@@ -153,21 +161,29 @@ impl World {
                 }
                 let fails = self.calm_since.is_none() && one_in(&mut self.rng, FAILED_ONE_IN);
                 // What comes before the failure may be on disk.
-                let whole = if fails { self.rng.usize(0..=changes.len()) } else { changes.len() };
-                self.store.append(epoch, &changes[..whole]);
+                let all = attempts.len();
+                let whole = if fails { self.rng.usize(0..=all) } else { all };
+                self.store.append(epoch, &attempts[..whole]);
                 let written = if fails { Written::Failed } else { Written::Done };
-                let outcomes = changes.into_iter().map(|change| (change, written));
+                let outcomes = attempts.into_iter().map(|attempt| (attempt.change, written));
                 Some(LeadAnswer::Wrote(outcomes.collect()))
             }
-            LeadRequest::Write(mut changes) => {
-                let change = changes.pop()?;
+            LeadRequest::Write(mut attempts) => {
+                let attempt = attempts.pop()?;
                 let node = &self.replicas[replica];
                 if node.run != run || !node.election.asked.contains_key(&number) {
                     // What was read reaches nobody who would still write.
                     return None;
                 }
-                self.change_object(replica, run, (epoch, number), change, 0)
+                self.change_object(replica, run, (epoch, number), attempt, 0)
             }
+        }
+    }
+
+    /// Somebody makes an entry unreadable, where others than leaders write to it.
+    pub(super) fn spoil_entry(&mut self, key: &WorkerKey) {
+        if self.store.shape == Shape::Objects && self.store.spoil(key) {
+            self.cover.hit("fault: entry spoiled");
         }
     }
 
@@ -177,24 +193,29 @@ impl World {
         replica: usize,
         run: u64,
         (epoch, number): (Epoch, u64),
-        change: Change,
+        attempt: Attempt,
         conflicts: u32,
     ) -> Option<LeadAnswer> {
-        let (version, write) = self.store.look(epoch, &change);
+        let (version, write) = self.store.look(epoch, &attempt);
+        let outcome = |written| Some(LeadAnswer::Wrote(vec![(attempt.change.clone(), written)]));
         let entry = match write {
             Write::Put(entry) => entry,
-            Write::Nothing => return Some(LeadAnswer::Wrote(vec![(change, Written::Done)])),
+            Write::Nothing => return outcome(Written::Done),
             Write::Superseded => {
                 self.cover.hit("entry of a successor left alone");
-                return Some(LeadAnswer::Wrote(vec![(change, Written::Superseded)]));
+                return outcome(Written::Superseded);
+            }
+            Write::Unreadable => {
+                self.cover.hit("unreadable entry: renewal wanted");
+                return outcome(Written::Unreadable(version));
             }
         };
         // An agent that waits for the store does not wait for another agent.
         let disturbed = self.network.full.is_none();
         if disturbed && one_in(&mut self.rng, CONFLICT_ONE_IN) {
-            self.store.touch(change.key());
+            self.store.touch(attempt.change.key());
         }
-        let commit = Commit { epoch, number, change, entry, version, conflicts };
+        let commit = Commit { epoch, number, attempt, entry, version, conflicts };
         let mut delay = self.delay();
         if disturbed && self.rng.u8(0..8) == 0 {
             delay += self.rng.u64(0..self.profile.ttl_real() * 2);
@@ -204,9 +225,16 @@ impl World {
     }
 
     fn commit_object(&mut self, replica: usize, run: u64, commit: &Commit) -> Option<LeadAnswer> {
-        let change = commit.change.clone();
+        let outcome =
+            |written| Some(LeadAnswer::Wrote(vec![(commit.attempt.change.clone(), written)]));
+        let before = self.store.written_by(commit.attempt.change.key());
         if self.store.commit(commit) {
-            return Some(LeadAnswer::Wrote(vec![(change, Written::Done)]));
+            self.check_replaced(commit, before);
+            let spoils = self.network.full.is_none() && self.calm_since.is_none();
+            if spoils && one_in(&mut self.rng, SPOILED_ONE_IN) {
+                self.spoil_entry(commit.attempt.change.key());
+            }
+            return outcome(Written::Done);
         }
         self.cover.hit("entry written by others meanwhile");
         let node = &self.replicas[replica];
@@ -215,15 +243,15 @@ impl World {
             return None;
         }
         if commit.conflicts + 1 == TRIES_MAX {
-            return Some(LeadAnswer::Wrote(vec![(change, Written::Failed)]));
+            return outcome(Written::Failed);
         }
         let (asked, conflicts) = ((commit.epoch, commit.number), commit.conflicts + 1);
-        self.change_object(replica, run, asked, change, conflicts)
+        self.change_object(replica, run, asked, commit.attempt.clone(), conflicts)
     }
 
     /// The store's answer reaches a replica.
     pub(super) fn store_answer(&mut self, replica: usize, answer: Answer) {
-        if self.network.cuts.contains(&Cut::Store(replica)) {
+        if self.is_cut_off(replica, answer.is_about_entries()) {
             return;
         }
         self.trace.say(self.t, || format!("        c{replica} <- {answer:?}"));
@@ -431,8 +459,8 @@ impl World {
         match request {
             LeadRequest::Renew => lead.renewed(Standing::Unknown, now, now),
             LeadRequest::List => lead.listed(None, now),
-            LeadRequest::Write(changes) => {
-                let failed = changes.into_iter().map(|change| (change, Written::Failed));
+            LeadRequest::Write(attempts) => {
+                let failed = attempts.into_iter().map(|it| (it.change, Written::Failed));
                 lead.wrote(failed.collect(), now);
             }
         }

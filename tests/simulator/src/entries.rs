@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::{Desired, Mode};
 use leasehold_coordinator_core::exposure::{Entry, SetList, Sets, SetsVersion};
-use leasehold_types::{ClusterName, SetName, StreamKey};
+use leasehold_types::{ClusterName, Epoch, SetName, StreamKey};
 
+use super::store::Commit;
 use super::world::World;
 
 /// The lists of sets that manifests have ever given rise to.
@@ -83,6 +84,18 @@ impl World {
         }
     }
 
+    /// S8: no leader replaces or strikes what a later one has written, also where nobody can read it
+    /// any more.
+    pub(super) fn check_replaced(&mut self, commit: &Commit, before: Option<Epoch>) {
+        if let Some(before) = before.filter(|before| *before > commit.epoch) {
+            let (key, epoch) = (commit.attempt.change.key().clone(), commit.epoch);
+            let now = commit.entry.clone();
+            self.fail("S8", || {
+                format!("the entry of {key} of term {before} is made {now:?} under {epoch}")
+            });
+        }
+    }
+
     /// What a pod has and its entry does not tell of, if anything.
     fn missing_in(&self, pod: usize, entry: Option<&Entry>) -> Option<String> {
         let node = &self.pods[pod];
@@ -95,10 +108,8 @@ impl World {
         let missing = used.find(|(token, stream)| {
             let timeless = self.is_timeless_at(pod, stream);
             let allow = |entry: &Entry| {
-                // No strike of an earlier leader than the one that granted it ends this entry. Who
-                // wrote an entry that could not be read, no leader knows.
-                let spoiled = self.store.spoiled.contains(&node.key);
-                (spoiled || entry.epoch >= token.epoch)
+                // No write of an earlier leader than the one that granted it replaces this entry.
+                entry.epoch >= token.epoch
                     && self.observer.lists.allow(entry.exposure.sets, &stream.set, timeless)
             };
             !entry.is_some_and(allow)

@@ -66,6 +66,8 @@ pub(super) enum Fault {
     Edit,
     /// A worker gives a stream back of its own will.
     LetGo,
+    /// Somebody makes the entry of a worker unreadable.
+    SpoilEntry,
 }
 
 /// One seed in so many has worker classes and pipelines.
@@ -84,7 +86,7 @@ const CHECKS_ALL_EVERY: u64 = 40;
 const SLICES: [u32; 4] = [4_096, 4, 32, 4_096];
 
 /// All faults, in the order of a profile's weights.
-const FAULTS: [(Fault, u32); 27] = [
+const FAULTS: [(Fault, u32); 28] = [
     (Fault::BreakLink, 8),
     (Fault::BreakAll, 2),
     (Fault::CutPod, 5),
@@ -112,6 +114,7 @@ const FAULTS: [(Fault, u32); 27] = [
     (Fault::Split, 4),
     (Fault::Edit, 6),
     (Fault::LetGo, 3),
+    (Fault::SpoilEntry, 3),
 ];
 
 /// The most that manifests define.

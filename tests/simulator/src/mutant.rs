@@ -65,6 +65,7 @@ impl Mutant {
             | Mutation::StrikeWithoutEpoch
             | Mutation::GrantUnregisteredSet
             | Mutation::GrantUnderForeignEntry
+            | Mutation::UnreadableOverwritten
             | Mutation::UnreadableEntryIsNothing => &["S1", "S2", "S3", "S8", "S13", "S14"],
             Mutation::ObeyLowerEpoch => &["S6"],
             Mutation::ObeyLowerNumber => &["S6", "S10", "S11"],

@@ -41,6 +41,8 @@ pub(super) enum Cut {
     Down(usize, usize),
     /// Between a replica and the store.
     Store(usize),
+    /// Between a replica and the store, for all but the entries of workers.
+    Terms(usize),
 }
 
 /// What a store takes long for.

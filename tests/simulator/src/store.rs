@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leasehold_coordinator_core::campaign::{Change, Request as LeadRequest, Standing};
-use leasehold_coordinator_core::campaign::{Write, Written, resolve};
+use leasehold_coordinator_core::campaign::{
+    Attempt, Change, EntryVersion, Request as LeadRequest, Standing, Write, Written, resolve,
+};
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
@@ -40,8 +41,9 @@ pub(super) struct Store {
     pub register: BTreeMap<WorkerKey, Option<Entry>>,
     /// Whose entries were struck or replaced since somebody looked.
     pub changed: BTreeSet<WorkerKey>,
-    /// Workers whose entries somebody has once made unreadable.
-    pub spoiled: BTreeSet<WorkerKey>,
+    /// Of objects, the newest term whose leader has written the entry, whether or not it can be read
+    /// since.
+    written_by: BTreeMap<WorkerKey, Epoch>,
     /// Of objects, the versions; they outlive their entries.
     versions: BTreeMap<WorkerKey, u64>,
     /// Of logs, the newest.
@@ -76,11 +78,11 @@ pub(super) struct Commit {
     /// The number of its request.
     pub number: u64,
     /// What it wants.
-    pub change: Change,
+    pub attempt: Attempt,
     /// What it makes of what it read.
     pub entry: Option<Entry>,
     /// The version that it read.
-    pub version: u64,
+    pub version: EntryVersion,
     /// How often it has found another since.
     pub conflicts: u32,
 }
@@ -105,6 +107,27 @@ pub(super) enum LeadAnswer {
     Listed(Option<BTreeMap<WorkerKey, Entry>>),
     /// To a write.
     Wrote(Vec<(Change, Written)>),
+}
+
+impl Request {
+    /// Whether it is about the entries of workers, and not about terms.
+    pub(super) fn is_about_entries(&self) -> bool {
+        match self {
+            Self::Read | Self::Take { .. } | Self::Release(_) => false,
+            Self::Lead(.., request) => *request != LeadRequest::Renew,
+            Self::Commit(_) => true,
+        }
+    }
+}
+
+impl Answer {
+    /// Whether it is about the entries of workers, and not about terms.
+    pub(super) fn is_about_entries(&self) -> bool {
+        match self {
+            Self::State(..) | Self::Taken(_) | Self::Lead(.., LeadAnswer::Renewed(..)) => false,
+            Self::Lead(.., LeadAnswer::Listed(_) | LeadAnswer::Wrote(_)) => true,
+        }
+    }
 }
 
 impl Store {
@@ -159,11 +182,11 @@ impl Store {
     }
 
     /// Writes to a term's log.
-    pub(super) fn append(&mut self, epoch: Epoch, changes: &[Change]) {
+    pub(super) fn append(&mut self, epoch: Epoch, attempts: &[Attempt]) {
         if epoch < self.log {
             return;
         }
-        for change in changes {
+        for Attempt { change, .. } in attempts {
             self.changed.insert(change.key().clone());
             match change {
                 Change::Enter(key, _, exposure) => {
@@ -178,32 +201,40 @@ impl Store {
     }
 
     /// Reads an object: its version, and what the change makes of it.
-    pub(super) fn look(&self, epoch: Epoch, change: &Change) -> (u64, Write) {
+    pub(super) fn look(&self, epoch: Epoch, attempt: &Attempt) -> (EntryVersion, Write) {
         let unreadable = unreadable();
-        let found = self.register.get(change.key());
+        let key = attempt.change.key();
+        let found = self.register.get(key);
         let found = found.map(|found| found.as_ref().unwrap_or(&unreadable));
-        let version = self.versions.get(change.key()).copied().unwrap_or(0);
-        (version, resolve(found, change, epoch))
+        let version = EntryVersion(self.versions.get(key).copied().unwrap_or(0));
+        (version, resolve(found, version, attempt, epoch))
     }
 
     /// Replaces an object, unless it has changed.
     pub(super) fn commit(&mut self, commit: &Commit) -> bool {
-        let key = commit.change.key();
+        let key = commit.attempt.change.key();
         let version = self.versions.entry(key.clone()).or_default();
-        if *version != commit.version {
+        if *version != commit.version.0 {
             return false;
         }
         *version += 1;
         self.changed.insert(key.clone());
         match &commit.entry {
             Some(entry) => {
+                self.written_by.insert(key.clone(), entry.epoch);
                 self.register.insert(key.clone(), Some(entry.clone()));
             }
             None => {
+                self.written_by.remove(key);
                 self.register.remove(key);
             }
         }
         true
+    }
+
+    /// Whose entry of a worker is there, of an object.
+    pub(super) fn written_by(&self, key: &WorkerKey) -> Option<Epoch> {
+        self.written_by.get(key).copied()
     }
 
     /// Somebody else writes to an object.
@@ -211,18 +242,18 @@ impl Store {
         *self.versions.entry(key.clone()).or_default() += 1;
     }
 
-    /// Somebody makes an entry unreadable.
-    pub(super) fn spoil(&mut self, key: &WorkerKey) {
-        if let Some(entry) = self.register.get_mut(key) {
-            *entry = None;
-            self.spoiled.insert(key.clone());
-            self.touch(key);
-        }
+    /// Somebody makes an entry unreadable; whether there was one that could be read.
+    pub(super) fn spoil(&mut self, key: &WorkerKey) -> bool {
+        let Some(entry) = self.register.get_mut(key) else { return false };
+        let could_be_read = entry.take().is_some();
+        self.touch(key);
+        could_be_read
     }
 }
 
 /// What an entry counts as that cannot be read; its leases do not outlast a run.
 fn unreadable() -> Entry {
-    let exposure = Exposure { ttl: UNREADABLE_TTL, ..Exposure::anything() };
-    Entry { epoch: Epoch(0), exposure }
+    let unreadable = Entry::unreadable();
+    let exposure = Exposure { ttl: UNREADABLE_TTL, ..unreadable.exposure };
+    Entry { exposure, ..unreadable }
 }

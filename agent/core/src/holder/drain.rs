@@ -27,12 +27,7 @@ impl<J: Journal> Holder<J> {
         self.drain = Drain::Draining { since: now, overdue: false };
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();
-        let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
-        let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
-        for (stream, token) in unshown {
-            // One that cannot be written stays until the worker or the deadline ends it.
-            let _ = self.give_back(&stream, token);
-        }
+        self.give_back_unshown();
         for held in self.streams.values_mut() {
             held.revoked.get_or_insert(deadline);
         }
@@ -89,6 +84,7 @@ impl<J: Journal> Holder<J> {
             _ if self.link.is_superseded() => {}
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
+                self.give_back_unshown();
                 // An agent that was never welcomed, and remembers nothing, has let nothing begin.
                 let idle = !self.jobs_known && !self.link.has_been_welcomed();
                 let told = self.jobs_known || idle;
@@ -118,6 +114,16 @@ impl<J: Journal> Holder<J> {
         let jobs_left = self.running();
         self.effects.push_back(Effect::DrainEnded { jobs_left });
         self.stop_link();
+    }
+
+    /// Gives back what the worker never saw, and so will never let go.
+    fn give_back_unshown(&mut self) {
+        let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
+        let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
+        for (stream, token) in unshown {
+            // What cannot be written now is given back when the drain is looked at again.
+            let _ = self.give_back(&stream, token);
+        }
     }
 
     /// Says that nothing is left, once that is written down. Where it cannot be before the agent

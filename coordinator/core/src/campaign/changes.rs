@@ -1,12 +1,13 @@
 //! What a leader has yet to write down, at most one change a worker. What failed is tried again
 //! only after all else was tried, so that entries that cannot be written keep none of the others
-//! waiting; and workers that are struck wait behind those that are entered.
+//! waiting; and workers that are struck wait behind those that are entered. What would replace an
+//! entry that cannot be read waits for a renewal of leadership.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::WorkerKey;
+use leasehold_types::{Moment, WorkerKey};
 
-use super::Written;
+use super::{EntryVersion, Written};
 use crate::exposure::{Exposure, Life};
 
 /// A change of one worker's entry.
@@ -28,12 +29,26 @@ impl Change {
     }
 }
 
+/// A change that is to be tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The change.
+    pub change: Change,
+    /// An entry that cannot be read may be replaced up to this version: leadership was renewed
+    /// after it was read.
+    pub confirmed: EntryVersion,
+}
+
 /// The changes that are not done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes {
     enters: BTreeMap<WorkerKey, Change>,
     strikes: BTreeMap<WorkerKey, Change>,
     failed: BTreeMap<WorkerKey, Change>,
+    /// Entries that could not be read, and when that was known: their changes wait.
+    unreadable: BTreeMap<WorkerKey, (Moment, EntryVersion)>,
+    /// Of those, the versions after which leadership was renewed.
+    confirmed: BTreeMap<WorkerKey, EntryVersion>,
     flying: BTreeSet<WorkerKey>,
     batches: usize,
 }
@@ -53,13 +68,16 @@ impl Changes {
     }
 
     /// At most `max` that are due and of whose workers nothing is in flight. They are now.
-    pub(super) fn take(&mut self, max: usize) -> Vec<Change> {
+    pub(super) fn take(&mut self, max: usize) -> Vec<Attempt> {
         let mut taken = Vec::new();
         for due in [&mut self.enters, &mut self.strikes] {
-            let keys = due.keys().filter(|key| !self.flying.contains(*key));
+            let waits = |key| self.flying.contains(key) || self.unreadable.contains_key(key);
+            let keys = due.keys().filter(|key| !waits(*key));
             let keys: Vec<_> = keys.take(max - taken.len()).cloned().collect();
             for key in keys {
-                taken.extend(due.remove(&key));
+                let confirmed = self.confirmed.get(&key).copied().unwrap_or_default();
+                let change = due.remove(&key);
+                taken.extend(change.map(|change| Attempt { change, confirmed }));
                 self.flying.insert(key);
             }
         }
@@ -78,14 +96,32 @@ impl Changes {
     }
 
     /// A change of it was tried; says whether nothing else was asked for meanwhile.
-    pub(super) fn end(&mut self, change: &Change, written: Written) -> bool {
+    pub(super) fn end(&mut self, change: &Change, written: Written, now: Moment) -> bool {
         let key = change.key();
         self.flying.remove(key);
         let is_newest = !self.enters.contains_key(key) && !self.strikes.contains_key(key);
-        if written == Written::Failed && is_newest {
-            self.failed.insert(key.clone(), change.clone());
+        match written {
+            Written::Failed if is_newest => {
+                self.failed.insert(key.clone(), change.clone());
+            }
+            Written::Failed => {}
+            Written::Unreadable(version) => {
+                self.unreadable.insert(key.clone(), (now, version));
+                if is_newest {
+                    self.ask(change.clone());
+                }
+            }
+            Written::Done | Written::Superseded => drop(self.confirmed.remove(key)),
         }
         is_newest
+    }
+
+    /// Leadership was renewed: what could not be read before that was sent, no later leader wrote.
+    pub(super) fn confirm(&mut self, sent_at: Moment) {
+        let read_before = |_: &WorkerKey, it: &mut (Moment, EntryVersion)| it.0 <= sent_at;
+        for (key, (_, version)) in self.unreadable.extract_if(.., read_before) {
+            self.confirmed.insert(key, version);
+        }
     }
 
     /// What failed is due again, unless something has not even been tried.

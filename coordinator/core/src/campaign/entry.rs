@@ -4,8 +4,12 @@
 use leasehold_types::Epoch;
 use leasehold_types::mutation::{self, Mutation};
 
-use super::Change;
+use super::{Attempt, Change};
 use crate::exposure::Entry;
+
+/// Numbers the states of the object that an entry is kept on; later ones are larger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryVersion(pub u64);
 
 /// What to write in the place of what was found, if that is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,14 +20,29 @@ pub enum Write {
     Nothing,
     /// A later leader has written or adopted the entry: it is left alone.
     Superseded,
+    /// It cannot be read, so a later leader may have written it.
+    Unreadable,
 }
 
 /// What a leader of `epoch` writes in place of what it found. A leader that tries again after
 /// another's write resolves again, over the entry that it finds then.
+///
+/// Nobody can tell who wrote an entry that cannot be read. A leader whose term was renewed after
+/// that entry was there knows that no later leader did.
 #[must_use]
-pub fn resolve(found: Option<&Entry>, change: &Change, epoch: Epoch) -> Write {
+pub fn resolve(
+    found: Option<&Entry>,
+    version: EntryVersion,
+    attempt: &Attempt,
+    epoch: Epoch,
+) -> Write {
+    let unreadable = found.is_some_and(|found| found.is_unreadable());
+    let overwrites = mutation::on(Mutation::UnreadableOverwritten);
+    if unreadable && version > attempt.confirmed && !overwrites {
+        return Write::Unreadable;
+    }
     let later = found.is_some_and(|found| found.epoch > epoch);
-    match change {
+    match &attempt.change {
         Change::Enter(_, _, exposure) if !later => {
             Write::Put(Some(Entry { epoch, exposure: exposure.clone() }))
         }

@@ -28,12 +28,16 @@ fn requests(lead: &mut Lead) -> Vec<Request> {
     std::iter::from_fn(|| lead.poll_request()).collect()
 }
 
-fn batch(lead: &mut Lead) -> Vec<Change> {
+fn attempts(lead: &mut Lead) -> Vec<Attempt> {
     let writes = requests(lead).into_iter().find_map(|request| match request {
-        Request::Write(changes) => Some(changes),
+        Request::Write(attempts) => Some(attempts),
         Request::Renew | Request::List => None,
     });
     writes.unwrap_or_default()
+}
+
+fn batch(lead: &mut Lead) -> Vec<Change> {
+    attempts(lead).into_iter().map(|attempt| attempt.change).collect()
 }
 
 fn done(changes: Vec<Change>, written: Written) -> Vec<(Change, Written)> {
@@ -131,6 +135,10 @@ fn a_later_leaders_entry_is_left_alone() {
     let entry = |epoch| Entry { epoch: Epoch(epoch), exposure: Exposure::default() };
     let (key, life, exposure) = enter(0, 1);
     let (strike, enter) = (Change::Strike(key.clone()), Change::Enter(key, life, exposure));
+    let resolve = |found: Option<&Entry>, change: &Change, epoch| {
+        let attempt = Attempt { change: change.clone(), confirmed: EntryVersion(0) };
+        resolve(found, EntryVersion(7), &attempt, epoch)
+    };
     assert_eq!(resolve(Some(&entry(3)), &strike, Epoch(3)), Write::Put(None));
     assert_eq!(resolve(Some(&entry(4)), &strike, Epoch(3)), Write::Superseded);
     assert_eq!(resolve(Some(&entry(4)), &enter, Epoch(3)), Write::Superseded);
@@ -142,4 +150,31 @@ fn a_later_leaders_entry_is_left_alone() {
     let changes = batch(&mut lead);
     lead.wrote(done(changes, Written::Superseded), seconds(2));
     assert_eq!(requests(&mut lead), [Request::Renew], "whether it is deposed, the store says");
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_it_was_read() {
+    let mut lead = leader();
+    lead.order(Order::Confirm, seconds(2));
+    lead.order(Order::Register(vec![enter(0, 1)]), seconds(2));
+    let tried = attempts(&mut lead).remove(0);
+    let found = Entry::unreadable();
+    assert_eq!(resolve(Some(&found), EntryVersion(7), &tried, Epoch(3)), Write::Unreadable);
+    let outcome =
+        |attempt: &Attempt| (attempt.change.clone(), Written::Unreadable(EntryVersion(7)));
+    lead.wrote(vec![outcome(&tried)], seconds(3));
+    lead.renewed(Standing::Leads, seconds(2), seconds(4));
+    assert_eq!(requests(&mut lead), [Request::Renew], "a later leader may have written it since");
+    // What is asked for meanwhile waits, too.
+    lead.order(Order::Unregister(vec![key(0)]), seconds(4));
+    lead.renewed(Standing::Unknown, seconds(4), seconds(5));
+    assert_eq!(batch(&mut lead), []);
+    lead.tick(true, seconds(6));
+    lead.renewed(Standing::Leads, seconds(6), seconds(6));
+    let again = attempts(&mut lead).remove(0);
+    let confirmed = EntryVersion(7);
+    assert_eq!(again, Attempt { change: Change::Strike(key(0)), confirmed });
+    assert_eq!(resolve(Some(&found), EntryVersion(7), &again, Epoch(3)), Write::Put(None));
+    let later = resolve(Some(&found), EntryVersion(8), &again, Epoch(3));
+    assert_eq!(later, Write::Unreadable, "somebody has written since");
 }

@@ -7,7 +7,9 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_coordinator_core::campaign::{Change, LeadSettings, Standing, Taken, Written};
+use leasehold_coordinator_core::campaign::{
+    Attempt, Change, LeadSettings, Standing, Taken, Written,
+};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -323,8 +325,11 @@ impl Stores for TermFiles {
         Box::pin(std::future::ready(Ok(entries)))
     }
 
-    fn write(&mut self, changes: Vec<Change>) -> Answer<Vec<(Change, Written)>> {
+    /// Writes to this term's own log, which no other leader writes to: what could not be read in
+    /// the one before it was adopted when this one was begun.
+    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
         let register = Arc::clone(&self.register);
+        let changes: Vec<_> = attempts.into_iter().map(|attempt| attempt.change).collect();
         Box::pin(blocking(move || {
             let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
             let written = match register.write(&changes) {

@@ -33,7 +33,8 @@ pub(super) fn cluster(pod: &impl ResourceExt) -> Option<ClusterName> {
 /// who may speak for no other. Where it cannot be read, or is missing though it was written, the
 /// pod counts as if it may hold anything.
 pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
-    let unreadable = || cluster(pod).map(|cluster| (cluster, anything())).into_iter().collect();
+    let unreadable =
+        || cluster(pod).map(|cluster| (cluster, Entry::unreadable())).into_iter().collect();
     let Some(text) = pod.annotations().get(EXPOSURE_ANNOTATION) else {
         return match pod.labels().contains_key(EXPOSED_LABEL) {
             true => unreadable(),
@@ -55,15 +56,10 @@ pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
         }
         Err(error) => {
             warn(pod, &error);
-            (name, anything())
+            (name, Entry::unreadable())
         }
     });
     entries.collect()
-}
-
-/// What an entry stands for that cannot be read. Any leader may replace it.
-fn anything() -> Entry {
-    Entry { epoch: Epoch(0), exposure: Exposure::anything() }
 }
 
 fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_coordinator_core::campaign::{self, Change, LeadSettings, Taken, Written};
+use leasehold_coordinator_core::campaign::{self, Attempt, Change, LeadSettings, Taken, Written};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -134,12 +134,13 @@ impl Stores for TermObjects {
         })
     }
 
-    fn write(&mut self, changes: Vec<Change>) -> Answer<Vec<(Change, Written)>> {
+    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
         let (pods, epoch) = (self.pods.clone(), self.epoch);
         Box::pin(async move {
             let mut outcomes = Vec::new();
-            for change in changes {
-                let written = pods.write_entry(epoch, change.clone()).await;
+            for attempt in attempts {
+                let change = attempt.change.clone();
+                let written = pods.write_entry(epoch, attempt).await;
                 outcomes.push((change, written));
             }
             outcomes

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::campaign::{self, Write};
+use leasehold_coordinator_core::campaign::{self, EntryVersion, Write};
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{ClusterName, Epoch};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub(super) struct Base {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// The entry of this cluster becomes what a leader of this term wants.
-    Entry(ClusterName, Epoch, campaign::Change),
+    Entry(ClusterName, Epoch, campaign::Attempt),
     /// It is marked as busy.
     Busy,
     /// It is marked as idle, unless anything has happened to it since it was seen.
@@ -46,6 +46,8 @@ pub(super) enum Wanted {
     Nothing,
     /// A later leader has written the entry: it is left alone.
     Superseded,
+    /// The entry in this version of the pod cannot be read: a later leader may have written it.
+    Unreadable(EntryVersion),
 }
 
 impl Change {
@@ -53,10 +55,12 @@ impl Change {
     pub(super) fn over(&self, base: &Base) -> Wanted {
         let mut exposures = base.exposures.clone();
         let mut metadata = match self {
-            Self::Entry(cluster, epoch, change) => {
-                match campaign::resolve(exposures.get(cluster), change, *epoch) {
+            Self::Entry(cluster, epoch, attempt) => {
+                let version = EntryVersion(base.version);
+                match campaign::resolve(exposures.get(cluster), version, attempt, *epoch) {
                     Write::Nothing => return Wanted::Nothing,
                     Write::Superseded => return Wanted::Superseded,
+                    Write::Unreadable => return Wanted::Unreadable(version),
                     Write::Put(Some(entry)) => {
                         let jobs = entry.exposure.jobs_max > 0;
                         exposures.insert(cluster.clone(), entry);

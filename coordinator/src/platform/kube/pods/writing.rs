@@ -90,17 +90,17 @@ impl Pods {
     /// Makes a worker's entry what a leader of this term wants. An entry is written, too, where no
     /// pod is left to write to: the worker is then said to be gone first. It is not where the pod
     /// vanished and may still run. A strike that fails leaves more written than the worker holds.
-    pub(crate) async fn write_entry(&self, epoch: Epoch, change: campaign::Change) -> Written {
-        let key = change.key().clone();
+    pub(crate) async fn write_entry(&self, epoch: Epoch, attempt: campaign::Attempt) -> Written {
+        let key = attempt.change.key().clone();
         let Some(name) = PodName::of(&key) else { return Written::Failed };
         let (facts, haunted) = {
             let roll = self.0.roll();
             (roll.find(&name).cloned(), roll.is_haunted(&name))
         };
         let facts = facts.filter(|facts| !facts.over);
-        match (facts, &change) {
+        match (facts, &attempt.change) {
             (Some(facts), _) => {
-                self.write(&facts, &Change::Entry(key.cluster, epoch, change)).await
+                self.write(&facts, &Change::Entry(key.cluster, epoch, attempt)).await
             }
             (None, campaign::Change::Strike(_)) => Written::Done,
             (None, campaign::Change::Enter(..)) if haunted => Written::Failed,
@@ -152,6 +152,7 @@ impl Pods {
                 Wanted::Patch(metadata, exposures) => (metadata, exposures),
                 Wanted::Nothing => return Ok(Written::Done),
                 Wanted::Superseded => return Ok(Written::Superseded),
+                Wanted::Unreadable(version) => return Ok(Written::Unreadable(version)),
             };
             let error = match patch(&api, name, metadata).await {
                 Ok(pod) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
-use leasehold_coordinator_core::campaign::{Change, Written};
+use leasehold_coordinator_core::campaign::{Attempt, Change, EntryVersion, Written};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_types::{ClusterName, Epoch, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
@@ -159,12 +159,19 @@ fn entry(epoch: u64, jobs_max: u32) -> Entry {
 
 /// The leader of term 2 enters the worker.
 async fn enter(pods: &Pods, jobs_max: u32) -> Written {
-    pods.write_entry(Epoch(2), Change::Enter(key(), Life(1), exposure(jobs_max))).await
+    enter_over(pods, jobs_max, EntryVersion(0)).await
+}
+
+/// The same, where leadership was renewed after this version of the pod was read.
+async fn enter_over(pods: &Pods, jobs_max: u32, confirmed: EntryVersion) -> Written {
+    let change = Change::Enter(key(), Life(1), exposure(jobs_max));
+    pods.write_entry(Epoch(2), Attempt { change, confirmed }).await
 }
 
 /// The leader of term 2 strikes the worker.
 async fn strike(pods: &Pods) -> Written {
-    pods.write_entry(Epoch(2), Change::Strike(key())).await
+    let attempt = Attempt { change: Change::Strike(key()), confirmed: EntryVersion(0) };
+    pods.write_entry(Epoch(2), attempt).await
 }
 
 /// What the leader of a term writes.
@@ -269,7 +276,7 @@ async fn a_leader_finds_a_pod_that_holds_something_by_either_label() {
 }
 
 #[tokio::test]
-async fn an_unreadable_entry_may_be_anything_and_the_leader_replaces_it() {
+async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replaces_it() {
     let names = r#"{"ci/builds":{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}}"#;
     for spoiled in [json!("spoiled"), Value::Null, json!(names)] {
         let (shop, pods) = unseen();
@@ -277,11 +284,19 @@ async fn an_unreadable_entry_may_be_anything_and_the_leader_replaces_it() {
         let spoil = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: spoiled } } });
         shop.lock().expect("whole").put(spoil);
         let exposed = pods.list_exposed().await.expect("an answer");
-        let anything = Entry { epoch: Epoch(0), exposure: Exposure::anything() };
-        assert_eq!(exposed, BTreeMap::from([(key(), anything)]));
+        assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
         let pod = shop.lock().expect("whole").pod.clone();
         pods.0.roll().apply(facts(pod), clock::now());
-        assert_eq!(enter(&pods, 3).await, Written::Done);
+        let Written::Unreadable(version) = enter(&pods, 3).await else {
+            panic!("a successor may have written it")
+        };
+        // Somebody writes between the renewal and the second attempt.
+        shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
+        let Written::Unreadable(later) = enter_over(&pods, 3, version).await else {
+            panic!("a successor may have been that somebody")
+        };
+        assert!(version < later);
+        assert_eq!(enter_over(&pods, 3, later).await, Written::Done);
         assert_eq!(written(&shop), Some(3));
     }
 }
