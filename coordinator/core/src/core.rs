@@ -16,6 +16,7 @@ mod register;
 mod send;
 mod session;
 mod slices;
+mod stream_plan;
 mod time;
 mod views;
 mod wanted;
@@ -45,6 +46,7 @@ use pipelines::Pipelines;
 use places::Places;
 use pools::Pools;
 use slices::{Budget, Walk};
+use stream_plan::StreamPlan;
 use time::Timer;
 
 /// Reports of agents that a leader lets wait at once. At a round trip of 50 ms that is 2,500 agents
@@ -96,8 +98,12 @@ pub struct Core {
     confirming: bool,
     /// Workers that may have a message to get.
     dirty: BTreeSet<WorkerKey>,
-    /// Clusters whose pools or streams may be to be planned.
+    /// Clusters whose pools or streams may be to be planned, and the one that was looked at last.
     due: BTreeSet<ClusterName>,
+    looked_at: Option<ClusterName>,
+    /// Clusters whose streams are to be planned, in that order, and the plan that is being made.
+    plans: VecDeque<ClusterName>,
+    stream_plan: Option<Box<StreamPlan>>,
     /// The sets of each cluster.
     cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
     /// Clusters with streams that a worker of which nothing was heard may hold: they are planned
@@ -144,6 +150,8 @@ struct ClusterState {
     pools: Pools,
     /// Streams are to be planned, and since when.
     plan: Option<PlanDue>,
+    /// It waits in the queue of those whose streams are planned next.
+    plan_waits: bool,
     /// The sets of which a worker may own streams, where its agent cannot stop it and where it can.
     lists: [Arc<SetList>; 2],
     /// Whoever keeps it from planning was waited for.
@@ -198,6 +206,9 @@ impl Core {
             confirming: false,
             dirty: BTreeSet::new(),
             due: BTreeSet::new(),
+            looked_at: None,
+            plans: VecDeque::new(),
+            stream_plan: None,
             cluster_sets: BTreeMap::new(),
             unheard_of: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -263,7 +274,10 @@ impl Core {
         self.adopt();
         self.welcome_waiting(now);
         self.walk(now);
+        self.budget.allow(quarter);
         self.plan(now);
+        self.budget.allow(2 * quarter);
+        self.plan_streams(now);
         self.plan_pipelines(now);
         self.walk(now);
         self.budget.allow(quarter);
@@ -284,7 +298,10 @@ impl Core {
         let is_read = self.incoming.is_none() && self.adoptions.is_empty();
         let walks_done = self.walks.is_empty() && self.leaving.is_empty();
         let all_done = is_read && walks_done && self.garbage.is_empty() && self.dirty.is_empty();
-        self.timers_wait || !all_done
+        let plans_done = self.plans.is_empty() && self.stream_plan.is_none();
+        // A replica that stands by plans nothing.
+        let is_planned = (self.due.is_empty() && plans_done) || self.ledger().is_none();
+        self.timers_wait || !all_done || !is_planned
     }
 
     /// The units of work that were done since this was last asked.
@@ -383,10 +400,10 @@ impl Core {
         self.admission = Admission::default();
         self.ahead = Ahead::default();
         self.due.clear();
+        self.drop_plans();
         self.unheard_of.clear();
         self.waiting.clear();
         self.leaving.clear();
-        self.walks.clear();
         self.adoptions.clear();
         self.timers_wait = false;
         self.flushed = None;

@@ -83,6 +83,8 @@ mutations! {
     ActOnHalfReport,
     /// Coordinator: of a manifest the sets that are read so far take effect.
     ActOnHalfManifest,
+    /// Coordinator: a plan is taken over for streams and workers that have changed since.
+    PlanStale,
     /// Coordinator: the sum of a cluster's committed slots falls by one too many each time.
     SumsDrift,
     /// Coordinator: shares are granted to a worker beyond its capacity.

@@ -37,6 +37,7 @@ impl Mutant {
             }
             Mutation::SumsDrift => &["S1"],
             Mutation::ActOnHalfManifest => &["S8", "L2", "L4", "L6"],
+            Mutation::PlanStale => &["L2", "L4"],
             Mutation::ActOnHalfReport => &["S2", "S3", "S8", "S10", "L6"],
             Mutation::GrowOverBudget => &["S1"],
             Mutation::GrantBeforeRelease => &["S3"],

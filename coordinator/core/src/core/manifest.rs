@@ -149,6 +149,7 @@ impl Core {
                 workers: BTreeMap::new(),
                 pools: Pools::default(),
                 plan: None,
+                plan_waits: false,
                 lists: Default::default(),
                 hold_ended: false,
             });

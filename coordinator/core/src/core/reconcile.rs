@@ -38,8 +38,12 @@ impl Core {
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {
-            // It was to go to a worker that drains or is lost meanwhile: plan again, at once.
+            // It was to go to a worker that drains or is lost meanwhile: plan again, at once. If that
+            // worker is back by then, the plan is news nevertheless.
             if !mine {
+                if let Some(planned) = self.planned_mut(stream) {
+                    planned.on = None;
+                }
                 self.plan_at(&key.cluster, now, now);
             }
             return;

@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey};
 
 use super::Core;
+use crate::desired::StreamSet;
 use crate::effect::Freed;
 use crate::ledger::Phase;
 
@@ -67,8 +69,8 @@ pub(super) enum Walk {
     Sets { sets: BTreeSet<SetName>, slot: usize },
     /// Over the claims of a cluster's workers that come to their end, from this slot on.
     Ending { cluster: ClusterName, slot: usize },
-    /// Over streams that are planned elsewhere now, from the last one on.
-    Planned { set: SetName, streams: Vec<StreamName> },
+    /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
+    Planned { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
     /// Over all who wait for a stream that may be free now, after this one.
     Waiting { after: Option<WorkerKey> },
 }
@@ -141,13 +143,18 @@ impl Core {
                 }
                 (!is_over).then_some(Walk::Ending { cluster, slot: end })
             }
-            Walk::Planned { set, mut streams } => {
-                let next = streams.split_off(streams.len().saturating_sub(most));
-                self.budget.spend(next.len().max(1));
-                for stream in next.into_iter().rev() {
+            Walk::Planned { set, spec, streams, next } => {
+                let end = streams.len().min(next + most);
+                self.budget.spend(end - next);
+                for at in &streams[next..end] {
+                    let stream = spec.streams[*at as usize].name.clone();
                     self.touch(&StreamKey { set: set.clone(), stream }, now);
                 }
-                (!streams.is_empty()).then_some(Walk::Planned { set, streams })
+                if end < streams.len() {
+                    return Some(Walk::Planned { set, spec, streams, next: end });
+                }
+                self.let_go(&set, spec);
+                None
             }
             Walk::Waiting { after } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);

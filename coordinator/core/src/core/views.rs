@@ -6,11 +6,10 @@ use std::sync::Arc;
 use leasehold_types::message::{DrainPhase, Jobs};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
-use super::plan::ask;
 use super::{ClusterState, Core, SetState};
 use crate::desired::Desired;
 use crate::ledger::{Account, Claim, Phase};
-use crate::planner::streams::{Placement, Unplaced};
+use crate::planner::streams::Unplaced;
 use crate::view::{
     ClaimPhase, ClaimView, ClusterView, PlanView, PlannedMove, Presence, SetView, StreamView,
     WhatIf, WorkerView,
@@ -166,26 +165,17 @@ impl Core {
         owners.extend(what_if.add.iter().cloned());
         owners.sort();
         owners.dedup();
-        let names: Vec<&str> = owners.iter().map(WorkerName::as_str).collect();
-        let questions = self.stream_questions(name, &names, now);
-        let placements = ask(&names, &questions, &self.sets);
         let mut view = PlanView { pools, ..PlanView::default() };
-        for (question, placements) in questions.iter().zip(placements) {
-            let Some(set) = self.sets.get(&question.name) else { continue };
-            for (at, placement) in question.which.iter().zip(placements) {
-                let stream = set.spec.streams[*at as usize].name.clone();
-                let from = set.streams[*at as usize].on.clone();
-                let to = match placement {
-                    Placement::On(worker) => Some(owners[worker as usize].clone()),
-                    Placement::Unplaced(why) => {
-                        let key = StreamKey { set: question.name.clone(), stream: stream.clone() };
-                        view.unplaced.push((key, reason(why).into()));
-                        None
-                    }
-                };
-                if from != to {
-                    view.moves.push(PlannedMove { set: question.name.clone(), stream, from, to });
-                }
+        for planned in self.imagine_plan(name, owners, now).planned() {
+            let key = StreamKey { set: planned.set.clone(), stream: planned.stream.name.clone() };
+            let from = self.planned(&key).and_then(|(_, planned)| planned.on.clone());
+            let to = planned.on.ok().cloned();
+            if let Err(why) = planned.on {
+                view.unplaced.push((key.clone(), reason(why).into()));
+            }
+            if from != to {
+                let StreamKey { set, stream } = key;
+                view.moves.push(PlannedMove { set, stream, from, to });
             }
         }
         Some(view)

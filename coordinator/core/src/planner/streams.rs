@@ -15,10 +15,15 @@
 mod contiguous;
 mod dedicated;
 mod order;
+mod pace;
+mod piles;
 mod room;
+mod sorting;
 mod sticky;
 
 use self::contiguous::Slices;
+use self::dedicated::Desk;
+use self::pace::{Hand, Pace};
 use self::room::Room;
 use crate::desired::Policy;
 
@@ -83,29 +88,129 @@ pub enum Unplaced {
 /// The placements of each set's streams, in the order of the input.
 #[must_use]
 pub fn plan(input: &StreamInput<'_>) -> Vec<Vec<Placement>> {
-    if input.workers.is_empty() {
-        return nowhere(input, Unplaced::NoWorker);
+    let mut planning = Planning::new(input);
+    while !planning.is_done() {
+        planning.step(input, usize::MAX);
     }
-    let mut placements = nowhere(input, Unplaced::WorkersFull);
-    if input.per_worker_max == 0 {
-        return placements;
-    }
-    let reservation = dedicated::reserve(input, &mut placements);
-    let mut room = Room::new(input.per_worker_max, reservation.reserved);
-    let mut slices = Slices::new(input, &room);
-    for (at, set) in input.sets.iter().enumerate() {
-        let placements = &mut placements[at];
-        let moved = reservation.moved[at];
-        match set.policy {
-            Policy::Sticky => sticky::place(set, moved, &mut room, placements),
-            Policy::Contiguous => slices.place(set, moved, &mut room, placements),
-        }
-        room.settle();
-    }
-    placements
+    planning.take_placements()
 }
 
-fn nowhere(input: &StreamInput<'_>, why: Unplaced) -> Vec<Vec<Placement>> {
-    let all = |set: &SetInput<'_>| vec![Placement::Unplaced(why); set.streams.len()];
-    input.sets.iter().map(all).collect()
+/// A plan that is made step by step, each time from the same input. However long the steps are,
+/// the plan is the same.
+#[derive(Clone, Debug)]
+pub struct Planning {
+    placements: Vec<Vec<Placement>>,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// Dedicated streams are given their workers.
+    Dedicated(Box<Desk>),
+    /// The sets follow.
+    Sets(Box<SetsStage>),
+    Done,
+}
+
+/// The sets in order, as far as they are placed.
+#[derive(Clone, Debug)]
+struct SetsStage {
+    /// Per set, how many of its dedicated streams move.
+    moved: Vec<usize>,
+    room: Room,
+    slices: Slices,
+    /// The set in hand.
+    at: usize,
+    placing: Option<Placing>,
+}
+
+#[derive(Clone, Debug)]
+enum Placing {
+    Sticky(Box<sticky::Placing>),
+    Contiguous(Box<contiguous::Placing>),
+}
+
+impl Planning {
+    /// A plan of which nothing is made.
+    #[must_use]
+    pub fn new(input: &StreamInput<'_>) -> Self {
+        let (why, stage) = match input.workers.is_empty() {
+            true => (Unplaced::NoWorker, Stage::Done),
+            false if input.per_worker_max == 0 => (Unplaced::WorkersFull, Stage::Done),
+            false => (Unplaced::WorkersFull, Stage::Dedicated(Box::new(Desk::new(input)))),
+        };
+        let nowhere = |set: &SetInput<'_>| vec![Placement::Unplaced(why); set.streams.len()];
+        Self { placements: input.sets.iter().map(nowhere).collect(), stage }
+    }
+
+    /// Goes on; how many streams and workers were looked at, which may be more than `most` by as
+    /// many as there are workers, or as one of them owns.
+    pub fn step(&mut self, input: &StreamInput<'_>, most: usize) -> usize {
+        let mut pace = Pace::new(most);
+        while pace.is_left() && !self.is_done() {
+            self.go_on(input, &mut pace);
+        }
+        pace.spent()
+    }
+
+    /// Whether every stream is placed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done)
+    }
+
+    /// The placements of each set's streams, in the order of the input, once they are placed.
+    #[must_use]
+    pub fn take_placements(&mut self) -> Vec<Vec<Placement>> {
+        std::mem::take(&mut self.placements)
+    }
+
+    fn go_on(&mut self, input: &StreamInput<'_>, pace: &mut Pace) {
+        match &mut self.stage {
+            Stage::Dedicated(desk) => {
+                let Some(reservation) = desk.step(input, &mut self.placements, pace) else {
+                    return;
+                };
+                let room = Room::new(input.per_worker_max, reservation.reserved);
+                let slices = Slices::new(input, &room);
+                pace.spend(input.workers.len());
+                let moved = reservation.moved;
+                let sets = SetsStage { moved, room, slices, at: 0, placing: None };
+                self.stage = Stage::Sets(Box::new(sets));
+            }
+            Stage::Sets(sets) => {
+                let Some(set) = input.sets.get(sets.at) else {
+                    self.stage = Stage::Done;
+                    return;
+                };
+                sets.place(set, &mut self.placements[sets.at], pace);
+            }
+            Stage::Done => {}
+        }
+    }
+}
+
+impl SetsStage {
+    /// Goes on with the set in hand.
+    fn place(&mut self, set: &SetInput<'_>, placements: &mut [Placement], pace: &mut Pace) {
+        let moved = self.moved[self.at];
+        let placing = self.placing.get_or_insert_with(|| match set.policy {
+            Policy::Sticky => Placing::Sticky(Box::new(sticky::Placing::new(moved))),
+            Policy::Contiguous => {
+                self.slices.pass_full(&self.room);
+                Placing::Contiguous(Box::new(contiguous::Placing::new(moved)))
+            }
+        });
+        let mut hand = Hand { set, room: &mut self.room, placements, pace };
+        let done = match placing {
+            Placing::Sticky(placing) => placing.step(&mut hand),
+            Placing::Contiguous(placing) => placing.step(&self.slices, &mut hand),
+        };
+        if done {
+            pace.spend(1 + self.room.touched().len());
+            self.room.settle();
+            self.placing = None;
+            self.at += 1;
+        }
+    }
 }

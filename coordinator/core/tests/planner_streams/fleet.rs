@@ -2,7 +2,7 @@
 
 use leasehold_coordinator_core::desired::Policy;
 use leasehold_coordinator_core::planner::streams::{
-    Placement, SetInput, StreamInput, StreamSpec, WorkerIndex, plan,
+    Placement, Planning, SetInput, StreamInput, StreamSpec, WorkerIndex, plan,
 };
 use proptest::prelude::*;
 
@@ -27,6 +27,21 @@ pub(crate) struct Set {
 
 impl Fleet {
     pub(crate) fn plan(&self) -> Plan {
+        self.plan_with(plan)
+    }
+
+    /// The plan, made in steps of so many streams each.
+    pub(crate) fn plan_in_steps(&self, most: usize) -> Plan {
+        self.plan_with(|input| {
+            let mut planning = Planning::new(input);
+            while !planning.is_done() {
+                planning.step(input, most);
+            }
+            planning.take_placements()
+        })
+    }
+
+    fn plan_with(&self, plan: impl Fn(&StreamInput<'_>) -> Plan) -> Plan {
         let names: Vec<String> = (0..self.workers).map(|at| format!("w{at:03}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let sets: Vec<_> = self.sets.iter().map(Set::input).collect();

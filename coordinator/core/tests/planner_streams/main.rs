@@ -2,8 +2,12 @@
 
 mod fleet;
 mod minimum;
+#[allow(warnings)]
+mod old;
 mod rounds;
 mod rules;
+mod steps;
+mod same;
 
 use leasehold_coordinator_core::desired::Policy;
 use leasehold_coordinator_core::planner::streams::{StreamSpec, WorkerIndex};

@@ -10,22 +10,18 @@
 
 use std::collections::BTreeMap;
 
+use super::pace::Hand;
 use super::room::{Room, Stand};
-use super::{Placement, SetInput, StreamInput, StreamSpec, WorkerIndex, order};
+use super::{Placement, StreamInput, WorkerIndex, order};
 use crate::desired::Policy;
 
 /// The workers in the order in which slices go over them.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Slices {
     /// Open workers with room.
     order: Vec<WorkerIndex>,
     /// How many workers were full when `order` was last cleared of them.
     full: usize,
-}
-
-/// A stream that is not dedicated, and where the plan without a limit on moves wants it.
-struct Aim {
-    at: u32,
-    target: WorkerIndex,
 }
 
 impl Slices {
@@ -39,58 +35,12 @@ impl Slices {
         Self { order, full: 0 }
     }
 
-    /// Places the set's streams that are not dedicated; `moved` of the dedicated ones move
-    /// already.
-    pub(super) fn place(
-        &mut self,
-        set: &SetInput<'_>,
-        moved: usize,
-        room: &mut Room,
-        placements: &mut [Placement],
-    ) {
+    /// Leaves out the workers that the settled sets have filled up.
+    pub(super) fn pass_full(&mut self, room: &Room) {
         if room.full() != self.full {
             self.order.retain(|worker| room.has_room(*worker));
             self.full = room.full();
         }
-        let aims = self.aims(set.streams, room, placements);
-        let moves = |aim: &&Aim| match room.stand(&set.streams[aim.at as usize]) {
-            Stand::Kept(worker) => worker != aim.target,
-            Stand::Evicted => true,
-            Stand::Fresh => false,
-        };
-        let moves_max = set.moves_max.saturating_sub(moved);
-        if aims.iter().filter(moves).count() <= moves_max {
-            for aim in aims {
-                room.add(aim.target, set.streams[aim.at as usize].weight);
-                placements[aim.at as usize] = Placement::On(aim.target);
-            }
-            return;
-        }
-        let mut round = Round { streams: set.streams, room, placements, moves: moves_max };
-        round.place(&aims, &self.order);
-    }
-
-    /// Cuts the list. Places frozen streams; returns the others, less those that find no room.
-    fn aims(
-        &self,
-        streams: &[StreamSpec],
-        room: &mut Room,
-        placements: &mut [Placement],
-    ) -> Vec<Aim> {
-        let mut loose = Vec::with_capacity(streams.len());
-        for (at, stream) in (0..).zip(streams).filter(|(_, stream)| !stream.dedicated) {
-            match room.stand(stream) {
-                Stand::Kept(worker) if stream.frozen && room.has_room(worker) => {
-                    room.add(worker, stream.weight);
-                    placements[at as usize] = Placement::On(worker);
-                }
-                _ => loose.push(at),
-            }
-        }
-        let slices = self.slices(loose.len(), room).into_iter();
-        let targets =
-            slices.flat_map(|(worker, count)| std::iter::repeat_n(worker, count as usize));
-        loose.into_iter().zip(targets).map(|(at, target)| Aim { at, target }).collect()
     }
 
     /// How many of `loose` streams each worker gets beside its frozen ones, in order.
@@ -128,78 +78,236 @@ impl Slices {
     }
 }
 
-/// A plan that makes only some of the moves.
-struct Round<'a> {
-    streams: &'a [StreamSpec],
-    room: &'a mut Room,
-    placements: &'a mut [Placement],
-    /// How many more streams may move.
-    moves: usize,
+/// A stream that is not dedicated, and where the plan without a limit on moves wants it.
+#[derive(Clone, Copy, Debug)]
+struct Aim {
+    at: u32,
+    target: WorkerIndex,
 }
 
-impl Round<'_> {
-    fn place(&mut self, aims: &[Aim], order: &[WorkerIndex]) {
-        let (mut movers, mut arrivals) = (Vec::new(), Vec::new());
-        for stays in [true, false] {
-            for aim in aims {
-                match self.room.stand(&self.streams[aim.at as usize]) {
-                    Stand::Kept(worker) if (worker == aim.target) != stays => {}
-                    Stand::Kept(worker) if stays || self.room.has_room(worker) => {
-                        self.put(aim.at, worker);
-                        movers.extend((!stays).then_some((aim, worker)));
-                    }
-                    Stand::Kept(_) | Stand::Evicted if !stays => {
-                        self.moves = self.moves.saturating_sub(1);
-                        arrivals.push(aim);
-                    }
-                    Stand::Fresh if !stays => arrivals.push(aim),
-                    _ => {}
+/// A set's streams that are not dedicated, as far as they are placed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placing {
+    phase: Phase,
+    /// How far the phase has come.
+    at: usize,
+    /// How many of the dedicated streams move already.
+    moved: usize,
+    /// Streams that do not stay whatever happens, and the slices that they are cut into.
+    loose: Vec<u32>,
+    slices: Vec<(WorkerIndex, u32)>,
+    /// The slice in hand, and how many streams it has.
+    slice: (usize, u32),
+    aims: Vec<Aim>,
+    /// How many streams would move, and how many still may.
+    wanted: usize,
+    moves: usize,
+    /// Streams that may move and from where, and that have to be placed.
+    movers: Vec<(Aim, WorkerIndex)>,
+    arrivals: Vec<Aim>,
+    /// Streams that are still to be placed after the phase.
+    left: Vec<Aim>,
+    /// Movers that wait for room at their target.
+    waiting: BTreeMap<WorkerIndex, Vec<(Aim, WorkerIndex)>>,
+    /// The mover in hand.
+    mover: Option<(Aim, WorkerIndex)>,
+    /// The next worker that may have room.
+    place: usize,
+}
+
+/// What is done with the streams, one phase after the other.
+#[derive(Clone, Copy, Debug, Default)]
+enum Phase {
+    /// Frozen streams are placed.
+    #[default]
+    Freeze,
+    /// The others are cut into slices, less those that find no room.
+    Cut,
+    /// It is counted how many move.
+    Count,
+    /// All moves are made.
+    MoveAll,
+    /// Of a plan that makes only some of the moves: streams stay that are in their slice.
+    Stay,
+    /// The others stay for now, if their worker has room.
+    Wait,
+    /// Streams without a worker go to their slice, where that has room.
+    Arrive,
+    /// Streams move to where there is room, and then those that have waited for the room that they
+    /// leave.
+    Move,
+    /// Streams without a worker go to where there is room now.
+    ArriveLate,
+    /// The rest of them go anywhere.
+    Rest,
+    Done,
+}
+
+impl Placing {
+    /// A set of which nothing is placed; `moved` of its dedicated streams move.
+    pub(super) fn new(moved: usize) -> Self {
+        Self { moved, ..Self::default() }
+    }
+
+    /// Goes on; whether all streams are placed.
+    pub(super) fn step(&mut self, slices: &Slices, hand: &mut Hand<'_>) -> bool {
+        loop {
+            let next = match self.phase {
+                Phase::Freeze => self.freeze(slices, hand),
+                Phase::Cut => self.cut(hand),
+                Phase::Count => self.count(hand),
+                Phase::MoveAll => self.move_all(hand),
+                Phase::Stay => self.stay(hand),
+                Phase::Wait => self.wait(hand),
+                Phase::Arrive => self.arrive(hand, Phase::Move),
+                Phase::Move => self.make_moves(hand),
+                Phase::ArriveLate => self.arrive(hand, Phase::Rest),
+                Phase::Rest => self.place_rest(&slices.order, hand),
+                Phase::Done => return true,
+            };
+            let Some(next) = next else { return false };
+            (self.phase, self.at) = (next, 0);
+        }
+    }
+
+    fn freeze(&mut self, slices: &Slices, hand: &mut Hand<'_>) -> Option<Phase> {
+        let streams = hand.set.streams;
+        for at in hand.pace.some(&mut self.at, streams.len()) {
+            let stream = &streams[at];
+            match hand.room.stand(stream) {
+                _ if stream.dedicated => {}
+                Stand::Kept(worker) if stream.frozen && hand.room.has_room(worker) => {
+                    hand.room.add(worker, stream.weight);
+                    hand.placements[at] = Placement::On(worker);
                 }
+                _ => self.loose.push(at as u32),
             }
         }
-        arrivals.retain(|aim| !self.put_if_room(aim));
-        self.make_moves(movers);
-        arrivals.retain(|aim| !self.put_if_room(aim));
-        let mut places = order.iter().copied().peekable();
-        for aim in arrivals {
-            while places.next_if(|worker| !self.room.has_room(*worker)).is_some() {}
-            let place = places.peek().expect("no more streams have an aim than there is room for");
-            self.put(aim.at, *place);
+        if self.at < streams.len() {
+            return None;
         }
+        self.slices = slices.slices(self.loose.len(), hand.room);
+        hand.pace.spend(slices.order.len());
+        Some(Phase::Cut)
     }
 
-    /// Moves streams to where there is room, and then those that have waited for the room that
-    /// they leave.
-    fn make_moves(&mut self, movers: Vec<(&Aim, WorkerIndex)>) {
-        let mut waiting: BTreeMap<WorkerIndex, Vec<(&Aim, WorkerIndex)>> = BTreeMap::new();
-        for mover in movers {
-            let mut next = Some(mover);
-            while let Some((aim, from)) = next {
-                if self.moves == 0 {
-                    return;
-                }
-                if !self.room.has_room(aim.target) {
-                    waiting.entry(aim.target).or_default().push((aim, from));
-                    break;
-                }
-                self.moves -= 1;
-                self.room.take(from, self.streams[aim.at as usize].weight);
-                self.put(aim.at, aim.target);
-                next = waiting.get_mut(&from).and_then(Vec::pop);
+    fn cut(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+        for at in hand.pace.some(&mut self.at, self.loose.len()) {
+            let (mut slice, mut taken) = self.slice;
+            while self.slices.get(slice).is_some_and(|(_, count)| *count == taken) {
+                (slice, taken) = (slice + 1, 0);
+            }
+            let Some((target, _)) = self.slices.get(slice) else { return Some(Phase::Count) };
+            self.aims.push(Aim { at: self.loose[at], target: *target });
+            self.slice = (slice, taken + 1);
+        }
+        (self.at == self.loose.len()).then_some(Phase::Count)
+    }
+
+    fn count(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
+            self.wanted += match hand.room.stand(&hand.set.streams[aim.at as usize]) {
+                Stand::Kept(worker) => usize::from(worker != aim.target),
+                Stand::Evicted => 1,
+                Stand::Fresh => 0,
+            };
+        }
+        if self.at < self.aims.len() {
+            return None;
+        }
+        self.moves = hand.set.moves_max.saturating_sub(self.moved);
+        Some(if self.wanted <= self.moves { Phase::MoveAll } else { Phase::Stay })
+    }
+
+    fn move_all(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
+            hand.put(aim.at, aim.target);
+        }
+        (self.at == self.aims.len()).then_some(Phase::Done)
+    }
+
+    fn stay(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
+            match hand.room.stand(&hand.set.streams[aim.at as usize]) {
+                Stand::Kept(worker) if worker == aim.target => hand.put(aim.at, worker),
+                Stand::Kept(_) | Stand::Evicted | Stand::Fresh => {}
             }
         }
+        (self.at == self.aims.len()).then_some(Phase::Wait)
     }
 
-    fn put_if_room(&mut self, aim: &Aim) -> bool {
-        let has_room = self.room.has_room(aim.target);
-        if has_room {
-            self.put(aim.at, aim.target);
+    fn wait(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
+            match hand.room.stand(&hand.set.streams[aim.at as usize]) {
+                Stand::Kept(worker) if worker == aim.target => {}
+                Stand::Kept(worker) if hand.room.has_room(worker) => {
+                    hand.put(aim.at, worker);
+                    self.movers.push((*aim, worker));
+                }
+                Stand::Kept(_) | Stand::Evicted => {
+                    self.moves = self.moves.saturating_sub(1);
+                    self.arrivals.push(*aim);
+                }
+                Stand::Fresh => self.arrivals.push(*aim),
+            }
         }
-        has_room
+        (self.at == self.aims.len()).then_some(Phase::Arrive)
     }
 
+    fn arrive(&mut self, hand: &mut Hand<'_>, next: Phase) -> Option<Phase> {
+        for aim in &self.arrivals[hand.pace.some(&mut self.at, self.arrivals.len())] {
+            match hand.room.has_room(aim.target) {
+                true => hand.put(aim.at, aim.target),
+                false => self.left.push(*aim),
+            }
+        }
+        if self.at < self.arrivals.len() {
+            return None;
+        }
+        self.arrivals = std::mem::take(&mut self.left);
+        Some(next)
+    }
+
+    fn make_moves(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+        while self.moves > 0 {
+            if !hand.pace.is_left() {
+                return None;
+            }
+            hand.pace.spend(1);
+            let Some((aim, from)) = self.mover.take() else {
+                let Some(next) = self.movers.get(self.at) else { break };
+                self.mover = Some(*next);
+                self.at += 1;
+                continue;
+            };
+            if !hand.room.has_room(aim.target) {
+                self.waiting.entry(aim.target).or_default().push((aim, from));
+                continue;
+            }
+            self.moves -= 1;
+            hand.room.take(from, hand.set.streams[aim.at as usize].weight);
+            hand.put(aim.at, aim.target);
+            self.mover = self.waiting.get_mut(&from).and_then(Vec::pop);
+        }
+        Some(Phase::ArriveLate)
+    }
+
+    fn place_rest(&mut self, order: &[WorkerIndex], hand: &mut Hand<'_>) -> Option<Phase> {
+        for aim in &self.arrivals[hand.pace.some(&mut self.at, self.arrivals.len())] {
+            while order.get(self.place).is_some_and(|worker| !hand.room.has_room(*worker)) {
+                self.place += 1;
+            }
+            let place = order.get(self.place);
+            let place = place.expect("no more streams have an aim than there is room for");
+            hand.put(aim.at, *place);
+        }
+        (self.at == self.arrivals.len()).then_some(Phase::Done)
+    }
+}
+
+impl Hand<'_> {
     fn put(&mut self, at: u32, worker: WorkerIndex) {
-        self.room.add(worker, self.streams[at as usize].weight);
+        self.room.add(worker, self.set.streams[at as usize].weight);
         self.placements[at as usize] = Placement::On(worker);
     }
 }

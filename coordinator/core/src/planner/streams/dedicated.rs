@@ -7,9 +7,11 @@
 //! order of the sets and their lists. So nobody loses a worker to a stream that had none, and
 //! where workers run out, the later in the list is without.
 
+use super::pace::Pace;
 use super::{Placement, StreamInput, StreamSpec, Unplaced, WorkerIndex};
 
 /// What is decided for dedicated streams.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reservation {
     /// Per worker: it has a dedicated stream.
     pub(super) reserved: Vec<bool>,
@@ -17,63 +19,33 @@ pub(super) struct Reservation {
     pub(super) moved: Vec<usize>,
 }
 
-/// Places the dedicated streams of all sets.
-pub(super) fn reserve(input: &StreamInput<'_>, placements: &mut [Vec<Placement>]) -> Reservation {
-    let none = Reservation {
-        reserved: vec![false; input.workers.len()],
-        moved: vec![0; input.sets.len()],
-    };
-    let wanted = wanted(input);
-    if wanted.is_empty() {
-        return none;
-    }
-    let mut desk = Desk::new(input, none, placements);
-    let (mut sharing, mut without) = (Vec::new(), Vec::new());
-    for want in wanted {
-        let present = want.stream.present.filter(|at| (*at as usize) < input.workers.len());
-        match present {
-            Some(own) if desk.shared[own as usize].streams == 0 && desk.is_free(own) => {
-                desk.give(&want, own);
-            }
-            Some(own) => sharing.push((want, own)),
-            None => without.push(want),
-        }
-    }
-    for (want, own) in sharing {
-        desk.give_own_or_least(&want, own);
-    }
-    for want in without {
-        desk.give_least(&want);
-    }
-    desk.reservation
-}
-
 /// A dedicated stream.
+#[derive(Clone, Copy, Debug)]
 struct Want {
     set: usize,
     at: usize,
     stream: StreamSpec,
 }
 
-fn wanted(input: &StreamInput<'_>) -> Vec<Want> {
-    let mut wanted = Vec::new();
-    for (set, streams) in input.sets.iter().map(|set| set.streams).enumerate() {
-        for (at, stream) in streams.iter().enumerate().filter(|(_, stream)| stream.dedicated) {
-            wanted.push(Want { set, at, stream: *stream });
-        }
-    }
-    wanted
-}
-
 /// What has to move from a worker if it is reserved, in the order of what matters.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Shared {
     streams: u32,
     frozen: u32,
 }
 
 /// Where workers are given out.
-struct Desk<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    phase: Phase,
+    /// How far the phase has come; while streams are looked for, in the set in hand.
+    at: usize,
+    set: usize,
+    wanted: Vec<Want>,
+    /// Those that share a worker, and those that have none.
+    sharing: Vec<(Want, WorkerIndex)>,
+    without: Vec<Want>,
+    any_shared: bool,
     /// Per worker, the streams that are not dedicated.
     shared: Vec<Shared>,
     /// The workers, those with the least to move first, and how many of them are looked at.
@@ -82,34 +54,131 @@ struct Desk<'a> {
     /// How many more workers may be reserved.
     left: usize,
     reservation: Reservation,
-    placements: &'a mut [Vec<Placement>],
 }
 
-impl<'a> Desk<'a> {
-    fn new(
+/// What is done with dedicated streams, one phase after the other.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// They are looked for.
+    Find,
+    /// Those stay that have a worker of their own.
+    Stay,
+    /// Those follow that share a worker.
+    Sharing,
+    /// And those that have none.
+    Without,
+    Done,
+}
+
+impl Desk {
+    pub(super) fn new(input: &StreamInput<'_>) -> Self {
+        Self {
+            phase: Phase::Find,
+            at: 0,
+            set: 0,
+            wanted: Vec::new(),
+            sharing: Vec::new(),
+            without: Vec::new(),
+            any_shared: false,
+            shared: vec![Shared::default(); input.workers.len()],
+            by_shared: Vec::new(),
+            passed: 0,
+            left: 0,
+            reservation: Reservation {
+                reserved: vec![false; input.workers.len()],
+                moved: vec![0; input.sets.len()],
+            },
+        }
+    }
+
+    /// Goes on; the reservation once all dedicated streams are placed.
+    pub(super) fn step(
+        &mut self,
         input: &StreamInput<'_>,
-        reservation: Reservation,
-        placements: &'a mut [Vec<Placement>],
-    ) -> Self {
-        let mut shared = vec![Shared::default(); input.workers.len()];
-        let mut any_shared = false;
-        for stream in input.sets.iter().flat_map(|set| set.streams).filter(|s| !s.dedicated) {
-            any_shared = true;
-            if let Some(on) = stream.present.and_then(|at| shared.get_mut(at as usize)) {
-                on.streams += 1;
-                on.frozen += u32::from(stream.frozen);
+        placements: &mut [Vec<Placement>],
+        pace: &mut Pace,
+    ) -> Option<Reservation> {
+        loop {
+            let next = match self.phase {
+                Phase::Find => self.find(input, pace),
+                Phase::Stay => self.stay(placements, pace),
+                Phase::Sharing => self.give_sharing(placements, pace),
+                Phase::Without => self.give_without(placements, pace),
+                Phase::Done => return Some(std::mem::take(&mut self.reservation)),
+            };
+            (self.phase, self.at) = (next?, 0);
+        }
+    }
+
+    fn find(&mut self, input: &StreamInput<'_>, pace: &mut Pace) -> Option<Phase> {
+        while let Some(set) = input.sets.get(self.set) {
+            for at in pace.some(&mut self.at, set.streams.len()) {
+                let stream = set.streams[at];
+                if stream.dedicated {
+                    self.wanted.push(Want { set: self.set, at, stream });
+                    continue;
+                }
+                self.any_shared = true;
+                if let Some(on) = stream.present.and_then(|at| self.shared.get_mut(at as usize)) {
+                    on.streams += 1;
+                    on.frozen += u32::from(stream.frozen);
+                }
+            }
+            if self.at < set.streams.len() {
+                return None;
+            }
+            (self.set, self.at) = (self.set + 1, 0);
+        }
+        if self.wanted.is_empty() {
+            return Some(Phase::Done);
+        }
+        let mut by_shared: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
+        by_shared.sort_unstable();
+        pace.spend(by_shared.len());
+        self.by_shared = by_shared.into_iter().map(|(_, worker)| worker).collect();
+        self.left = self.shared.len() - usize::from(self.any_shared);
+        Some(Phase::Stay)
+    }
+
+    fn stay(&mut self, placements: &mut [Vec<Placement>], pace: &mut Pace) -> Option<Phase> {
+        for at in pace.some(&mut self.at, self.wanted.len()) {
+            let want = self.wanted[at];
+            match want.stream.present.filter(|at| (*at as usize) < self.shared.len()) {
+                Some(own) if self.shared[own as usize].streams == 0 && self.is_free(own) => {
+                    self.give(&want, own, placements);
+                }
+                Some(own) => self.sharing.push((want, own)),
+                None => self.without.push(want),
             }
         }
-        let mut by_shared: Vec<_> = (0..).zip(&shared).map(|(worker, on)| (*on, worker)).collect();
-        by_shared.sort_unstable();
-        Self {
-            shared,
-            by_shared: by_shared.into_iter().map(|(_, worker)| worker).collect(),
-            passed: 0,
-            left: input.workers.len() - usize::from(any_shared),
-            reservation,
-            placements,
+        (self.at == self.wanted.len()).then_some(Phase::Sharing)
+    }
+
+    fn give_sharing(
+        &mut self,
+        placements: &mut [Vec<Placement>],
+        pace: &mut Pace,
+    ) -> Option<Phase> {
+        for at in pace.some(&mut self.at, self.sharing.len()) {
+            let (want, own) = self.sharing[at];
+            self.give_own_or_least(&want, own, placements);
         }
+        (self.at == self.sharing.len()).then_some(Phase::Without)
+    }
+
+    fn give_without(
+        &mut self,
+        placements: &mut [Vec<Placement>],
+        pace: &mut Pace,
+    ) -> Option<Phase> {
+        for at in pace.some(&mut self.at, self.without.len()) {
+            let want = self.without[at];
+            match self.least() {
+                Some(least) => self.give(&want, least, placements),
+                None => refuse(&want, placements),
+            }
+        }
+        (self.at == self.without.len()).then_some(Phase::Done)
     }
 
     /// Whether the worker can be reserved.
@@ -117,33 +186,27 @@ impl<'a> Desk<'a> {
         self.left > 0 && !self.reservation.reserved[worker as usize]
     }
 
-    fn give(&mut self, want: &Want, worker: WorkerIndex) {
+    fn give(&mut self, want: &Want, worker: WorkerIndex, placements: &mut [Vec<Placement>]) {
         self.left -= 1;
         self.reservation.reserved[worker as usize] = true;
         let living = |at: &WorkerIndex| (*at as usize) < self.shared.len();
         let moves = want.stream.present.filter(living).is_some_and(|present| present != worker);
         self.reservation.moved[want.set] += usize::from(moves);
-        self.placements[want.set][want.at] = Placement::On(worker);
+        placements[want.set][want.at] = Placement::On(worker);
     }
 
     /// Gives a stream that shares a worker that worker, unless fewer streams move if it goes to
     /// another one itself.
-    fn give_own_or_least(&mut self, want: &Want, own: WorkerIndex) {
-        let Some(least) = self.least() else { return self.refuse(want) };
+    fn give_own_or_least(
+        &mut self,
+        want: &Want,
+        own: WorkerIndex,
+        placements: &mut [Vec<Placement>],
+    ) {
+        let Some(least) = self.least() else { return refuse(want, placements) };
         let others = |worker: WorkerIndex| self.shared[worker as usize].streams;
         let stays = self.is_free(own) && (want.stream.frozen || others(own) <= others(least) + 1);
-        self.give(want, if stays { own } else { least });
-    }
-
-    fn give_least(&mut self, want: &Want) {
-        match self.least() {
-            Some(least) => self.give(want, least),
-            None => self.refuse(want),
-        }
-    }
-
-    fn refuse(&mut self, want: &Want) {
-        self.placements[want.set][want.at] = Placement::Unplaced(Unplaced::NoWorkerOfItsOwn);
+        self.give(want, if stays { own } else { least }, placements);
     }
 
     /// The worker that can be reserved with the least to move.
@@ -156,4 +219,8 @@ impl<'a> Desk<'a> {
         }
         None
     }
+}
+
+fn refuse(want: &Want, placements: &mut [Vec<Placement>]) {
+    placements[want.set][want.at] = Placement::Unplaced(Unplaced::NoWorkerOfItsOwn);
 }

@@ -22,6 +22,7 @@ pub(super) enum Stand {
 }
 
 /// The workers' loads.
+#[derive(Clone, Debug)]
 pub(super) struct Room {
     per_worker_max: u32,
     reserved: Vec<bool>,

@@ -1,0 +1,60 @@
+//! Streams by weight, heaviest first: a sort that goes on in steps.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use super::StreamSpec;
+use super::pace::Pace;
+
+/// So many are sorted at once; what was sorted so is merged, one after the other.
+const RUN: usize = 4_096;
+
+/// A queue that is being sorted. Among equal weights the first in the list comes first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sorting {
+    /// One number for weight and place each, because such are compared without a branch; in runs
+    /// that are sorted.
+    keys: Vec<u64>,
+    /// The least key that is left of each run, and where it is.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    merged: usize,
+}
+
+impl Sorting {
+    /// Goes on; whether the queue is sorted.
+    pub(super) fn step(
+        &mut self,
+        queue: &mut [u32],
+        streams: &[StreamSpec],
+        pace: &mut Pace,
+    ) -> bool {
+        let key = |at: &u32| {
+            let weight = streams[*at as usize].weight;
+            u64::from(u32::MAX - weight) << u32::BITS | u64::from(*at)
+        };
+        while self.keys.len() < queue.len() {
+            if !pace.is_left() {
+                return false;
+            }
+            let start = self.keys.len();
+            let run = &queue[start..queue.len().min(start + RUN)];
+            self.keys.extend(run.iter().map(key));
+            self.keys[start..].sort_unstable();
+            self.heads.push(Reverse((self.keys[start], start)));
+            pace.spend(run.len());
+        }
+        for place in pace.some(&mut self.merged, queue.len()) {
+            let mut head = self.heads.peek_mut().expect("each key is in one run");
+            let Reverse((key, at)) = *head;
+            queue[place] = key as u32;
+            let next = at + 1;
+            if next % RUN == 0 || next == self.keys.len() {
+                PeekMut::pop(head);
+            } else {
+                *head = Reverse((self.keys[next], next));
+            }
+        }
+        self.merged == queue.len()
+    }
+}
