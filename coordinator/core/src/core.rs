@@ -358,7 +358,6 @@ impl Core {
         let Elected { epoch, until, .. } = elected;
         self.role = Role::Leads(Box::new(Term { ledger, until }));
         self.timers.insert((until, Timer::Term));
-        self.clusters.clear();
         self.pipelines = Pipelines::default();
         self.desire_anew(now);
         self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));

@@ -16,6 +16,10 @@ use crate::effect::Freed;
 use crate::event::ConnId;
 use crate::ledger::{Absent, Begun, Listed, Unknown};
 
+/// Beats that wait behind a report at the most: an agent that beats once a second and at every
+/// event says so much in minutes.
+const BEATS_MAX: usize = 1_024;
+
 /// A report that is being adopted.
 #[derive(Clone, Debug)]
 pub(super) struct Adoption {
@@ -99,7 +103,12 @@ impl Core {
         at: Moment,
     ) -> Option<Beat> {
         let Some(adoption) = self.adoptions.get_mut(&conn) else { return Some(beat) };
-        adoption.beats.push_back((beat, at));
+        if adoption.beats.len() < BEATS_MAX {
+            adoption.beats.push_back((beat, at));
+        } else {
+            let key = adoption.key.clone();
+            self.offend(conn, &key, "too many beats before the report is adopted");
+        }
         None
     }
 

@@ -103,21 +103,23 @@ impl Core {
 
     fn desire(&mut self, desired: Arc<Desired>, drafts: Drafts, now: Moment) {
         let before = std::mem::replace(&mut self.desired, desired);
-        self.desire_clusters();
-        self.desire_sets(&before, drafts, now);
-        self.list_sets();
+        let mut changed = self.desire_clusters();
+        changed.append(&mut self.desire_sets(&before, drafts, now));
+        self.list_sets(&changed);
         self.wake_wants(now);
         self.desire_pipelines(&before, now);
-        let all: Vec<_> = self.conns.values().cloned().collect();
-        for key in &all {
-            self.register_if_needed(key);
+        let begins = |walk: &Walk| matches!(walk, Walk::Conns { after: None });
+        if self.ledger().is_some() && !self.walks.iter().any(begins) {
+            self.walks.push_back(Walk::Conns { after: None });
         }
-        self.dirty.extend(all);
     }
 
     /// The manifest in force begins anew: a new term knows nothing of where streams are planned.
     pub(super) fn desire_anew(&mut self, now: Moment) {
-        self.desire_clusters();
+        for state in self.clusters.values_mut() {
+            state.begin_anew();
+        }
+        let changed = self.desire_clusters();
         for set in self.sets.values_mut().filter(|set| set.is_planned) {
             let streams = vec![Planned::default(); set.streams.len()];
             self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
@@ -127,32 +129,44 @@ impl Core {
         for cluster in &clusters {
             self.plan_at(cluster, now, now);
         }
-        self.list_sets();
+        self.list_sets(&changed);
         let desired = self.desired.clone();
         self.desire_pipelines(&desired, now);
     }
 
-    fn desire_clusters(&mut self) {
+    /// Brings the clusters up to what is desired; those of which others are now what sets they may
+    /// have.
+    fn desire_clusters(&mut self) -> BTreeSet<ClusterName> {
         let desired = self.desired.clone();
+        let mut changed = BTreeSet::new();
         for (name, state) in &mut self.clusters {
-            state.defined = desired.clusters.contains_key(name);
-            if !state.defined {
+            let is_defined = desired.clusters.contains_key(name);
+            if std::mem::replace(&mut state.defined, is_defined) != is_defined {
+                changed.insert(name.clone());
+            }
+            if !is_defined {
                 state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
                 state.pools.spec_changed();
                 self.due.insert(name.clone());
             }
         }
         for (name, spec) in &desired.clusters {
-            let state = self.clusters.entry(name.clone()).or_insert_with(|| ClusterState {
-                spec: spec.clone(),
-                defined: true,
-                workers: BTreeMap::new(),
-                pools: Pools::default(),
-                plan: None,
-                plan_waits: false,
-                lists: Default::default(),
-                hold_ended: false,
+            let state = self.clusters.entry(name.clone()).or_insert_with(|| {
+                changed.insert(name.clone());
+                ClusterState {
+                    spec: spec.clone(),
+                    defined: true,
+                    workers: BTreeMap::new(),
+                    pools: Pools::default(),
+                    plan: None,
+                    plan_waits: false,
+                    lists: Default::default(),
+                    hold_ended: false,
+                }
             });
+            if state.spec.class.is_some() != spec.class.is_some() {
+                changed.insert(name.clone());
+            }
             if state.spec != *spec || !state.hold_ended {
                 state.pools.spec_changed();
                 self.due.insert(name.clone());
@@ -160,15 +174,24 @@ impl Core {
             state.spec = spec.clone();
         }
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
+        changed
     }
 
-    fn desire_sets(&mut self, before: &Desired, mut drafts: Drafts, now: Moment) {
+    /// Brings the sets up to what is desired; the clusters whose sets have changed.
+    fn desire_sets(
+        &mut self,
+        before: &Desired,
+        mut drafts: Drafts,
+        now: Moment,
+    ) -> BTreeSet<ClusterName> {
         let desired = self.desired.clone();
         let mut changed = BTreeSet::new();
         // A set of which nothing was known, and that is no more.
         let mut altered: BTreeSet<_> = before.unread.difference(&desired.unread).cloned().collect();
-        let gone = self.sets.extract_if(.., |name, _| !desired.sets.contains_key(name));
+        let gone: Vec<_> =
+            self.sets.extract_if(.., |name, _| !desired.sets.contains_key(name)).collect();
         for (name, set) in gone {
+            self.leave_cluster(&name, &set.spec.cluster);
             changed.insert(set.spec.cluster.clone());
             self.garbage.add_spec(set.spec);
             self.garbage.add_planned(set.streams);
@@ -183,7 +206,11 @@ impl Core {
                 continue;
             }
             let former = self.sets.remove(name);
-            changed.extend(former.as_ref().map(|set| set.spec.cluster.clone()));
+            if let Some(former) = &former {
+                self.leave_cluster(name, &former.spec.cluster);
+                changed.insert(former.spec.cluster.clone());
+            }
+            self.cluster_sets.entry(spec.cluster.clone()).or_default().insert(name.clone());
             changed.insert(spec.cluster.clone());
             let (set, former) = draft.put_in_place_of(former);
             if let Some(SetState { spec, streams, .. }) = former {
@@ -193,27 +220,38 @@ impl Core {
             self.sets.insert(name.clone(), set);
             altered.insert(name.clone());
         }
-        self.note_cluster_sets();
-        for cluster in changed {
-            self.plan_at(&cluster, now, now);
+        for cluster in &changed {
+            self.plan_at(cluster, now, now);
         }
         // A stream that is desired no more is in no plan: its owner is asked to give it back.
         if self.ledger().is_some() && !altered.is_empty() {
             self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
         }
+        changed
     }
 
-    /// Notes of which sets the workers of each cluster may own streams from now on.
-    fn list_sets(&mut self) {
-        let mut lists: BTreeMap<ClusterName, [BTreeMap<SetName, bool>; 2]> = BTreeMap::new();
-        for (name, set) in &self.sets {
-            let pinned = set.spec.mode == Mode::Pinned;
-            let [unstoppable, stoppable] = lists.entry(set.spec.cluster.clone()).or_default();
-            unstoppable.insert(name.clone(), true);
-            stoppable.insert(name.clone(), pinned);
+    /// A set does not run on a cluster any more.
+    fn leave_cluster(&mut self, set: &SetName, cluster: &ClusterName) {
+        if let Some(sets) = self.cluster_sets.get_mut(cluster) {
+            sets.remove(set);
+            if sets.is_empty() {
+                self.cluster_sets.remove(cluster);
+            }
         }
-        for (name, state) in &mut self.clusters {
-            let [mut unstoppable, mut stoppable] = lists.remove(name).unwrap_or_default();
+    }
+
+    /// Notes of which sets the workers of these clusters may own streams from now on.
+    fn list_sets(&mut self, clusters: &BTreeSet<ClusterName>) {
+        for name in clusters {
+            let Some(state) = self.clusters.get_mut(name) else { continue };
+            let sets = self.cluster_sets.get(name).into_iter().flatten();
+            let sets = sets.filter_map(|name| self.sets.get_key_value(name));
+            let mut unstoppable = BTreeMap::new();
+            let mut stoppable = BTreeMap::new();
+            for (set, SetState { spec, .. }) in sets {
+                unstoppable.insert(set.clone(), true);
+                stoppable.insert(set.clone(), spec.mode == Mode::Pinned);
+            }
             if state.spec.class.is_some() && state.defined {
                 unstoppable.insert(name.shares(), true);
                 stoppable.insert(name.shares(), false);
@@ -222,15 +260,6 @@ impl Core {
             for list in &state.lists {
                 self.lists.note(name, list);
             }
-        }
-    }
-
-    /// Notes which sets run on which cluster.
-    fn note_cluster_sets(&mut self) {
-        self.cluster_sets.clear();
-        for (name, set) in &self.sets {
-            let sets = self.cluster_sets.entry(set.spec.cluster.clone()).or_default();
-            sets.insert(name.clone());
         }
     }
 
@@ -290,6 +319,15 @@ impl SetDraft {
         };
         let is_planned = former.as_ref().is_some_and(|former| former.is_planned);
         (SetState { spec, places, streams, is_planned, limited: false }, former)
+    }
+}
+
+impl ClusterState {
+    /// A new term knows nothing of its workers.
+    fn begin_anew(&mut self) {
+        self.workers.clear();
+        self.pools = Pools::default();
+        (self.plan, self.plan_waits, self.hold_ended) = (None, false, false);
     }
 }
 

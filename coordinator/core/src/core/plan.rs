@@ -28,7 +28,9 @@ impl Core {
                 continue;
             }
             self.end_hold(&name, now);
-            self.plan_pools(&name);
+            if !self.plan_pools(&name) {
+                self.due.insert(name.clone());
+            }
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             let is_due = cluster.plan.is_some_and(|plan| plan.at <= now);
             if is_due && !std::mem::replace(&mut cluster.plan_waits, true) {

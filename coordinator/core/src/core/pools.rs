@@ -8,6 +8,7 @@ use leasehold_types::message::Jobs;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
+use super::slices::Walk;
 use super::{Core, Role};
 use crate::ledger::Account;
 use crate::observed::Worker;
@@ -16,6 +17,8 @@ use crate::view::WhatIf;
 
 /// Clusters of at most so many workers are planned a second time from scratch, in debug builds.
 const CHECKED_MAX: usize = 64;
+/// So many shares are changed for one unit of work.
+const RESHARED_PER_UNIT: usize = 8;
 
 /// The pools of a cluster as they are planned.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +29,10 @@ pub(super) struct Pools {
     counted_sum: u64,
     /// Workers of which something has changed.
     stale: BTreeSet<WorkerName>,
+    /// Those of them that the next plan knows of, as far as they are not looked at, and those that
+    /// are. It is made once all of them are.
+    unread: BTreeSet<WorkerName>,
+    read: Vec<WorkerName>,
     /// Workers that found fewer free slots than they may have, the newest generation first.
     short: BTreeSet<(Reverse<u64>, WorkerName)>,
     /// The cluster's spec has changed: the pools of all its workers are to be planned.
@@ -66,22 +73,35 @@ impl Core {
         }
     }
 
-    pub(super) fn plan_pools(&mut self, name: &ClusterName) {
-        let Role::Leads(term) = &self.role else { return };
-        let Some(cluster) = self.clusters.get_mut(name) else { return };
+    /// Plans a cluster's pools as far as the budget goes; whether that is done.
+    pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
+        let Role::Leads(term) = &self.role else { return true };
+        let Some(cluster) = self.clusters.get_mut(name) else { return true };
         let pools = &mut cluster.pools;
-        let mut changed = std::mem::take(&mut pools.stale);
-        let all = std::mem::take(&mut pools.all_stale);
-        if changed.is_empty() && !all {
-            return;
+        if pools.unread.is_empty() {
+            pools.unread = std::mem::take(&mut pools.stale);
         }
-        for worker in &changed {
+        let all = std::mem::take(&mut pools.all_stale);
+        if pools.unread.is_empty() && pools.read.is_empty() && !all {
+            return true;
+        }
+        // At least one, however little the turn may do.
+        while let Some(worker) = pools.unread.pop_first() {
             let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-            let known = cluster.workers.get(worker).zip(term.ledger.account(&key));
+            let known = cluster.workers.get(&worker).zip(term.ledger.account(&key));
             let known = known.filter(|(worker, account)| takes_jobs(worker, account));
             let facts = known.map(|(worker, account)| (worker.generation, account.size()));
-            pools.shares.set(worker, facts);
-            pools.count(worker, known.map(|(_, account)| account.committed()));
+            pools.shares.set(&worker, facts);
+            pools.count(&worker, known.map(|(_, account)| account.committed()));
+            pools.read.push(worker);
+            self.budget.spend(1);
+            if !self.budget.is_left() {
+                break;
+            }
+        }
+        if !pools.unread.is_empty() {
+            pools.all_stale = all;
+            return false;
         }
         let elsewhere = match mutation::on(Mutation::GrowOverBudget) {
             true => 0,
@@ -90,16 +110,22 @@ impl Core {
         let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
         let budget = cluster.spec.jobs_max.saturating_sub(elsewhere);
         let per_worker_max = cluster.spec.jobs_per_worker_max;
+        let mut changed = std::mem::take(&mut pools.read);
         changed.extend(pools.shares.plan(budget, per_worker_max));
         if all {
             changed.extend(cluster.workers.keys().cloned());
         }
-        if cfg!(debug_assertions) && mutation::is_none() {
+        let is_current = pools.stale.is_empty();
+        if cfg!(debug_assertions) && mutation::is_none() && is_current {
             self.check_shares(name);
         }
-        for worker in changed {
-            self.retarget(WorkerKey { cluster: name.clone(), worker });
-        }
+        self.budget.spend(changed.len() / RESHARED_PER_UNIT);
+        self.walks.push_back(Walk::Pools { cluster: name.clone(), workers: changed });
+        is_current
+    }
+
+    /// Has those looked at that wait for slots, as many as there are free ones.
+    pub(super) fn hand_out_free(&mut self, name: &ClusterName) {
         let free = self.free_slots(name).unwrap_or(0);
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         for _ in 0..free {
@@ -116,7 +142,7 @@ impl Core {
     }
 
     /// Takes over what the plan wants of a worker's pool, and has it told where that is news.
-    fn retarget(&mut self, key: WorkerKey) {
+    pub(super) fn retarget(&mut self, key: WorkerKey) {
         let Role::Leads(term) = &self.role else { return };
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };

@@ -198,7 +198,9 @@ impl Core {
         free: &mut u32,
     ) -> Option<PoolGrant> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let target = cluster.workers.get(&key.worker)?.target;
+        let worker = cluster.workers.get(&key.worker)?;
+        // One that drains takes no job, whatever was planned before.
+        let target = if worker.is_working() { worker.target } else { 0 };
         let floor_wanted = cluster.spec.floor;
         let account = self.ledger()?.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());

@@ -304,7 +304,7 @@ impl Core {
         }
     }
 
-    fn offend(&mut self, conn: ConnId, key: &WorkerKey, rule: &'static str) {
+    pub(super) fn offend(&mut self, conn: ConnId, key: &WorkerKey, rule: &'static str) {
         self.effects.push_back(Effect::Notice(Notice::Offence { worker: key.clone(), rule }));
         self.closed(conn);
         self.refuse(conn, RefusalReason::Invalid, rule.into());

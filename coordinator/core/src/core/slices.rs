@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
 
 use super::Core;
 use crate::desired::StreamSet;
 use crate::effect::Freed;
+use crate::event::ConnId;
 use crate::ledger::Phase;
 
 /// Units of work that one turn may take by default; one is a stream, claim or account that is
@@ -71,6 +72,10 @@ pub(super) enum Walk {
     Ending { cluster: ClusterName, slot: usize },
     /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
     Planned { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
+    /// Over workers of a cluster whose pools are planned anew, from the last one on.
+    Pools { cluster: ClusterName, workers: Vec<WorkerName> },
+    /// Over all connections, after this one: what is desired is other.
+    Conns { after: Option<ConnId> },
     /// Over all who wait for a stream that may be free now, after this one.
     Waiting { after: Option<WorkerKey> },
 }
@@ -155,6 +160,31 @@ impl Core {
                 }
                 self.let_go(&set, spec);
                 None
+            }
+            Walk::Pools { cluster, mut workers } => {
+                let next = workers.split_off(workers.len().saturating_sub(most));
+                self.budget.spend(next.len().max(1));
+                for worker in next {
+                    self.retarget(WorkerKey { cluster: cluster.clone(), worker });
+                }
+                if !workers.is_empty() {
+                    return Some(Walk::Pools { cluster, workers });
+                }
+                self.hand_out_free(&cluster);
+                None
+            }
+            Walk::Conns { after } => {
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let conns = self.conns.range((from, Bound::Unbounded)).take(most);
+                let conns: Vec<_> = conns.map(|(conn, key)| (*conn, key.clone())).collect();
+                self.budget.spend(conns.len().max(1));
+                let ended = conns.len() < most;
+                let after = conns.last().map(|(conn, _)| *conn);
+                for (_, key) in conns {
+                    self.register_if_needed(&key);
+                    self.dirty.insert(key);
+                }
+                (!ended).then_some(Walk::Conns { after })
             }
             Walk::Waiting { after } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);

@@ -2,12 +2,9 @@
 
 mod fleet;
 mod minimum;
-#[allow(warnings)]
-mod old;
 mod rounds;
 mod rules;
 mod steps;
-mod same;
 
 use leasehold_coordinator_core::desired::Policy;
 use leasehold_coordinator_core::planner::streams::{StreamSpec, WorkerIndex};
