@@ -83,7 +83,7 @@ mutations! {
     ActOnHalfReport,
     /// Coordinator: of a manifest the sets that are read so far take effect.
     ActOnHalfManifest,
-    /// Coordinator: a plan is taken over for streams and workers that have changed since.
+    /// Coordinator: a plan is taken over as if nothing had changed since it was begun.
     PlanStale,
     /// Coordinator: the sum of a cluster's committed slots falls by one too many each time.
     SumsDrift,

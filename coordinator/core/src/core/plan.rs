@@ -20,13 +20,13 @@ impl Core {
         while self.budget.is_left()
             && let Some(name) = self.next_due()
         {
-            self.budget.spend(1);
             let held =
                 self.ledger().is_some_and(|ledger| ledger.held_by(&name, self.heard).is_some());
             // It is due again when a worker that it waits for has reported, is gone or late.
             if held {
                 continue;
             }
+            self.budget.spend(1);
             self.end_hold(&name, now);
             if !self.plan_pools(&name) {
                 self.due.insert(name.clone());

@@ -439,11 +439,22 @@ impl Core {
                 self.walks.push_back(Walk::Planned { set, spec, streams, next: 0 });
             }
         }
+        if mutation::on(Mutation::PlanStale) {
+            self.forget_plan_due(&cluster);
+        }
         if is_stale {
             self.plan_at(&cluster, now, now);
         }
         if let Some(at) = thaw {
             self.plan_at(&cluster, at, now);
+        }
+    }
+
+    /// See the mutation.
+    fn forget_plan_due(&mut self, name: &ClusterName) {
+        self.plans.retain(|waiting| waiting != name);
+        if let Some(cluster) = self.clusters.get_mut(name) {
+            (cluster.plan, cluster.plan_waits) = (None, false);
         }
     }
 
