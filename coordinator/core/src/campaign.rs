@@ -188,7 +188,9 @@ impl Lead {
             Order::Confirm => self.renewal_wanted = true,
             Order::Register(entries) => {
                 for (key, life, exposure) in entries {
-                    self.unsaid.remove(&key);
+                    if !mutation::on(Mutation::RegisteredOfAnotherLife) {
+                        self.unsaid.remove(&key);
+                    }
                     self.changes.ask(Change::Enter(key, life, exposure));
                 }
             }

@@ -173,6 +173,9 @@ impl World {
             self.after(there, Happening::Lure { pod, replica: new, forget: false });
             self.after(back, Happening::Lure { pod, replica: old, forget: true });
         }
+        if self.rng.u8(0..3) == 0 {
+            self.twin_at(new, window);
+        }
         for pod in self.living() {
             for _ in 0..self.rng.u8(0..3) {
                 let at = self.rng.u64(0..window / 2);
@@ -181,6 +184,26 @@ impl World {
                 self.after(at, Happening::Lure { pod, replica, forget });
             }
         }
+    }
+
+    /// A pod appears under the name of one that goes on with the old leader, dials the new one, and
+    /// leaves soon.
+    fn twin_at(&mut self, new: usize, window: u64) {
+        let room = self.living().len() < self.profile.pods_max
+            && self.pods.len() < self.profile.pods_ever_max;
+        let Some(pod) = self.some_pod().filter(|_| room) else { return };
+        let node = &self.pods[pod];
+        if node.replaced || node.twin || node.agent.is_none() {
+            return;
+        }
+        self.cover.hit("fault: twin at another leader");
+        let generation = node.generation;
+        let twin = self.new_pod(Some(pod), generation);
+        self.pods[twin].lured = Some(new);
+        let leaves = self.rng.u64(window / 12..window / 2);
+        self.after(leaves, Happening::DrainPod { pod: twin });
+        let later = self.rng.u64(window..window * 2);
+        self.after(later, Happening::EndPod { pod });
     }
 
     /// An agent loses its link, and its memory too where that is wanted, and dials a replica.
@@ -316,6 +339,15 @@ impl World {
             }
             Fault::FailJournal => {
                 self.cover.hit("fault: journal fails");
+                if self.rng.u8(0..3) == 0 {
+                    self.cover.hit("fault: only short records fit");
+                    self.pods[pod].disk.borrow_mut().nearly_full = true;
+                    self.after(time, Happening::MendJournal { pod });
+                    // It may be started again before there is more room.
+                    let dies = self.rng.u64(0..time * 2);
+                    self.after(dies, Happening::CrashAgain { pod });
+                    return;
+                }
                 if self.rng.bool() {
                     // A write or two, and soon after the last one that succeeds.
                     let (fails, left) = (self.rng.u32(1..=2), self.rng.u32(0..4));
@@ -418,7 +450,7 @@ impl World {
             let node = &mut self.pods[pod];
             node.paused_until = self.t;
             let mut disk = node.disk.borrow_mut();
-            (disk.failing, disk.failing_next) = (false, 0);
+            (disk.failing, disk.failing_next, disk.nearly_full) = (false, 0, false);
             disk.crash_after = None;
             drop(disk);
             for used in node.worker.streams.values_mut() {

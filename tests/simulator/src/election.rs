@@ -151,7 +151,7 @@ impl World {
                         self.spoil_entry(&key);
                     }
                 }
-                Some(LeadAnswer::Listed(Some(self.store.list(epoch))))
+                Some(LeadAnswer::Listed(Some(self.store.list(epoch, self.t))))
             }
             LeadRequest::Write(attempts) if self.store.shape == Shape::Logs => {
                 // Writes to a file keep their order: one that was given up is not made.
@@ -164,6 +164,7 @@ impl World {
                 let all = attempts.len();
                 let whole = if fails { self.rng.usize(0..=all) } else { all };
                 self.store.append(epoch, &attempts[..whole]);
+                self.store.note_written(epoch, &attempts[..whole], self.t);
                 let written = if fails { Written::Failed } else { Written::Done };
                 let outcomes = attempts.into_iter().map(|attempt| (attempt.change, written));
                 Some(LeadAnswer::Wrote(outcomes.collect()))
@@ -230,6 +231,7 @@ impl World {
         let before = self.store.written_by(commit.attempt.change.key());
         if self.store.commit(commit) {
             self.check_replaced(commit, before);
+            self.store.note_written(commit.epoch, [&commit.attempt], self.t);
             let spoils = self.network.full.is_none() && self.calm_since.is_none();
             if spoils && one_in(&mut self.rng, SPOILED_ONE_IN) {
                 self.spoil_entry(commit.attempt.change.key());
@@ -302,8 +304,9 @@ impl World {
                 let patience = self.profile.slow_max * 2 + self.profile.ttl_real() + 50 * MS;
                 self.after(patience, Happening::Retry { replica, run, number });
             } else if let Some(event) = lead.poll_event() {
-                if let Event::Registered(_) = &event {
+                if let Event::Registered(said) = &event {
                     self.cover.hit("registered");
+                    self.check_registered(replica, said);
                 }
                 self.core_event(replica, event);
             } else {

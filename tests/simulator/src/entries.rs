@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::desired::{Desired, Mode};
-use leasehold_coordinator_core::exposure::{Entry, SetList, Sets, SetsVersion};
-use leasehold_types::{ClusterName, Epoch, SetName, StreamKey};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, SetList, Sets, SetsVersion};
+use leasehold_types::{ClusterName, Epoch, SetName, StreamKey, WorkerKey};
 
 use super::store::Commit;
 use super::world::World;
@@ -92,6 +92,23 @@ impl World {
             let now = commit.entry.clone();
             self.fail("S8", || {
                 format!("the entry of {key} of term {before} is made {now:?} under {epoch}")
+            });
+        }
+    }
+
+    /// S8: what a leader counts as written down, every later leader has seen.
+    pub(super) fn check_registered(
+        &mut self,
+        replica: usize,
+        said: &[(WorkerKey, Life, Exposure)],
+    ) {
+        let Some((epoch, _)) = self.replicas[replica].election.term() else { return };
+        let unseen =
+            said.iter().find_map(|(key, ..)| Some((key, self.store.unseen_by(epoch, key)?)));
+        if let Some((key, later)) = unseen {
+            let key = key.clone();
+            self.fail("S8", || {
+                format!("c{replica} counts {key} as written down under {epoch}, unseen by {later}")
             });
         }
     }

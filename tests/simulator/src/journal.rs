@@ -13,6 +13,8 @@ pub(super) struct Disk {
     pub memory: Memory,
     /// Every append fails for now.
     pub failing: bool,
+    /// Only the shortest records fit: those of renewals.
+    pub nearly_full: bool,
     /// So many more appends fail.
     pub failing_next: u32,
     /// After so many more appends the agent's process dies.
@@ -38,7 +40,8 @@ impl Journal for SimJournal {
         }
         let fails = disk.failing_next > 0;
         disk.failing_next = disk.failing_next.saturating_sub(1);
-        if disk.failing || fails {
+        let is_long = disk.nearly_full && !matches!(record, Record::Renewed { .. });
+        if disk.failing || fails || is_long {
             return Err(JournalError("no space left on device".into()));
         }
         // Through its text, as a file would have it.

@@ -53,7 +53,7 @@ impl Mutant {
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
             Mutation::NewIncarnationFrees => &["S3", "S9", "S10"],
             Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10", "S13"],
-            Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7"],
+            Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7", "S8"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
             Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],
             Mutation::HealWithoutOutstanding => &["L4"],
@@ -98,7 +98,7 @@ impl Mutant {
             }
             Mutation::OlderIncarnationAdmitted => &["S9"],
             Mutation::OrphansEndAtOnce => &["S3", "S4", "S9"],
-            Mutation::GapInBeatsTaken => &["L1", "L2", "L3"],
+            Mutation::GapInBeatsTaken => &["S10", "L1", "L2", "L3"],
             Mutation::UnstoppableFreed | Mutation::TimelessFreed => &["S3", "S4"],
             Mutation::WaitForSlowest => &["L5"],
             Mutation::OwedForgotten | Mutation::RenewedBeforeOwed => {
@@ -117,11 +117,8 @@ impl Mutant {
         matches!(
             self.0,
             Mutation::UnsureSizeKept
-                | Mutation::RegisteredOfAnotherLife
-                | Mutation::GoodbyeForgetsUnheard
                 | Mutation::RenewedBeforeOwed
                 | Mutation::PassedOverForgotten
-                | Mutation::SkipConfirm
                 | Mutation::UnknownForgotten
         )
     }

@@ -278,6 +278,7 @@ impl World {
                 }
             }
         };
+        self.observe_arrival(&event);
         self.core_event(replica, event);
     }
 

@@ -236,6 +236,12 @@ impl World {
 
     /// A pod is asked to leave: its agent is told, and it ends at its grace period's end.
     pub(super) fn drain_pod(&mut self, pod: usize) {
+        if self.calm_since.is_some() && self.paused_pod(pod) {
+            // Its agent hears of it when it goes on.
+            let goes_on = self.pods[pod].paused_until - self.t;
+            self.after(goes_on, Happening::DrainPod { pod });
+            return;
+        }
         if std::mem::replace(&mut self.pods[pod].leaving, true) {
             return;
         }

@@ -393,7 +393,7 @@ impl World {
         let dies = self.calm_since.is_none() && self.rng.bool();
         let writes = self.rng.u32(0..3);
         let mut disk = self.pods[pod].disk.borrow_mut();
-        disk.failing = false;
+        (disk.failing, disk.nearly_full) = (false, false);
         if dies {
             disk.crash_after = Some(writes);
         }

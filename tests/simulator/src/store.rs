@@ -12,6 +12,8 @@ use leasehold_coordinator_core::campaign::{
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
+use super::clock::Real;
+
 /// At least as long as any lease of a run.
 const UNREADABLE_TTL: Duration = Duration::from_secs(10);
 
@@ -44,6 +46,10 @@ pub(super) struct Store {
     /// Of objects, the newest term whose leader has written the entry, whether or not it can be read
     /// since.
     written_by: BTreeMap<WorkerKey, Epoch>,
+    /// When each term's leader has listed the entries.
+    listed_at: BTreeMap<Epoch, Real>,
+    /// When each term's leader has last written of a worker, whether or not anybody reads that.
+    wrote_at: BTreeMap<(Epoch, WorkerKey), Real>,
     /// Of objects, the versions; they outlive their entries.
     versions: BTreeMap<WorkerKey, u64>,
     /// Of logs, the newest.
@@ -169,8 +175,28 @@ impl Store {
         Standing::Leads
     }
 
+    /// The leader of this term has written of these workers.
+    pub(super) fn note_written<'a>(
+        &mut self,
+        epoch: Epoch,
+        attempts: impl IntoIterator<Item = &'a Attempt>,
+        t: Real,
+    ) {
+        for attempt in attempts {
+            self.wrote_at.insert((epoch, attempt.change.key().clone()), t);
+        }
+    }
+
+    /// The later term whose leader has not seen what that of this one last wrote of a worker.
+    pub(super) fn unseen_by(&self, epoch: Epoch, key: &WorkerKey) -> Option<Epoch> {
+        let wrote_at = self.wrote_at.get(&(epoch, key.clone()))?;
+        let mut later = self.listed_at.range(epoch.next()..);
+        later.find(|(_, listed_at)| *listed_at < wrote_at).map(|(later, _)| *later)
+    }
+
     /// Every entry. The leader of a term begins its log with what it reads.
-    pub(super) fn list(&mut self, epoch: Epoch) -> BTreeMap<WorkerKey, Entry> {
+    pub(super) fn list(&mut self, epoch: Epoch, t: Real) -> BTreeMap<WorkerKey, Entry> {
+        self.listed_at.insert(epoch, t);
         if self.shape == Shape::Logs {
             self.log = self.log.max(epoch);
             for entry in self.register.values_mut().flatten() {

@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use leasehold_agent_core::Record;
-use leasehold_coordinator_core::event::ConnId;
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::{Epoch, Incarnation, StreamKey, Token, WorkerKey};
+use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, Token, WorkerKey};
 
 use super::network::LinkId;
 use super::world::World;
@@ -21,6 +21,8 @@ pub(super) struct Terms {
     granted: BTreeMap<StreamKey, (Token, WorkerKey)>,
     /// The incarnation that said hello on each link.
     hellos: BTreeMap<LinkId, Incarnation>,
+    /// The beat that is next on each link, and the first one that came out of turn.
+    beats: BTreeMap<LinkId, (Nonce, Option<Nonce>)>,
     /// The newest incarnation that each leader has welcomed.
     welcomed: BTreeMap<(Epoch, WorkerKey), Incarnation>,
 }
@@ -60,9 +62,42 @@ impl World {
         }
     }
 
+    /// Follows which beats reach a leader in their order.
+    pub(super) fn observe_arrival(&mut self, event: &Event) {
+        let beats = &mut self.observer.terms.beats;
+        match event {
+            Event::Report(conn, report) => {
+                beats.entry(conn.0 as usize).or_insert((report.nonce.next(), None));
+            }
+            Event::Beat(conn, beat) => {
+                if let Some((next, gap)) = beats.get_mut(&(conn.0 as usize)) {
+                    if beat.nonce == *next {
+                        *next = next.next();
+                    } else if beat.nonce > *next {
+                        gap.get_or_insert(beat.nonce);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// S10: a leader answers no beat that came after one that was lost.
+    fn check_gap(&mut self, link: LinkId, message: &CoordinatorMessage) {
+        let CoordinatorMessage::Grant(grant) = message else { return };
+        let gap = self.observer.terms.beats.get(&link).and_then(|(_, gap)| *gap);
+        if let Some(gap) = gap.filter(|gap| grant.nonce >= *gap) {
+            let nonce = grant.nonce;
+            self.fail("S10", || {
+                format!("link {link}: beat {nonce} is answered, though one before {gap} was lost")
+            });
+        }
+    }
+
     /// S9: once a leader has welcomed an incarnation, an older one gets nothing from it.
     pub(super) fn observe_decision(&mut self, conn: ConnId, message: &CoordinatorMessage) {
         let link = conn.0 as usize;
+        self.check_gap(link, message);
         let epoch = match message {
             CoordinatorMessage::Welcome(welcome) => welcome.epoch,
             CoordinatorMessage::Grant(grant) => grant.epoch,

@@ -11,6 +11,9 @@ use super::faults::one_in;
 use super::queue::Happening;
 use super::world::World;
 
+/// Once in so many times a worker tells what it has to and reads its lease only later.
+const READS_LATER_ONE_IN: u32 = 12;
+
 /// How a worker keeps to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -197,6 +200,10 @@ impl World {
         self.tell(pod);
         if !self.pods[pod].worker.calls.is_empty() {
             // It starts nothing before its agent knows what it had to say.
+            return;
+        }
+        if self.calm_since.is_none() && one_in(&mut self.rng, READS_LATER_ONE_IN) {
+            self.cover.hit("worker told, and reads its lease later");
             return;
         }
         let Some(lease) = self.agent_call(pod, |holder, now| holder.lease(now)) else { return };

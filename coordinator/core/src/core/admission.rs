@@ -65,7 +65,7 @@ impl Core {
 
     /// Welcomes as many as there are credits for, in the order in which they came.
     pub(super) fn welcome_waiting(&mut self, now: Moment) {
-        self.admission.credits.retain(|_, until| *until > now);
+        self.end_credits();
         let max = self.config.reports_max;
         let ignored = mutation::on(Mutation::CreditsIgnored);
         // A report that is being adopted waits still.
@@ -77,6 +77,25 @@ impl Core {
             (self.admission.waiting.is_empty(), self.admission.credits.values().min())
         {
             self.timers.insert((*at, Timer::Credit));
+        }
+    }
+
+    /// Takes back the credits of agents that have not reported in time.
+    fn end_credits(&mut self) {
+        let heard = self.heard;
+        let ended = self.admission.credits.extract_if(.., |_, until| *until <= heard);
+        for (conn, _) in ended.collect::<Vec<_>>() {
+            if let Some(key) = self.conns.get(&conn).cloned() {
+                self.await_no_report(&key);
+            }
+        }
+    }
+
+    /// Plans wait no longer for a worker's report than for one whose agent is not here.
+    pub(super) fn await_no_report(&mut self, key: &WorkerKey) {
+        let Role::Leads(term) = &mut self.role else { return };
+        if term.ledger.await_no_report(key) {
+            self.timers.insert((self.heard, Timer::Unheard(key.clone())));
         }
     }
 

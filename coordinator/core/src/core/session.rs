@@ -40,6 +40,9 @@ impl Core {
         self.forget_ahead(&key);
         self.replace_session(conn, hello, &key, now);
         self.await_welcome(conn, &key);
+        if let Role::Leads(term) = &mut self.role {
+            term.ledger.await_report(&key, now);
+        }
         if mutation::on(Mutation::AdoptAtHello) {
             let Role::Leads(term) = &mut self.role else { return Ok(()) };
             term.ledger.adopt_at_hello(&key);
@@ -251,6 +254,7 @@ impl Core {
         let place = self.observed(&key).and_then(|worker| worker.place);
         self.admission.end(conn, place);
         self.drop_adoption(conn);
+        self.await_no_report(&key);
         Some(key)
     }
 

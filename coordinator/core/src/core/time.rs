@@ -39,9 +39,9 @@ impl Timer {
     /// up to which everything that arrived was taken in.
     fn awaits_silence(&self) -> bool {
         match self {
-            Self::Unheard(_) | Self::Silence(_) | Self::Claim(_) => true,
+            Self::Unheard(_) | Self::Silence(_) | Self::Claim(_) | Self::Credit => true,
             Self::Term | Self::Plan(_) | Self::Heal => false,
-            Self::Credit | Self::AskTerm | Self::Unserved(_) => false,
+            Self::AskTerm | Self::Unserved(_) => false,
         }
     }
 

@@ -20,7 +20,9 @@ pub(crate) struct Unheard {
     pub(crate) exposure: Exposure,
     /// Until then what ends by time may last.
     pub(crate) until: Moment,
-    /// Until then plans wait for its report: a living agent has dialled again by then.
+    /// If its agent lives, it has dialled again by then.
+    comes_back: Moment,
+    /// Until then plans wait for its report.
     pub(crate) awaited_until: Moment,
     /// Its agent has reported, but without a memory.
     pub(crate) amnesiac: bool,
@@ -59,7 +61,7 @@ pub(super) struct UnheardWorkers {
 
 impl UnheardWorkers {
     fn insert(&mut self, key: &WorkerKey, unheard: Unheard) {
-        self.remove(key);
+        self.take_out(key);
         let at = (unheard.until, key.clone());
         if !unheard.amnesiac {
             let silent = self.silent.entry(key.cluster.clone()).or_default();
@@ -72,6 +74,14 @@ impl UnheardWorkers {
     }
 
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Unheard> {
+        let unheard = self.take_out(key);
+        if self.workers.is_empty() {
+            self.known.clear();
+        }
+        unheard
+    }
+
+    fn take_out(&mut self, key: &WorkerKey) -> Option<Unheard> {
         let unheard = self.workers.remove(key)?;
         if let Some(silent) = self.silent.get_mut(&key.cluster) {
             silent.remove(&(unheard.awaited_until, key.worker.clone()));
@@ -81,9 +91,6 @@ impl UnheardWorkers {
         }
         if let Some(group) = unheard.scope.as_ref().and_then(|scope| self.groups.get_mut(scope)) {
             group.workers.remove(&(unheard.until, key.clone()));
-        }
-        if self.workers.is_empty() {
-            self.known.clear();
         }
         Some(unheard)
     }
@@ -157,8 +164,10 @@ impl Ledger {
         self.accounts.insert(key.clone(), account);
         let scope = self.unheard.scope(key, exposure.sets, lists);
         let exposure = exposure.clone();
-        let awaited_until = until.min(comes_back);
-        let unheard = Unheard { exposure, until, awaited_until, amnesiac: false, scope };
+        let comes_back = until.min(comes_back);
+        let awaited_until = comes_back;
+        let unheard =
+            Unheard { exposure, until, comes_back, awaited_until, amnesiac: false, scope };
         self.unheard.insert(key, unheard);
     }
 
@@ -182,6 +191,24 @@ impl Ledger {
         let until = unheard.until;
         self.unheard.insert(key, unheard);
         Some(until)
+    }
+
+    /// A worker's agent has dialled again: where it did so in time, plans wait for its report, as
+    /// long as its turn takes to come.
+    pub(crate) fn await_report(&mut self, key: &WorkerKey, hello_at: Moment) {
+        let in_time = |unheard: &&Unheard| !unheard.amnesiac && hello_at < unheard.comes_back;
+        let Some(unheard) = self.unheard.workers.get(key).filter(in_time) else { return };
+        let unheard = Unheard { awaited_until: unheard.until, ..unheard.clone() };
+        self.unheard.insert(key, unheard);
+    }
+
+    /// A worker's agent is not about to report any more; whether plans have waited for it.
+    pub(crate) fn await_no_report(&mut self, key: &WorkerKey) -> bool {
+        let waits = |it: &&Unheard| !it.amnesiac && it.awaited_until > it.comes_back;
+        let Some(unheard) = self.unheard.workers.get(key).filter(waits) else { return false };
+        let unheard = Unheard { awaited_until: unheard.comes_back, ..unheard.clone() };
+        self.unheard.insert(key, unheard);
+        true
     }
 
     /// See the mutation.

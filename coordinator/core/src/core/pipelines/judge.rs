@@ -64,10 +64,21 @@ impl Core {
         for node in &nodes {
             self.pipelines.note(name, node);
         }
+        self.tell_ends(name);
         self.pipelines.file(name);
         // What was given back meanwhile has waited for this; what was reported and is not what is
         // desired is asked back.
         self.touch_pipeline(name, now);
+    }
+
+    /// Has the holders of last nodes told that nothing comes after them: they may have been told
+    /// otherwise before this term. All others are told when the nodes after theirs are observed.
+    fn tell_ends(&mut self, name: &PipelineName) {
+        let Some(state) = self.pipelines.all.get(name) else { return };
+        let last = state.nodes.iter().filter(|(_, node)| node.next.is_empty());
+        for node in last.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
+            self.reroute(name, &node);
+        }
     }
 
     /// Agents may have another load of a pipeline than is desired: that of before a change that

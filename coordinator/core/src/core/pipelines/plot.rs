@@ -186,9 +186,9 @@ impl Core {
         if !was_in_force {
             self.set_bindings(name, BindingPhase::Pending);
             self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
-        } else if let Some(phase) = phase {
-            self.set_pipeline(name, phase, String::new(), Vec::new());
         }
+        // What was in force is told of when its bindings are observed: nodes that it has no more may
+        // have been the only ones that were not Ready.
         self.pipelines.file(name);
         // Only what was in force gives room back.
         self.pipelines.look |= was_in_force;
