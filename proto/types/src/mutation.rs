@@ -58,7 +58,8 @@ mutations! {
     FreshAgain,
     /// Coordinator: a worker that was gone is given grant numbers again.
     NumbersBeginAnew,
-    /// Coordinator: slots that nobody can tell of are forgotten at the next beat.
+    /// Coordinator and agent: slots that nobody can tell of are forgotten at the next beat, and a
+    /// size that is kept to without a lease is not told. Each alone keeps the other's slots.
     UnknownForgotten,
     /// Coordinator: a beat is taken after one that was lost.
     GapInBeatsTaken,

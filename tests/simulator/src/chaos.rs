@@ -341,11 +341,7 @@ impl World {
                 self.cover.hit("fault: journal fails");
                 if self.rng.u8(0..3) == 0 {
                     self.cover.hit("fault: only short records fit");
-                    self.pods[pod].disk.borrow_mut().nearly_full = true;
-                    self.after(time, Happening::MendJournal { pod });
-                    // It may be started again before there is more room.
-                    let dies = self.rng.u64(0..time * 2);
-                    self.after(dies, Happening::CrashAgain { pod });
+                    self.fill_nearly(pod);
                     return;
                 }
                 if self.rng.bool() {
@@ -386,6 +382,23 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A disk has room for short records only, for longer than leases last, while streams are asked
+    /// back from a worker that keeps them.
+    fn fill_nearly(&mut self, pod: usize) {
+        self.pods[pod].disk.borrow_mut().nearly_full = true;
+        let ttl = self.profile.ttl_real();
+        let time = self.rng.u64(ttl..ttl * 6);
+        self.after(time, Happening::MendJournal { pod });
+        if let Some((leader, _)) = self.true_leader().filter(|_| self.rng.bool()) {
+            let key = self.pods[pod].key.clone();
+            self.pods[pod].leaving = true;
+            self.after(MS, Happening::OrderDrain { replica: leader, key });
+        }
+        // It may be started again before there is more room.
+        let dies = self.rng.u64(0..time * 2);
+        self.after(dies, Happening::CrashAgain { pod });
     }
 
     /// What only the platform's word can free, somebody declares gone in the end.

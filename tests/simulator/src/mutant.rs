@@ -86,7 +86,9 @@ impl Mutant {
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
             Mutation::PoolUnregistered => &["S1", "S2", "S8"],
-            Mutation::UnsureSizeKept => &["S1", "S2"],
+            // Slots of a worker that counts for itself must fall after its report and be another's
+            // before it is granted to anew: the tests of accounts notice it.
+            Mutation::UnsureSizeKept => &[],
             Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => &["S1", "S2"],
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
             Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
@@ -102,7 +104,7 @@ impl Mutant {
             Mutation::UnstoppableFreed | Mutation::TimelessFreed => &["S3", "S4"],
             Mutation::WaitForSlowest => &["L5"],
             Mutation::OwedForgotten | Mutation::RenewedBeforeOwed => {
-                &["S3", "S10", "S11", "S16", "L1", "L2"]
+                &["S3", "S4", "S10", "S11", "S16", "L1", "L2"]
             }
             Mutation::ReleaseUnwritten | Mutation::EpochUnwritten | Mutation::JobUnwritten => {
                 &["S11"]
@@ -114,13 +116,9 @@ impl Mutant {
     /// Whether nothing has shown yet that the simulator notices it (`simulate --mutations`).
     #[must_use]
     pub fn is_unproven(self) -> bool {
-        matches!(
-            self.0,
-            Mutation::UnsureSizeKept
-                | Mutation::RenewedBeforeOwed
-                | Mutation::PassedOverForgotten
-                | Mutation::UnknownForgotten
-        )
+        // Streams that nobody owns must have waited for a worker of another cluster, and nothing
+        // else of their own cluster may be planned after that worker is known to hold none.
+        matches!(self.0, Mutation::PassedOverForgotten)
     }
 
     /// Puts it in force on this thread; none takes it back.

@@ -11,7 +11,8 @@ use super::faults::one_in;
 use super::queue::Happening;
 use super::world::World;
 
-/// Once in so many times a worker tells what it has to and reads its lease only later.
+/// Once in so many times a worker tells what it has to and reads its lease only later; more often
+/// where its agent is new.
 const READS_LATER_ONE_IN: u32 = 12;
 
 /// How a worker keeps to its pool.
@@ -82,6 +83,8 @@ pub(super) struct Worker {
     pub streams: BTreeMap<StreamKey, Use>,
     /// What it has yet to tell, oldest first.
     pub calls: VecDeque<Call>,
+    /// It reads its lease no earlier than this.
+    pub reads_at: Real,
     /// A tick is scheduled soon.
     pub tick_soon: bool,
     /// The number of the tick that is scheduled; it replaces every earlier one.
@@ -106,6 +109,7 @@ impl Worker {
             obeyed: (0, None),
             streams: BTreeMap::new(),
             calls: VecDeque::new(),
+            reads_at: 0,
             tick_soon: false,
             tick_number: 0,
             introduced: 0,
@@ -197,13 +201,18 @@ impl World {
         if self.pods[pod].agent.is_none() {
             return;
         }
+        let is_new = self.pods[pod].worker.introduced != self.pods[pod].run;
         self.tell(pod);
         if !self.pods[pod].worker.calls.is_empty() {
             // It starts nothing before its agent knows what it had to say.
             return;
         }
-        if self.calm_since.is_none() && one_in(&mut self.rng, READS_LATER_ONE_IN) {
+        let one_in_many = if is_new { 2 } else { READS_LATER_ONE_IN };
+        if self.calm_since.is_none() && one_in(&mut self.rng, one_in_many) {
             self.cover.hit("worker told, and reads its lease later");
+            self.pods[pod].worker.reads_at = self.t + self.rng.u64(0..ttl / 2);
+        }
+        if self.t < self.pods[pod].worker.reads_at {
             return;
         }
         let Some(lease) = self.agent_call(pod, |holder, now| holder.lease(now)) else { return };
@@ -230,6 +239,7 @@ impl World {
     fn read_streams(&mut self, pod: usize, asked: Moment, lease: &Lease) {
         let now = self.local_of_pod(pod);
         let listed = self.shown(pod, lease);
+        let keeps = self.pods[pod].disk.borrow().nearly_full;
         let worker = &mut self.pods[pod].worker;
         worker
             .streams
@@ -247,7 +257,8 @@ impl World {
             if !wanted && !used.decided {
                 used.decided = true;
                 let unknown = !known && self.rng.bool();
-                if unknown || !one_in(&mut self.rng, self.profile.ignore_one_in) {
+                let ignored = keeps || one_in(&mut self.rng, self.profile.ignore_one_in);
+                if unknown || !ignored {
                     go.push((key, stream.token));
                 } else {
                     self.cover.hit("fault: worker ignored a revoke");

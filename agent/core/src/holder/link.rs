@@ -270,7 +270,7 @@ impl<J: Journal> Holder<J> {
     fn jobs_told(&self) -> Jobs {
         match self.jobs_known {
             // A size that is kept to without a lease can be told in no other way.
-            true if self.pool.is_none() => {
+            true if self.pool.is_none() && !mutation::on(Mutation::UnknownForgotten) => {
                 Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
             }
             true => Jobs::Running(self.running()),
