@@ -4,6 +4,7 @@
 
 mod account;
 mod accounts;
+mod claim_index;
 mod claim_table;
 mod claims;
 mod unheard;

@@ -19,6 +19,8 @@ use crate::ledger::Phase;
 pub(super) const SLICE: u32 = 4_096;
 /// What one walk does before the next one's turn comes.
 pub(super) const STEP: usize = 256;
+/// What a worker may hold under another manifest takes so many units to tell.
+const UNITS_PER_CONN: usize = 4;
 /// So many slots are passed over for one unit.
 const SLOTS_PER_UNIT: usize = 16;
 
@@ -175,9 +177,10 @@ impl Core {
             }
             Walk::Conns { after } => {
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let most = most.div_ceil(UNITS_PER_CONN);
                 let conns = self.conns.range((from, Bound::Unbounded)).take(most);
                 let conns: Vec<_> = conns.map(|(conn, key)| (*conn, key.clone())).collect();
-                self.budget.spend(conns.len().max(1));
+                self.budget.spend(UNITS_PER_CONN * conns.len().max(1));
                 let ended = conns.len() < most;
                 let after = conns.last().map(|(conn, _)| *conn);
                 for (_, key) in conns {

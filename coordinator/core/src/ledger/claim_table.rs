@@ -5,14 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::{SetName, StreamKey};
 
 use super::Claim;
-
-#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
-type Index = std::collections::HashMap<StreamKey, u32>;
+use super::claim_index::ClaimIndex;
 
 /// All claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClaimTable {
-    index: Index,
+    index: ClaimIndex,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Streams that are shares of pipelines: those of a node are asked for together.
@@ -30,19 +28,19 @@ struct Slot {
 
 impl ClaimTable {
     pub(super) fn get(&self, stream: &StreamKey) -> &[Claim] {
-        self.index.get(stream).map_or(&[], |slot| &self.slots[*slot as usize].claims)
+        self.index.get(stream).map_or(&[], |slot| &self.slots[slot as usize].claims)
     }
 
     pub(super) fn get_mut(&mut self, stream: &StreamKey) -> &mut [Claim] {
         match self.index.get(stream) {
-            Some(slot) => &mut self.slots[*slot as usize].claims,
+            Some(slot) => &mut self.slots[slot as usize].claims,
             None => &mut [],
         }
     }
 
     pub(super) fn add(&mut self, stream: &StreamKey, claim: Claim) {
         if let Some(slot) = self.index.get(stream) {
-            self.slots[*slot as usize].claims.push(claim);
+            self.slots[slot as usize].claims.push(claim);
             return;
         }
         let slot = Slot { stream: stream.clone(), claims: vec![claim] };
@@ -72,7 +70,7 @@ impl ClaimTable {
         stream: &StreamKey,
         mut which: impl FnMut(&Claim) -> bool,
     ) -> Vec<Claim> {
-        let Some(at) = self.index.get(stream).copied() else { return Vec::new() };
+        let Some(at) = self.index.get(stream) else { return Vec::new() };
         let claims = &mut self.slots[at as usize].claims;
         let removed: Vec<_> = claims.extract_if(.., |claim| which(claim)).collect();
         if claims.is_empty() {
