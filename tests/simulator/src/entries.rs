@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// S8: no leader replaces or strikes what a later one has written, also where nobody can read it
+    /// S8: no leader replaces or strikes what a later one wrote, also where nobody can read it
     /// any more.
     pub(super) fn check_replaced(&mut self, commit: &Commit, before: Option<Epoch>) {
         if let Some(before) = before.filter(|before| *before > commit.epoch) {

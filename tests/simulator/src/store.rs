@@ -43,7 +43,7 @@ pub(super) struct Store {
     pub register: BTreeMap<WorkerKey, Option<Entry>>,
     /// Whose entries were struck or replaced since somebody looked.
     pub changed: BTreeSet<WorkerKey>,
-    /// Of objects, the newest term whose leader has written the entry, whether or not it can be read
+    /// Of objects, the newest term whose leader wrote the entry, whether or not it can be read
     /// since.
     written_by: BTreeMap<WorkerKey, Epoch>,
     /// When each term's leader has listed the entries.
