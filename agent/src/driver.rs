@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use leasehold_agent_core::{Effect, Holder, Memory};
+use leasehold_agent_core::{Effect, Holder, Memory, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{Incarnation, LinkNumber, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -111,6 +111,7 @@ impl Driver {
             shows_bindings: config.adapter.shows_bindings(),
             drain_deadline: config.drain_deadline,
             stays: config.sidecar,
+            raise: fastrand::u64(1..=RAISE_MAX),
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
         let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);

@@ -46,7 +46,14 @@ pub struct Config {
     /// Whether it goes on after a drain's deadline until its worker holds nothing: for an agent
     /// that does not end before its worker.
     pub stays: bool,
+    /// By how much it goes above the number of another agent that has its name: a random number
+    /// from 1 to [`RAISE_MAX`], so that no other agent comes to the same one.
+    pub raise: u64,
 }
+
+/// The most by which an agent goes above another's incarnation, which are milliseconds: a later
+/// agent, whose number is its clock's, is older for so long at most, and is then raised, too.
+pub const RAISE_MAX: u64 = 1 << 20;
 
 /// The state of one agent.
 #[derive(Clone, Debug)]

@@ -7,6 +7,6 @@ pub mod journal;
 pub mod lease;
 
 pub use effect::{Effect, Notice, Target, WakeReason, Wakeup};
-pub use holder::{Config, Holder};
+pub use holder::{Config, Holder, RAISE_MAX};
 pub use journal::{Journal, JournalError, Memory, Record};
 pub use lease::{BindingLease, Lease, PoolView, Refused, StreamLease};

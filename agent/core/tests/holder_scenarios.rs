@@ -286,6 +286,7 @@ fn config(incarnation: Incarnation, who: &Who) -> Config {
         shows_bindings: !who.hides_bindings,
         drain_deadline: Some(Duration::from_secs(60)),
         stays: who.stays,
+        raise: 1,
     }
 }
 

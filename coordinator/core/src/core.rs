@@ -13,6 +13,7 @@ mod plan;
 mod pools;
 mod reconcile;
 mod register;
+mod round_robin;
 mod send;
 mod session;
 mod slices;
@@ -45,6 +46,7 @@ use manifest::Incoming;
 use pipelines::Pipelines;
 use places::Places;
 use pools::Pools;
+use round_robin::RoundRobin;
 use slices::{Budget, Walk};
 use stream_plan::StreamPlan;
 use time::Timer;
@@ -97,7 +99,11 @@ pub struct Core {
     /// A renewal was asked for, and has not come yet.
     confirming: bool,
     /// Workers that may have a message to get.
-    dirty: BTreeSet<WorkerKey>,
+    dirty: RoundRobin,
+    /// Those of them whose turn has come, the first one first.
+    flushing: VecDeque<WorkerKey>,
+    /// Workers whose newest beat is not answered.
+    unanswered: RoundRobin,
     /// Clusters whose pools or streams may be to be planned, and the one that was looked at last.
     due: BTreeSet<ClusterName>,
     looked_at: Option<ClusterName>,
@@ -121,8 +127,6 @@ pub struct Core {
     budget: Budget,
     /// Some reminders that are due wait for the next turn.
     timers_wait: bool,
-    /// The last worker that was looked at for a message: the next turn goes on behind it.
-    flushed: Option<WorkerKey>,
     /// Everything that had arrived before this moment has been taken in: silence is judged by it.
     heard: Moment,
     effects: VecDeque<Effect>,
@@ -204,7 +208,9 @@ impl Core {
             unconfirmed: BTreeSet::new(),
             awaiting: BTreeSet::new(),
             confirming: false,
-            dirty: BTreeSet::new(),
+            dirty: RoundRobin::default(),
+            flushing: VecDeque::new(),
+            unanswered: RoundRobin::default(),
             due: BTreeSet::new(),
             looked_at: None,
             plans: VecDeque::new(),
@@ -218,7 +224,6 @@ impl Core {
             garbage: Garbage::default(),
             budget: Budget::default(),
             timers_wait: false,
-            flushed: None,
             heard: Moment(0),
             effects: VecDeque::new(),
         }
@@ -287,6 +292,8 @@ impl Core {
             self.plan_pipelines(now);
             self.flush(now);
         }
+        self.budget.allow(quarter);
+        self.renew(now);
         self.tell_endpoints();
         self.ask_confirmation();
     }
@@ -297,7 +304,7 @@ impl Core {
     pub fn has_more(&self) -> bool {
         let is_read = self.incoming.is_none() && self.adoptions.is_empty();
         let walks_done = self.walks.is_empty() && self.leaving.is_empty();
-        let all_done = is_read && walks_done && self.garbage.is_empty() && self.dirty.is_empty();
+        let all_done = is_read && walks_done && self.garbage.is_empty() && self.is_all_told();
         let plans_done = self.plans.is_empty() && self.stream_plan.is_none();
         // A replica that stands by plans nothing.
         let is_planned = (self.due.is_empty() && plans_done) || self.ledger().is_none();
@@ -376,7 +383,7 @@ impl Core {
         for timer in std::mem::take(&mut self.unconfirmed) {
             self.timers.insert((self.heard, timer));
         }
-        self.dirty.append(&mut self.awaiting);
+        self.dirty.extend(std::mem::take(&mut self.awaiting));
         self.term_stands(renewed.epoch, renewed.sent_at);
     }
 
@@ -405,12 +412,13 @@ impl Core {
         self.leaving.clear();
         self.adoptions.clear();
         self.timers_wait = false;
-        self.flushed = None;
         self.timers.clear();
         self.unconfirmed.clear();
         self.awaiting.clear();
         self.confirming = false;
-        self.dirty.clear();
+        self.dirty = RoundRobin::default();
+        self.flushing.clear();
+        self.unanswered = RoundRobin::default();
         self.pipelines = Pipelines::default();
         let role = Role::StandsBy { leader: leader.clone() };
         if let Role::Leads(term) = std::mem::replace(&mut self.role, role) {
@@ -441,6 +449,7 @@ impl Core {
             return;
         }
         self.dirty.remove(key);
+        self.unanswered.remove(key);
         self.forget_ahead(key);
         self.effects.push_back(Effect::Unregister(vec![key.clone()]));
         self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));

@@ -150,6 +150,8 @@ mutations! {
     EpochUnwritten,
     /// Agent: a stream is taken again that was given back under a newer token.
     StaleTokenTaken,
+    /// Agent: who goes above another's number takes the next one, which a third may take, too.
+    RaiseByOne,
     /// Agent: a journal speaks for a time in which another agent had its number.
     RaisedJournalSpeaks,
     /// Agent: a worker is shown a larger size that is not written down.
@@ -178,6 +180,8 @@ mutations! {
     HelloDeposes,
     /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.
     BusyLeaderDeposed,
+    /// Coordinator: a beat is answered only when it is its agent's turn to be told all that is new.
+    RenewalsBehindGrants,
     /// Coordinator: every agent that says hello is welcomed at once.
     CreditsIgnored,
     /// Agent: what could not be written down is told as ended.

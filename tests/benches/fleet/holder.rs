@@ -132,6 +132,7 @@ impl Driver {
             shows_bindings: false,
             drain_deadline: None,
             stays: false,
+            raise: 1,
         };
         let now = now();
         let mut holder = Holder::new(config, Memory::default(), Unwritten, now);

@@ -237,6 +237,7 @@ impl Pod {
             shows_bindings: true,
             drain_deadline: Some(TTL + Duration::from_secs(4)),
             stays: false,
+            raise: 1,
         };
         let memory = self.memory.clone();
         let (holder, records) =

@@ -448,6 +448,9 @@ impl World {
         }
         for link in &mut self.network.links {
             link.slow_writer = false;
+            // What waited for a stopped replica comes when that would have gone on: it is late on
+            // its way.
+            link.unread = None;
         }
         for replica in 0..self.replicas.len() {
             self.replicas[replica].paused_until = self.t;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::view::Presence;
-use leasehold_types::Epoch;
 use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::{Epoch, StreamKey};
 
 use super::clock::{MS, Real};
 use super::world::World;
@@ -88,6 +88,24 @@ impl World {
         let epoch = self.store.epoch;
         if let Some(settled) = self.observer.credits.settled.filter(|settled| *settled != epoch) {
             self.fail("L8", || format!("the leader of {settled} was deposed for nothing"));
+        }
+    }
+
+    /// L5: once everything is still, the lease of an agent whose link lives is renewed, however much
+    /// its leader has to tell to others.
+    pub(super) fn check_renewed(&mut self, pod: usize, stream: &StreamKey) {
+        let ttl = self.profile.ttl_real();
+        let hindered = self.pods[pod].paused_until + ttl > self.t;
+        if self.t < self.profile.safety + 2 * ttl || hindered {
+            return;
+        }
+        let now = self.local_of_pod(pod);
+        let node = &self.pods[pod];
+        let over = node.disk.borrow().memory.renewed_until <= now;
+        let lives = node.agent.as_ref().is_some_and(|agent| agent.holder.peek(now).connected);
+        if over && lives {
+            let detail = format!("p{pod} lost {stream:?}: no beat was answered for a lease");
+            self.fail("L5", || detail);
         }
     }
 

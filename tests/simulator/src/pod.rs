@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Config, Effect, Holder, Memory, Notice};
+use leasehold_agent_core::{Config, Effect, Holder, Memory, Notice, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
@@ -146,12 +146,10 @@ impl World {
     /// The agent's process starts, with what the journal tells.
     pub(super) fn boot_agent(&mut self, pod: usize) {
         let now = self.local_of_pod(pod);
-        // Equal numbers of two agents are ruled out: only their order may be wrong.
+        // Equal clocks of two agents are ruled out: only their order may be wrong.
         let own = pod as u64;
         let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
-        // A deposed leader's word on numbers is old: two agents could end up with one.
-        let leaders = self.replicas.iter().filter(|replica| replica.leads().is_some()).count();
-        let wrong_clock = self.rng.u8(0..6) == 0 && leaders == 1;
+        let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
         if node.dead || node.left || node.replaced || node.agent.is_some() {
             return;
@@ -173,6 +171,8 @@ impl World {
             (Some(_), _) => "agent began: journal",
         });
         node.incarnation = node.incarnation.max(incarnation);
+        // One of its own for every start of every agent.
+        let raise = (own << 10 | (node.run & 0x3ff)) % RAISE_MAX + 1;
         let config = Config {
             cluster: node.key.cluster.clone(),
             worker: node.key.worker.clone(),
@@ -183,6 +183,7 @@ impl World {
             shows_bindings: node.shows_bindings,
             drain_deadline: node.drain_deadline,
             stays: node.stays,
+            raise,
         };
         let journal = SimJournal(Rc::clone(&node.disk));
         let holder = Holder::new(config, memory, journal, now);
@@ -321,7 +322,12 @@ impl World {
                 self.pods[pod].superseded = true;
                 self.leave(pod);
             }
-            Effect::Notice(notice) => self.count_agent_notice(&notice),
+            Effect::Notice(notice) => {
+                if let Notice::StreamExpired(stream, _) = &notice {
+                    self.check_renewed(pod, stream);
+                }
+                self.count_agent_notice(&notice);
+            }
         }
     }
 

@@ -365,7 +365,9 @@ impl<J: Journal> Holder<J> {
     /// Another agent had this number or a higher one. This journal tells nothing of what that one
     /// may hold: it begins anew, for all that it says of the time before.
     fn raise_incarnation(&mut self, newer: Incarnation, now: Moment) {
-        let incarnation = newer.max(self.config.incarnation).next();
+        let above = newer.max(self.config.incarnation);
+        let raise = if mutation::on(Mutation::RaiseByOne) { 1 } else { self.config.raise.max(1) };
+        let incarnation = Incarnation(above.0.saturating_add(raise));
         let begun = Record::Begun { incarnation, begun: now, first: incarnation };
         if self.write(&begun).is_err() {
             return;

@@ -1,8 +1,8 @@
 //! Grants: for each agent the newest wanted state, composed when its connection takes a message.
 //! A lease counts as granted from here on.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::time::Duration;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
@@ -13,6 +13,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
 
 use super::pipelines::{Again, RouteRoom};
+use super::round_robin::RoundRobin;
 use super::{Core, Role, Timer};
 use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
@@ -22,51 +23,67 @@ use crate::ledger::{Claim, Ledger, Phase};
 /// the next one. A snapshot lists all that is held.
 const STREAMS_PER_GRANT_MAX: usize = 1_024;
 
+/// What a message tells.
+enum Content<'a> {
+    /// All that is new, where the cluster may grow by so many slots; none while it may not.
+    All(Option<&'a mut u32>),
+    /// That what is held is renewed. What else is new follows in its turn.
+    Renewal,
+}
+
 impl Core {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
         if mutation::on(Mutation::WaitForSlowest) && self.somebody_is_slow() {
             return;
         }
-        let mut keys = self.take_dirty(self.budget.left());
-        // Free slots go to the newest generation first.
-        keys.sort_by_cached_key(|key| {
-            std::cmp::Reverse(self.observed(key).map_or(0, |worker| worker.generation))
-        });
         let mut free = BTreeMap::new();
-        for key in keys {
-            if !self.budget.is_left() {
-                self.dirty.insert(key);
-                continue;
-            }
+        while self.budget.is_left()
+            && let Some(key) = self.next_to_tell()
+        {
             self.budget.spend(1);
             let free =
                 free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
-            self.send_to(&key, free.as_mut(), now);
+            self.send_to(&key, Content::All(free.as_mut()), now);
         }
+    }
+
+    /// Whose turn it is to be told what is new.
+    fn next_to_tell(&mut self) -> Option<WorkerKey> {
+        if self.flushing.is_empty() {
+            let mut keys = self.dirty.take(self.budget.left());
+            // Free slots go to the newest generation first.
+            keys.sort_by_cached_key(|key| {
+                Reverse(self.observed(key).map_or(0, |worker| worker.generation))
+            });
+            self.flushing = keys.into();
+        }
+        self.flushing.pop_front()
+    }
+
+    /// Answers beats of those whose turn has not come, so that nobody's lease ends because there is
+    /// much to tell to others.
+    pub(super) fn renew(&mut self, now: Moment) {
+        if self.is_all_told() {
+            self.unanswered = RoundRobin::default();
+        }
+        for key in self.unanswered.take(self.budget.left()) {
+            self.budget.spend(1);
+            if !mutation::on(Mutation::RenewalsBehindGrants) {
+                self.send_to(&key, Content::Renewal, now);
+            }
+        }
+    }
+
+    /// Whether nobody waits for a turn.
+    pub(super) fn is_all_told(&self) -> bool {
+        self.dirty.is_empty() && self.flushing.is_empty()
     }
 
     /// See the mutation.
     fn somebody_is_slow(&self) -> bool {
         let sessions = self.conns.values().filter_map(|key| self.observed(key)?.session.as_ref());
         sessions.into_iter().any(|session| session.reported && !session.writable)
-    }
-
-    /// Some of those that may have a message to get, behind those that were taken last.
-    fn take_dirty(&mut self, most: usize) -> Vec<WorkerKey> {
-        let after = self.flushed.take();
-        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut keys: Vec<_> =
-            self.dirty.range((from, Bound::Unbounded)).take(most).cloned().collect();
-        if let Some(after) = after {
-            let rest = self.dirty.range(..=after).take(most - keys.len());
-            keys.extend(rest.cloned());
-        }
-        for key in &keys {
-            self.dirty.remove(key);
-        }
-        self.flushed = keys.last().filter(|_| !self.dirty.is_empty()).cloned();
-        keys
     }
 
     /// The slots of a cluster that nobody can be using; none while nothing may grow there.
@@ -77,7 +94,7 @@ impl Core {
         (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
 
-    fn send_to(&mut self, key: &WorkerKey, free: Option<&mut u32>, now: Moment) {
+    fn send_to(&mut self, key: &WorkerKey, content: Content<'_>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
             return;
@@ -93,6 +110,9 @@ impl Core {
         let (conn, nonce) = (session.conn, session.nonce);
         let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
         let drain = worker.drain_ordered && !session.drain_sent;
+        if matches!(content, Content::Renewal) && (snapshot || !renews) {
+            return;
+        }
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
         let epoch = ledger.epoch();
 
@@ -107,12 +127,15 @@ impl Core {
             }
         }
         let mut pool = None;
-        let mut streams = self.stream_news(key, now);
-        let mut room = RouteRoom::default();
-        streams.extend(self.stream_reroutes(key, &mut room, now));
-        if let Some(free) = free {
-            pool = self.pool_change(key, number, free);
-            streams.extend(self.stream_grants(key, &mut room, now));
+        let mut streams = Vec::new();
+        if let Content::All(free) = content {
+            streams = self.stream_news(key, now);
+            let mut room = RouteRoom::default();
+            streams.extend(self.stream_reroutes(key, &mut room, now));
+            if let Some(free) = free {
+                pool = self.pool_change(key, number, free);
+                streams.extend(self.stream_grants(key, &mut room, now));
+            }
         }
         if snapshot {
             pool = pool.or(self.pool_again(key, number));

@@ -229,6 +229,7 @@ impl Core {
             self.ended(ended, Freed::Released, now);
         }
         self.dirty.insert(key.clone());
+        self.unanswered.insert(key.clone());
         self.note_applied(&key, beat.applied);
         if drains {
             self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
@@ -274,6 +275,7 @@ impl Core {
         let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
         if let Some(session) = session.filter(|session| session.conn == conn) {
             session.writable = true;
+            self.unanswered.insert(key.clone());
             self.dirty.insert(key);
         }
     }

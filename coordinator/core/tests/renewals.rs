@@ -1,0 +1,189 @@
+//! However much there is to tell to some agents, the beats of all are answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::{
+    Beat, CoordinatorMessage, DrainPhase, Grant, Hello, Jobs, Report, ReportedMemory,
+};
+use leasehold_types::{
+    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName,
+    WorkerName,
+};
+
+const AGENTS: u64 = 8;
+const STREAMS: usize = 320;
+const TTL: Duration = Duration::from_secs(10);
+const TERM: Duration = Duration::from_secs(1_000);
+
+/// One agent, as far as a leader sees it.
+#[derive(Default)]
+struct Agent {
+    nonce: Nonce,
+    echoed: Nonce,
+    applied: GrantNumber,
+    streams: usize,
+}
+
+struct World {
+    core: Core,
+    now: Moment,
+    agents: BTreeMap<ConnId, Agent>,
+}
+
+impl World {
+    fn take(&mut self, event: Event) {
+        self.core.handle(event, self.now);
+    }
+
+    /// One turn, and what follows from it at once.
+    fn turn(&mut self) {
+        self.now = self.now + Duration::from_millis(1);
+        self.core.settle(self.now, self.now);
+        while let Some(effect) = self.core.poll_effect() {
+            match effect {
+                Effect::Send { conn, message } => self.reach(conn, message),
+                Effect::Register(entries) => self.take(Event::Registered(entries)),
+                Effect::Confirm => {
+                    let (sent_at, until) = (self.now, self.now + TERM);
+                    self.take(Event::Renewed(Renewed { epoch: Epoch(1), sent_at, until }));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn reach(&mut self, conn: ConnId, message: CoordinatorMessage) {
+        let agent = self.agents.entry(conn).or_default();
+        match message {
+            CoordinatorMessage::Welcome(_) => {
+                agent.nonce = Nonce(1);
+                let report = Report {
+                    epoch: Epoch(1),
+                    nonce: Nonce(1),
+                    memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+                    pool: None,
+                    streams: Vec::new(),
+                    jobs: Jobs::Running(0),
+                    drain: DrainPhase::Working,
+                };
+                self.take(Event::Report(conn, report));
+            }
+            CoordinatorMessage::Grant(Grant { number, nonce, streams, .. }) => {
+                (agent.applied, agent.echoed) = (number, nonce);
+                agent.streams += streams.len();
+            }
+            CoordinatorMessage::Refusal(refusal) => panic!("{conn:?}: {refusal:?}"),
+        }
+        self.take(Event::Sent(conn));
+    }
+
+    fn beat_all(&mut self) {
+        let mut beats = Vec::new();
+        for (conn, agent) in &mut self.agents {
+            agent.nonce = agent.nonce.next();
+            let beat = Beat {
+                epoch: Epoch(1),
+                nonce: agent.nonce,
+                applied: agent.applied,
+                pool: None,
+                jobs: Jobs::Running(0),
+                drain: DrainPhase::Working,
+                released: Vec::new(),
+                wants_snapshot: false,
+            };
+            beats.push((*conn, beat));
+        }
+        beats.into_iter().for_each(|(conn, beat)| self.take(Event::Beat(conn, beat)));
+    }
+}
+
+#[test]
+fn every_beat_is_answered_while_there_is_much_to_grant() {
+    let core = Core::new(Config { slice: 64, ..Config::default() });
+    let mut world = World { core, now: Moment(1_000_000_000), agents: BTreeMap::new() };
+    world.take(Event::Desired(Arc::new(desired(0))));
+    world.take(Event::Elected(Elected {
+        epoch: Epoch(1),
+        until: world.now + TERM,
+        predecessor_end: world.now,
+        exposed: BTreeMap::new(),
+    }));
+    for agent in 0..AGENTS {
+        world.take(Event::Hello(ConnId(agent), hello(agent)));
+    }
+    (0..200).for_each(|_| world.turn());
+    let live = world.agents.values().filter(|agent| agent.applied > GrantNumber(0)).count();
+    assert_eq!(live as u64, AGENTS);
+
+    world.take(Event::Desired(Arc::new(desired(STREAMS))));
+    let owned = |world: &World| world.agents.values().map(|it| it.streams).sum::<usize>();
+    let mut granting = 0;
+    for turn in 0..10_000 {
+        world.beat_all();
+        let before = owned(&world);
+        world.turn();
+        granting += usize::from(owned(&world) > before);
+        for (conn, agent) in &world.agents {
+            assert_eq!(agent.echoed, agent.nonce, "{conn:?} waits in turn {turn}");
+        }
+        if owned(&world) == STREAMS {
+            assert!(granting > 4, "it was all granted in {granting} turns: nobody had to wait");
+            return;
+        }
+    }
+    panic!("{} of {STREAMS} streams are granted", owned(&world));
+}
+
+fn hello(agent: u64) -> Hello {
+    Hello {
+        protocol: 1,
+        cluster: ClusterName::new("k").expect("a name"),
+        worker: WorkerName::new(&format!("w{agent}")).expect("a name"),
+        incarnation: Incarnation(agent + 1),
+        link: LinkNumber(1),
+        epoch_seen: None,
+        stops_worker: true,
+        generation: 0,
+        address: None,
+    }
+}
+
+fn desired(streams: usize) -> Desired {
+    let cluster = ClusterName::new("k").expect("a name");
+    let spec = Cluster {
+        jobs_max: 0,
+        jobs_per_worker_max: 1,
+        drain_deadline: TTL,
+        ttl: TTL,
+        floor: 0,
+        class: None,
+    };
+    let stream = |number| Stream {
+        name: StreamName::new(&format!("x{number}")).expect("a name"),
+        weight: 1,
+        dedicated: false,
+    };
+    let moves =
+        Moves { per_round_max: 1_000, cooldown: Duration::ZERO, settle: Duration::from_millis(1) };
+    let set = StreamSet {
+        cluster: cluster.clone(),
+        streams: (0..streams).map(stream).collect(),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: TTL,
+        moves,
+    };
+    Desired {
+        clusters: [(cluster, Arc::new(spec))].into(),
+        sets: [(SetName::new("s").expect("a name"), Arc::new(set))].into(),
+        ..Desired::default()
+    }
+}
