@@ -128,6 +128,9 @@ impl Mutant {
             // A twin must be refused for one number while its other half has just begun under the
             // next one, which that leader has not heard of: about 1 in 2,000 seeds.
             Mutation::RaiseByOne => true,
+            // The rest of the report is adopted in the next turns, and a plan of streams takes
+            // more turns than that: it was noticed while plans were made in one turn.
+            Mutation::ActOnHalfReport => true,
             _ => false,
         }
     }
