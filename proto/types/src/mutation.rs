@@ -45,8 +45,8 @@ mutations! {
     NewIncarnationFrees,
     /// Coordinator: a report without memory frees its predecessors' leases.
     NoMemoryFrees,
-    /// Coordinator: an agent without an epoch is granted to before leadership is confirmed, be it by
-    /// a renewal after its hello or by one after an entry for its incarnation.
+    /// Coordinator: an agent without an epoch is granted to before leadership is confirmed, be it
+    /// by a renewal after its hello or by one after an entry for its incarnation.
     SkipConfirm,
     /// Coordinator: a release frees whatever token the stream has.
     AnyReleaseFrees,

@@ -91,8 +91,8 @@ impl World {
         }
     }
 
-    /// L5: once everything is still, the lease of an agent whose link lives is renewed, however much
-    /// its leader has to tell to others.
+    /// L5: once everything is still, the lease of an agent whose link lives is renewed, however
+    /// much its leader has to tell to others.
     pub(super) fn check_renewed(&mut self, pod: usize, stream: &StreamKey) {
         let ttl = self.profile.ttl_real();
         let hindered = self.pods[pod].paused_until + ttl > self.t;

@@ -13,8 +13,8 @@ use crate::effect::{Effect, Notice};
 const SETTLE_TIMES_MAX: u32 = 5;
 
 impl Core {
-    /// Looks at the clusters for which something has changed, as far as the budget goes: plans their
-    /// pools, and has their streams planned where that is due.
+    /// Looks at the clusters for which something has changed, as far as the budget goes: plans
+    /// their pools, and has their streams planned where that is due.
     pub(super) fn plan(&mut self, now: Moment) {
         self.note_accounts();
         while self.budget.is_left()

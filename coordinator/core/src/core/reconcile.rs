@@ -38,8 +38,8 @@ impl Core {
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {
-            // It was to go to a worker that drains or is lost meanwhile: plan again, at once. If that
-            // worker is back by then, the plan is news nevertheless.
+            // It was to go to a worker that drains or is lost meanwhile: plan again, at once. If
+            // that worker is back by then, the plan is news nevertheless.
             if !mine {
                 if let Some(planned) = self.planned_mut(stream) {
                     planned.on = None;

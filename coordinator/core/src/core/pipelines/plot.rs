@@ -187,8 +187,8 @@ impl Core {
             self.set_bindings(name, BindingPhase::Pending);
             self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
         }
-        // What was in force is told of when its bindings are observed: nodes that it has no more may
-        // have been the only ones that were not Ready.
+        // What was in force is told of when its bindings are observed: nodes that it has no more
+        // may have been the only ones that were not Ready.
         self.pipelines.file(name);
         // Only what was in force gives room back.
         self.pipelines.look |= was_in_force;
