@@ -99,14 +99,13 @@ pub struct Core {
     /// A renewal was asked for, and has not come yet.
     confirming: bool,
     /// Workers that may have a message to get.
-    dirty: RoundRobin,
+    dirty: RoundRobin<WorkerKey>,
     /// Those of them whose turn has come, the first one first.
     flushing: VecDeque<WorkerKey>,
     /// Workers whose newest beat is not answered.
-    unanswered: RoundRobin,
-    /// Clusters whose pools or streams may be to be planned, and the one that was looked at last.
-    due: BTreeSet<ClusterName>,
-    looked_at: Option<ClusterName>,
+    unanswered: RoundRobin<WorkerKey>,
+    /// Clusters whose pools or streams may be to be planned.
+    due: RoundRobin<ClusterName>,
     /// Clusters whose streams are to be planned, in that order, and the plan that is being made.
     plans: VecDeque<ClusterName>,
     stream_plan: Option<Box<StreamPlan>>,
@@ -211,8 +210,7 @@ impl Core {
             dirty: RoundRobin::default(),
             flushing: VecDeque::new(),
             unanswered: RoundRobin::default(),
-            due: BTreeSet::new(),
-            looked_at: None,
+            due: RoundRobin::default(),
             plans: VecDeque::new(),
             stream_plan: None,
             cluster_sets: BTreeMap::new(),
@@ -405,8 +403,8 @@ impl Core {
         }
         self.admission = Admission::default();
         self.ahead = Ahead::default();
-        self.due.clear();
-        self.drop_plans();
+        self.due = RoundRobin::default();
+        self.drop_walks_and_plans();
         self.unheard_of.clear();
         self.waiting.clear();
         self.leaving.clear();

@@ -1,8 +1,6 @@
 //! From what is desired and observed to what the plan wants, cluster by cluster. During a hold
 //! nothing is planned, so a failover moves nothing.
 
-use std::ops::Bound;
-
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
 use super::slices::Walk;
@@ -18,7 +16,7 @@ impl Core {
     pub(super) fn plan(&mut self, now: Moment) {
         self.note_accounts();
         while self.budget.is_left()
-            && let Some(name) = self.next_due()
+            && let Some(name) = self.due.next()
         {
             let held =
                 self.ledger().is_some_and(|ledger| ledger.held_by(&name, self.heard).is_some());
@@ -37,16 +35,6 @@ impl Core {
                 self.plans.push_back(name);
             }
         }
-    }
-
-    /// The next cluster that is due, behind the one that was looked at last.
-    fn next_due(&mut self) -> Option<ClusterName> {
-        let after = self.looked_at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut next = self.due.range::<ClusterName, _>((after, Bound::Unbounded));
-        let next = next.next().or_else(|| self.due.first())?.clone();
-        self.due.remove(&next);
-        self.looked_at = Some(next.clone());
-        Some(next)
     }
 
     /// Plans a cluster's streams at `at`, unless they are planned before that anyway.

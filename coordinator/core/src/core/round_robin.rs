@@ -1,28 +1,32 @@
-//! Workers that are to be looked at, each in its turn.
+//! Who is to be looked at, each in its turn.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use leasehold_types::WorkerKey;
-
-/// Workers by name, and who was taken last. Invariant: nobody is taken twice before everybody who
-/// waited meanwhile was taken once.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RoundRobin {
-    waiting: BTreeSet<WorkerKey>,
-    after: Option<WorkerKey>,
+/// Those who wait, by name, and who was taken last. Invariant: nobody is taken twice before
+/// everybody who waited meanwhile was taken once.
+#[derive(Clone, Debug)]
+pub(super) struct RoundRobin<K> {
+    waiting: BTreeSet<K>,
+    after: Option<K>,
 }
 
-impl RoundRobin {
-    pub(super) fn insert(&mut self, key: WorkerKey) {
+impl<K> Default for RoundRobin<K> {
+    fn default() -> Self {
+        Self { waiting: BTreeSet::new(), after: None }
+    }
+}
+
+impl<K: Clone + Ord> RoundRobin<K> {
+    pub(super) fn insert(&mut self, key: K) {
         self.waiting.insert(key);
     }
 
-    pub(super) fn extend(&mut self, keys: impl IntoIterator<Item = WorkerKey>) {
+    pub(super) fn extend(&mut self, keys: impl IntoIterator<Item = K>) {
         self.waiting.extend(keys);
     }
 
-    pub(super) fn remove(&mut self, key: &WorkerKey) {
+    pub(super) fn remove(&mut self, key: &K) {
         self.waiting.remove(key);
     }
 
@@ -30,13 +34,18 @@ impl RoundRobin {
         self.waiting.is_empty()
     }
 
-    /// The next ones, at most so many.
-    pub(super) fn take(&mut self, most: usize) -> Vec<WorkerKey> {
+    /// The next one.
+    pub(super) fn next(&mut self) -> Option<K> {
+        self.take(1).pop()
+    }
+
+    /// The next ones, at most so many. Where nobody waits, it begins anew with the first.
+    pub(super) fn take(&mut self, most: usize) -> Vec<K> {
         let after = self.after.take();
-        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let behind = self.waiting.range((from, Bound::Unbounded));
         let mut keys: Vec<_> = behind.take(most).cloned().collect();
-        if let Some(after) = after {
+        if let Some(after) = &after {
             let rest = self.waiting.range(..=after).take(most - keys.len());
             keys.extend(rest.cloned());
         }
@@ -45,5 +54,26 @@ impl RoundRobin {
         }
         self.after = keys.last().cloned();
         keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_turn_before_anybody_has_a_second_one() {
+        let mut turns = RoundRobin::default();
+        turns.extend(0..5);
+        assert_eq!(turns.take(2), [0, 1]);
+        turns.extend([0, 1]);
+        assert_eq!(turns.take(2), [2, 3]);
+        assert_eq!(turns.take(9), [4, 0, 1]);
+        assert!(turns.is_empty());
+        assert_eq!(turns.next(), None);
+        turns.extend([0, 3]);
+        assert_eq!(turns.next(), Some(0), "nobody has waited: it begins anew");
+        turns.extend([0]);
+        assert_eq!(turns.next(), Some(3), "it goes on behind the last one");
     }
 }

@@ -285,9 +285,10 @@ impl Core {
     /// Gathers some more of what a plan rests on; how many streams were looked at.
     fn gather_some(&self, plan: &mut StreamPlan, most: usize) -> usize {
         let counts = matches!(plan.stage, Stage::Count);
-        let some = plan.some(most, |set| match counts {
-            true if set.spec.moves.per_round_max >= set.spec.streams.len() => 0,
-            true | false => set.spec.streams.len(),
+        let some = plan.some(most, |set| {
+            let all = set.spec.streams.len();
+            let is_unlimited = set.spec.moves.per_round_max >= all;
+            if counts && is_unlimited { 0 } else { all }
         });
         let Some((at, some)) = some else {
             if counts {
@@ -466,7 +467,7 @@ impl Core {
     }
 
     /// Drops what was begun: the term has ended.
-    pub(super) fn drop_plans(&mut self) {
+    pub(super) fn drop_walks_and_plans(&mut self) {
         self.plans.clear();
         for walk in std::mem::take(&mut self.walks) {
             if let Walk::Planned { set, spec, .. } = walk {
