@@ -180,8 +180,6 @@ mutations! {
     HelloDeposes,
     /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.
     BusyLeaderDeposed,
-    /// Coordinator: a beat is answered only when it is its agent's turn to be told all that is new.
-    RenewalsBehindGrants,
     /// Coordinator: every agent that says hello is welcomed at once.
     CreditsIgnored,
     /// Agent: what could not be written down is told as ended.

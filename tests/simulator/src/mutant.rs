@@ -80,9 +80,6 @@ impl Mutant {
             Mutation::HelloDeposes => &["L5"],
             Mutation::BusyLeaderDeposed => &["L1", "L4", "L8"],
             Mutation::CreditsIgnored => &["L8"],
-            // Its fleets are served within a lease even so: a test of the coordinator's core
-            // notices it.
-            Mutation::RenewalsBehindGrants => &[],
             Mutation::TellUnwritten => &["S1", "S2", "S16"],
             Mutation::KeepAskedBack => &["L6"],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],

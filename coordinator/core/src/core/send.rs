@@ -69,9 +69,7 @@ impl Core {
         }
         for key in self.unanswered.take(self.budget.left()) {
             self.budget.spend(1);
-            if !mutation::on(Mutation::RenewalsBehindGrants) {
-                self.send_to(&key, Content::Renewal, now);
-            }
+            self.send_to(&key, Content::Renewal, now);
         }
     }
 
