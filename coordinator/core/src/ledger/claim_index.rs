@@ -16,10 +16,12 @@ type Table = std::collections::HashMap<StreamKey, u32>;
 /// The slots of all streams with claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClaimIndex {
+    /// All streams, up to [`FEW`] of them.
     few: Table,
-    /// Which of the others a stream is in; there are none as long as there are few streams.
-    hasher: RandomState,
+    /// All streams, once there are more; empty before that.
     many: Vec<Table>,
+    /// Chooses the table of `many` that a stream is in.
+    hasher: RandomState,
 }
 
 impl ClaimIndex {
