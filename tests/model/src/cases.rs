@@ -1,5 +1,5 @@
 //! What each deliberate fault of the cores needs to break a property: a scope, and faults of the
-//! world. Looked for in exactly that, a fault is found within seconds.
+//! world. Looked for with just these, each is found within half a minute.
 
 use leasehold_types::mutation::Mutation;
 

@@ -113,13 +113,10 @@ impl Budget {
 }
 
 impl Fault {
-    /// The one of that name; else all names.
-    pub fn named(name: &str) -> Result<Self, String> {
-        let found = ALL.into_iter().find(|fault| format!("{fault:?}") == name);
-        found.ok_or_else(|| {
-            let all: Vec<_> = ALL.iter().map(|fault| format!("{fault:?}")).collect();
-            format!("is none; there are: {}", all.join(", "))
-        })
+    /// Every kind.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        &ALL
     }
 
     /// Whether it is not counted among all faults.

@@ -1,6 +1,7 @@
 //! Explores the scopes of the model, or looks for the shortest path that a deliberate fault of the
 //! cores breaks a property on.
 
+use std::fmt::Debug;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -25,7 +26,7 @@ struct Options {
     #[arg(long)]
     faults: Option<u8>,
     /// No faults but these on a path, each as often as it is named; a wrong name lists them all.
-    #[arg(long, value_delimiter = ',', value_parser = Fault::named, conflicts_with = "faults")]
+    #[arg(long, value_delimiter = ',', value_parser = fault, conflicts_with = "faults")]
     only: Option<Vec<Fault>>,
     /// Break a core on purpose, and look for the shortest path with the fewest faults on which that
     /// breaks a property; a wrong name lists them all.
@@ -43,17 +44,23 @@ struct Options {
 const HUNT_FAULTS: u8 = 1;
 
 fn scope(name: &str) -> Result<&'static str, String> {
-    Scope::named(name).map(|scope| scope.name).ok_or_else(|| {
-        let all: Vec<_> = Scope::all().into_iter().map(|scope| scope.name).collect();
-        format!("is none; there are: {}", all.join(", "))
-    })
+    named(name, Scope::all().into_iter().map(|scope| scope.name))
 }
 
 fn mutation(name: &str) -> Result<Mutation, String> {
-    let found = Mutation::ALL.iter().find(|mutation| format!("{mutation:?}") == name);
-    found.copied().ok_or_else(|| {
-        let all: Vec<_> = Mutation::ALL.iter().map(|mutation| format!("{mutation:?}")).collect();
-        format!("is none; there are: {}", all.join(", "))
+    named(name, Mutation::ALL.iter().copied())
+}
+
+fn fault(name: &str) -> Result<Fault, String> {
+    named(name, Fault::all().iter().copied())
+}
+
+/// The one of that name; a wrong name is answered with all right ones.
+fn named<T: Debug>(name: &str, all: impl Iterator<Item = T> + Clone) -> Result<T, String> {
+    let shown = |it: &T| format!("{it:?}").trim_matches('"').to_owned();
+    all.clone().find(|it| shown(it) == name).ok_or_else(|| {
+        let names: Vec<_> = all.map(|it| shown(&it)).collect();
+        format!("there is no such name; choose one of: {}", names.join(", "))
     })
 }
 
