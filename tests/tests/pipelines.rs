@@ -44,11 +44,10 @@ fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other(
     scene.agent("green", "green-2");
     scene.is_ready("third");
     for (name, out) in [("first", "yellow-0"), ("second", "yellow-0"), ("third", "yellow-1")] {
-        assert_eq!(scene.phases_of(name), ["Pending", "Plotted", "Ready"], "{name}");
+        scene.tells(0, name, &["Pending", "Plotted", "Ready"]);
         assert_eq!(scene.worker_of(name, "in"), "blue-0");
         assert_eq!(scene.worker_of(name, "out"), out, "{name}");
-        let told = scene.phases_of(&format!("{name}/mid"));
-        assert_eq!(told, ["Unset", "Pending", "Ready"], "{name}");
+        scene.tells(0, &format!("{name}/mid"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
     assert_eq!(scene.workers_of("mid"), ["green-0", "green-1", "green-2"]);
@@ -63,12 +62,9 @@ fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other(
         eventually("its place on the other yellow worker", || {
             (scene.is_ready_now(name) && scene.worker_of(name, "out") == "yellow-1").then_some(())
         });
-        let told = scene.phases_since(mark, name);
-        assert_eq!(told, ["Broken", "Plotted", "Ready"], "{name}");
-        let out = scene.phases_since(mark, &format!("{name}/out"));
-        assert_eq!(out, ["DeadEnd", "Unset", "Pending", "Ready"], "{name}");
-        let healthy = scene.phases_since(mark, &format!("{name}/in"));
-        assert_eq!(healthy, ["Unset", "Pending", "Ready"], "{name}");
+        scene.tells(mark, name, &["Broken", "Plotted", "Ready"]);
+        scene.tells(mark, &format!("{name}/out"), &["DeadEnd", "Unset", "Pending", "Ready"]);
+        scene.tells(mark, &format!("{name}/in"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
     // What was healthy was kept, and the third was told of nothing.

@@ -206,12 +206,19 @@ impl Scene {
         self.told.lock().expect("nobody panics with it").clone()
     }
 
-    /// The states of a pipeline or `PIPELINE/NODE` in order, each that follows itself once.
-    pub(crate) fn phases_of(&self, concerned: &str) -> Vec<String> {
-        self.phases_since(0, concerned)
+    /// Waits until a pipeline or `PIPELINE/NODE` was told in exactly these states, in order, from
+    /// the mark on; one that follows itself counts once. Notices come over a connection of their
+    /// own, so they may be behind what a query answers.
+    pub(crate) fn tells(&self, mark: usize, concerned: &str, expected: &[&str]) {
+        let what = format!("{concerned} to be told in {} states", expected.len());
+        let phases = eventually(&what, || {
+            let phases = self.phases_since(mark, concerned);
+            (phases.len() >= expected.len()).then_some(phases)
+        });
+        assert_eq!(phases, expected, "{concerned}");
     }
 
-    /// The same from a mark on.
+    /// The states told so far.
     pub(crate) fn phases_since(&self, mark: usize, concerned: &str) -> Vec<String> {
         let told = self.told().split_off(mark);
         let mut phases: Vec<_> =

@@ -15,16 +15,16 @@
 mod contiguous;
 mod dedicated;
 mod order;
-mod pace;
 mod piles;
 mod room;
 mod sorting;
+mod step_budget;
 mod sticky;
 
 use self::contiguous::Slices;
 use self::dedicated::Desk;
-use self::pace::{Hand, Pace};
 use self::room::Room;
+use self::step_budget::{SetContext, StepBudget};
 use crate::desired::Policy;
 
 /// Index of a worker in [`StreamInput::workers`].
@@ -146,11 +146,11 @@ impl Planning {
     /// Goes on; how many streams and workers were looked at, which may be more than `most` by as
     /// many as there are workers, or as one of them owns.
     pub fn step(&mut self, input: &StreamInput<'_>, most: usize) -> usize {
-        let mut pace = Pace::new(most);
-        while pace.is_left() && !self.is_done() {
-            self.go_on(input, &mut pace);
+        let mut budget = StepBudget::new(most);
+        while budget.is_left() && !self.is_done() {
+            self.go_on(input, &mut budget);
         }
-        pace.spent()
+        budget.spent()
     }
 
     /// Whether every stream is placed.
@@ -165,15 +165,15 @@ impl Planning {
         std::mem::take(&mut self.placements)
     }
 
-    fn go_on(&mut self, input: &StreamInput<'_>, pace: &mut Pace) {
+    fn go_on(&mut self, input: &StreamInput<'_>, budget: &mut StepBudget) {
         match &mut self.stage {
             Stage::Dedicated(desk) => {
-                let Some(reservation) = desk.step(input, &mut self.placements, pace) else {
+                let Some(reservation) = desk.step(input, &mut self.placements, budget) else {
                     return;
                 };
                 let room = Room::new(input.per_worker_max, reservation.reserved);
                 let slices = Slices::new(input, &room);
-                pace.spend(input.workers.len());
+                budget.spend(input.workers.len());
                 let moved = reservation.moved;
                 let sets = SetsStage { moved, room, slices, at: 0, placing: None };
                 self.stage = Stage::Sets(Box::new(sets));
@@ -183,7 +183,7 @@ impl Planning {
                     self.stage = Stage::Done;
                     return;
                 };
-                sets.place(set, &mut self.placements[sets.at], pace);
+                sets.place(set, &mut self.placements[sets.at], budget);
             }
             Stage::Done => {}
         }
@@ -192,7 +192,7 @@ impl Planning {
 
 impl SetsStage {
     /// Goes on with the set in hand.
-    fn place(&mut self, set: &SetInput<'_>, placements: &mut [Placement], pace: &mut Pace) {
+    fn place(&mut self, set: &SetInput<'_>, placements: &mut [Placement], budget: &mut StepBudget) {
         let moved = self.moved[self.at];
         let placing = self.placing.get_or_insert_with(|| match set.policy {
             Policy::Sticky => Placing::Sticky(Box::new(sticky::Placing::new(moved))),
@@ -201,13 +201,13 @@ impl SetsStage {
                 Placing::Contiguous(Box::new(contiguous::Placing::new(moved)))
             }
         });
-        let mut hand = Hand { set, room: &mut self.room, placements, pace };
+        let mut context = SetContext { set, room: &mut self.room, placements, budget };
         let done = match placing {
-            Placing::Sticky(placing) => placing.step(&mut hand),
-            Placing::Contiguous(placing) => placing.step(&self.slices, &mut hand),
+            Placing::Sticky(placing) => placing.step(&mut context),
+            Placing::Contiguous(placing) => placing.step(&self.slices, &mut context),
         };
         if done {
-            pace.spend(1 + self.room.touched().len());
+            budget.spend(1 + self.room.touched().len());
             self.room.settle();
             self.placing = None;
             self.at += 1;

@@ -55,12 +55,12 @@ fn fault(name: &str) -> Result<Fault, String> {
     named(name, Fault::all().iter().copied())
 }
 
-/// The one of that name; a wrong name is answered with all right ones.
+/// The one of that name; the error for a wrong one names them all.
 fn named<T: Debug>(name: &str, all: impl Iterator<Item = T> + Clone) -> Result<T, String> {
     let shown = |it: &T| format!("{it:?}").trim_matches('"').to_owned();
     all.clone().find(|it| shown(it) == name).ok_or_else(|| {
         let names: Vec<_> = all.map(|it| shown(&it)).collect();
-        format!("there is no such name; choose one of: {}", names.join(", "))
+        format!("expected one of: {}", names.join(", "))
     })
 }
 

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use super::pace::Hand;
 use super::room::{Room, Stand};
+use super::step_budget::SetContext;
 use super::{Placement, StreamInput, WorkerIndex, order};
 use crate::desired::Policy;
 
@@ -150,19 +150,19 @@ impl Placing {
     }
 
     /// Goes on; whether all streams are placed.
-    pub(super) fn step(&mut self, slices: &Slices, hand: &mut Hand<'_>) -> bool {
+    pub(super) fn step(&mut self, slices: &Slices, context: &mut SetContext<'_>) -> bool {
         loop {
             let next = match self.phase {
-                Phase::Freeze => self.freeze(slices, hand),
-                Phase::Cut => self.cut(hand),
-                Phase::Count => self.count(hand),
-                Phase::MoveAll => self.move_all(hand),
-                Phase::Stay => self.stay(hand),
-                Phase::Wait => self.wait(hand),
-                Phase::Arrive => self.arrive(hand, Phase::Move),
-                Phase::Move => self.make_moves(hand),
-                Phase::ArriveLate => self.arrive(hand, Phase::Rest),
-                Phase::Rest => self.place_rest(&slices.order, hand),
+                Phase::Freeze => self.freeze(slices, context),
+                Phase::Cut => self.cut(context),
+                Phase::Count => self.count(context),
+                Phase::MoveAll => self.move_all(context),
+                Phase::Stay => self.stay(context),
+                Phase::Wait => self.wait(context),
+                Phase::Arrive => self.arrive(context, Phase::Move),
+                Phase::Move => self.make_moves(context),
+                Phase::ArriveLate => self.arrive(context, Phase::Rest),
+                Phase::Rest => self.place_rest(&slices.order, context),
                 Phase::Done => return true,
             };
             let Some(next) = next else { return false };
@@ -170,15 +170,15 @@ impl Placing {
         }
     }
 
-    fn freeze(&mut self, slices: &Slices, hand: &mut Hand<'_>) -> Option<Phase> {
-        let streams = hand.set.streams;
-        for at in hand.pace.some(&mut self.at, streams.len()) {
+    fn freeze(&mut self, slices: &Slices, context: &mut SetContext<'_>) -> Option<Phase> {
+        let streams = context.set.streams;
+        for at in context.budget.some(&mut self.at, streams.len()) {
             let stream = &streams[at];
-            match hand.room.stand(stream) {
+            match context.room.stand(stream) {
                 _ if stream.dedicated => {}
-                Stand::Kept(worker) if stream.frozen && hand.room.has_room(worker) => {
-                    hand.room.add(worker, stream.weight);
-                    hand.placements[at] = Placement::On(worker);
+                Stand::Kept(worker) if stream.frozen && context.room.has_room(worker) => {
+                    context.room.add(worker, stream.weight);
+                    context.placements[at] = Placement::On(worker);
                 }
                 _ => self.loose.push(at as u32),
             }
@@ -186,13 +186,13 @@ impl Placing {
         if self.at < streams.len() {
             return None;
         }
-        self.slices = slices.slices(self.loose.len(), hand.room);
-        hand.pace.spend(slices.order.len());
+        self.slices = slices.slices(self.loose.len(), context.room);
+        context.budget.spend(slices.order.len());
         Some(Phase::Cut)
     }
 
-    fn cut(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        for at in hand.pace.some(&mut self.at, self.loose.len()) {
+    fn cut(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        for at in context.budget.some(&mut self.at, self.loose.len()) {
             let (mut slice, mut taken) = self.slice;
             while self.slices.get(slice).is_some_and(|(_, count)| *count == taken) {
                 (slice, taken) = (slice + 1, 0);
@@ -204,9 +204,9 @@ impl Placing {
         (self.at == self.loose.len()).then_some(Phase::Count)
     }
 
-    fn count(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
-            self.wanted += match hand.room.stand(&hand.set.streams[aim.at as usize]) {
+    fn count(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
+            self.wanted += match context.room.stand(&context.set.streams[aim.at as usize]) {
                 Stand::Kept(worker) => usize::from(worker != aim.target),
                 Stand::Evicted => 1,
                 Stand::Fresh => 0,
@@ -215,33 +215,33 @@ impl Placing {
         if self.at < self.aims.len() {
             return None;
         }
-        self.moves = hand.set.moves_max.saturating_sub(self.moved);
+        self.moves = context.set.moves_max.saturating_sub(self.moved);
         Some(if self.wanted <= self.moves { Phase::MoveAll } else { Phase::Stay })
     }
 
-    fn move_all(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
-            hand.put(aim.at, aim.target);
+    fn move_all(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
+            context.put(aim.at, aim.target);
         }
         (self.at == self.aims.len()).then_some(Phase::Done)
     }
 
-    fn stay(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
-            match hand.room.stand(&hand.set.streams[aim.at as usize]) {
-                Stand::Kept(worker) if worker == aim.target => hand.put(aim.at, worker),
+    fn stay(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
+            match context.room.stand(&context.set.streams[aim.at as usize]) {
+                Stand::Kept(worker) if worker == aim.target => context.put(aim.at, worker),
                 Stand::Kept(_) | Stand::Evicted | Stand::Fresh => {}
             }
         }
         (self.at == self.aims.len()).then_some(Phase::Wait)
     }
 
-    fn wait(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        for aim in &self.aims[hand.pace.some(&mut self.at, self.aims.len())] {
-            match hand.room.stand(&hand.set.streams[aim.at as usize]) {
+    fn wait(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
+            match context.room.stand(&context.set.streams[aim.at as usize]) {
                 Stand::Kept(worker) if worker == aim.target => {}
-                Stand::Kept(worker) if hand.room.has_room(worker) => {
-                    hand.put(aim.at, worker);
+                Stand::Kept(worker) if context.room.has_room(worker) => {
+                    context.put(aim.at, worker);
                     self.movers.push((*aim, worker));
                 }
                 Stand::Kept(_) | Stand::Evicted => {
@@ -254,10 +254,10 @@ impl Placing {
         (self.at == self.aims.len()).then_some(Phase::Arrive)
     }
 
-    fn arrive(&mut self, hand: &mut Hand<'_>, next: Phase) -> Option<Phase> {
-        for aim in &self.arrivals[hand.pace.some(&mut self.at, self.arrivals.len())] {
-            match hand.room.has_room(aim.target) {
-                true => hand.put(aim.at, aim.target),
+    fn arrive(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
+        for aim in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+            match context.room.has_room(aim.target) {
+                true => context.put(aim.at, aim.target),
                 false => self.left.push(*aim),
             }
         }
@@ -268,44 +268,44 @@ impl Placing {
         Some(next)
     }
 
-    fn make_moves(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+    fn make_moves(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         while self.moves > 0 {
-            if !hand.pace.is_left() {
+            if !context.budget.is_left() {
                 return None;
             }
-            hand.pace.spend(1);
+            context.budget.spend(1);
             let Some((aim, from)) = self.mover.take() else {
                 let Some(next) = self.movers.get(self.at) else { break };
                 self.mover = Some(*next);
                 self.at += 1;
                 continue;
             };
-            if !hand.room.has_room(aim.target) {
+            if !context.room.has_room(aim.target) {
                 self.waiting.entry(aim.target).or_default().push((aim, from));
                 continue;
             }
             self.moves -= 1;
-            hand.room.take(from, hand.set.streams[aim.at as usize].weight);
-            hand.put(aim.at, aim.target);
+            context.room.take(from, context.set.streams[aim.at as usize].weight);
+            context.put(aim.at, aim.target);
             self.mover = self.waiting.get_mut(&from).and_then(Vec::pop);
         }
         Some(Phase::ArriveLate)
     }
 
-    fn place_rest(&mut self, order: &[WorkerIndex], hand: &mut Hand<'_>) -> Option<Phase> {
-        for aim in &self.arrivals[hand.pace.some(&mut self.at, self.arrivals.len())] {
-            while order.get(self.place).is_some_and(|worker| !hand.room.has_room(*worker)) {
+    fn place_rest(&mut self, order: &[WorkerIndex], context: &mut SetContext<'_>) -> Option<Phase> {
+        for aim in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+            while order.get(self.place).is_some_and(|worker| !context.room.has_room(*worker)) {
                 self.place += 1;
             }
             let place = order.get(self.place);
             let place = place.expect("no more streams have an aim than there is room for");
-            hand.put(aim.at, *place);
+            context.put(aim.at, *place);
         }
         (self.at == self.arrivals.len()).then_some(Phase::Done)
     }
 }
 
-impl Hand<'_> {
+impl SetContext<'_> {
     fn put(&mut self, at: u32, worker: WorkerIndex) {
         self.room.add(worker, self.set.streams[at as usize].weight);
         self.placements[at as usize] = Placement::On(worker);

@@ -7,7 +7,7 @@
 //! order of the sets and their lists. So nobody loses a worker to a stream that had none, and
 //! where workers run out, the later in the list is without.
 
-use super::pace::Pace;
+use super::step_budget::StepBudget;
 use super::{Placement, StreamInput, StreamSpec, Unplaced, WorkerIndex};
 
 /// What is decided for dedicated streams.
@@ -96,23 +96,23 @@ impl Desk {
         &mut self,
         input: &StreamInput<'_>,
         placements: &mut [Vec<Placement>],
-        pace: &mut Pace,
+        budget: &mut StepBudget,
     ) -> Option<Reservation> {
         loop {
             let next = match self.phase {
-                Phase::Find => self.find(input, pace),
-                Phase::Stay => self.stay(placements, pace),
-                Phase::Sharing => self.give_sharing(placements, pace),
-                Phase::Without => self.give_without(placements, pace),
+                Phase::Find => self.find(input, budget),
+                Phase::Stay => self.stay(placements, budget),
+                Phase::Sharing => self.give_sharing(placements, budget),
+                Phase::Without => self.give_without(placements, budget),
                 Phase::Done => return Some(std::mem::take(&mut self.reservation)),
             };
             (self.phase, self.at) = (next?, 0);
         }
     }
 
-    fn find(&mut self, input: &StreamInput<'_>, pace: &mut Pace) -> Option<Phase> {
+    fn find(&mut self, input: &StreamInput<'_>, budget: &mut StepBudget) -> Option<Phase> {
         while let Some(set) = input.sets.get(self.set) {
-            for at in pace.some(&mut self.at, set.streams.len()) {
+            for at in budget.some(&mut self.at, set.streams.len()) {
                 let stream = set.streams[at];
                 if stream.dedicated {
                     self.wanted.push(Want { set: self.set, at, stream });
@@ -134,14 +134,18 @@ impl Desk {
         }
         let mut by_shared: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
         by_shared.sort_unstable();
-        pace.spend(by_shared.len());
+        budget.spend(by_shared.len());
         self.by_shared = by_shared.into_iter().map(|(_, worker)| worker).collect();
         self.left = self.shared.len() - usize::from(self.any_shared);
         Some(Phase::Stay)
     }
 
-    fn stay(&mut self, placements: &mut [Vec<Placement>], pace: &mut Pace) -> Option<Phase> {
-        for at in pace.some(&mut self.at, self.wanted.len()) {
+    fn stay(
+        &mut self,
+        placements: &mut [Vec<Placement>],
+        budget: &mut StepBudget,
+    ) -> Option<Phase> {
+        for at in budget.some(&mut self.at, self.wanted.len()) {
             let want = self.wanted[at];
             match want.stream.present.filter(|at| (*at as usize) < self.shared.len()) {
                 Some(own) if self.shared[own as usize].streams == 0 && self.is_free(own) => {
@@ -157,9 +161,9 @@ impl Desk {
     fn give_sharing(
         &mut self,
         placements: &mut [Vec<Placement>],
-        pace: &mut Pace,
+        budget: &mut StepBudget,
     ) -> Option<Phase> {
-        for at in pace.some(&mut self.at, self.sharing.len()) {
+        for at in budget.some(&mut self.at, self.sharing.len()) {
             let (want, own) = self.sharing[at];
             self.give_own_or_least(&want, own, placements);
         }
@@ -169,9 +173,9 @@ impl Desk {
     fn give_without(
         &mut self,
         placements: &mut [Vec<Placement>],
-        pace: &mut Pace,
+        budget: &mut StepBudget,
     ) -> Option<Phase> {
-        for at in pace.some(&mut self.at, self.without.len()) {
+        for at in budget.some(&mut self.at, self.without.len()) {
             let want = self.without[at];
             match self.least() {
                 Some(least) => self.give(&want, least, placements),

@@ -1,7 +1,7 @@
 //! The streams that stand on each worker, to be taken heaviest first.
 
-use super::pace::Pace;
 use super::room::Room;
+use super::step_budget::StepBudget;
 use super::{Placement, StreamSpec};
 
 /// The end of a list of streams.
@@ -56,14 +56,14 @@ impl Piles {
         slot: usize,
         streams: &[StreamSpec],
         any: bool,
-        pace: &mut Pace,
+        budget: &mut StepBudget,
     ) -> Option<u32> {
         if slot >= self.last.len() {
             return None;
         }
         let mut pile = match self.piles[slot] {
             Some(pile) => pile,
-            None => self.stack(slot, streams, pace),
+            None => self.stack(slot, streams, budget),
         };
         let end = if any { pile.bottom } else { pile.movable };
         let taken = (pile.top > end).then(|| {
@@ -74,7 +74,7 @@ impl Piles {
         taken
     }
 
-    fn stack(&mut self, slot: usize, streams: &[StreamSpec], pace: &mut Pace) -> Pile {
+    fn stack(&mut self, slot: usize, streams: &[StreamSpec], budget: &mut StepBudget) -> Pile {
         let bottom = self.streams.len();
         let mut at = self.last[slot];
         while at != END {
@@ -82,7 +82,7 @@ impl Piles {
             at = self.before[at as usize];
         }
         let pile = &mut self.streams[bottom..];
-        pace.spend(pile.len());
+        budget.spend(pile.len());
         pile.sort_unstable_by_key(|&at| {
             let stream = &streams[at as usize];
             (!stream.frozen, stream.weight, at)

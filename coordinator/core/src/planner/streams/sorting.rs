@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 use super::StreamSpec;
-use super::pace::Pace;
+use super::step_budget::StepBudget;
 
 /// So many are sorted at once; what was sorted so is merged, one after the other.
 const RUN: usize = 4_096;
@@ -27,14 +27,14 @@ impl Sorting {
         &mut self,
         queue: &mut [u32],
         streams: &[StreamSpec],
-        pace: &mut Pace,
+        budget: &mut StepBudget,
     ) -> bool {
         let key = |at: &u32| {
             let weight = streams[*at as usize].weight;
             u64::from(u32::MAX - weight) << u32::BITS | u64::from(*at)
         };
         while self.keys.len() < queue.len() {
-            if !pace.is_left() {
+            if !budget.is_left() {
                 return false;
             }
             let start = self.keys.len();
@@ -42,9 +42,9 @@ impl Sorting {
             self.keys.extend(run.iter().map(key));
             self.keys[start..].sort_unstable();
             self.heads.push(Reverse((self.keys[start], start)));
-            pace.spend(run.len());
+            budget.spend(run.len());
         }
-        for place in pace.some(&mut self.merged, queue.len()) {
+        for place in budget.some(&mut self.merged, queue.len()) {
             let mut head = self.heads.peek_mut().expect("each key is in one run");
             let Reverse((key, at)) = *head;
             queue[place] = key as u32;

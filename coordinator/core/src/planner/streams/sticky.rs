@@ -39,10 +39,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::pace::Hand;
 use super::piles::Piles;
 use super::room::{Room, Stand};
 use super::sorting::Sorting;
+use super::step_budget::SetContext;
 use super::{Placement, Unplaced, WorkerIndex};
 
 /// Bits of a [`Rank`] for each of the two loads: room for 280 times the weight of the most streams
@@ -131,18 +131,18 @@ impl Placing {
     }
 
     /// Goes on; whether all streams are placed.
-    pub(super) fn step(&mut self, hand: &mut Hand<'_>) -> bool {
+    pub(super) fn step(&mut self, context: &mut SetContext<'_>) -> bool {
         loop {
             let next = match self.phase {
-                Phase::Keep => self.keep(hand),
-                Phase::PileOverfull => self.pile(hand, Phase::Shed),
-                Phase::Shed => self.shed(hand),
-                Phase::Recount => self.recount(hand),
-                Phase::Look => self.look(hand),
-                Phase::Sort => self.sort(hand),
-                Phase::Fill => self.fill(hand),
-                Phase::PileAll => self.pile(hand, Phase::Level),
-                Phase::Level => self.level(hand),
+                Phase::Keep => self.keep(context),
+                Phase::PileOverfull => self.pile(context, Phase::Shed),
+                Phase::Shed => self.shed(context),
+                Phase::Recount => self.recount(context),
+                Phase::Look => self.look(context),
+                Phase::Sort => self.sort(context),
+                Phase::Fill => self.fill(context),
+                Phase::PileAll => self.pile(context, Phase::Level),
+                Phase::Level => self.level(context),
                 Phase::Done => return true,
             };
             let Some(next) = next else { return false };
@@ -151,18 +151,18 @@ impl Placing {
     }
 
     /// Leaves every stream where it is if its worker may own it and so many.
-    fn keep(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        let streams = hand.set.streams;
-        for at in hand.pace.some(&mut self.at, streams.len()) {
+    fn keep(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        let streams = context.set.streams;
+        for at in context.budget.some(&mut self.at, streams.len()) {
             let stream = &streams[at];
             if stream.dedicated {
                 continue;
             }
             self.heaviest = self.heaviest.max(u64::from(stream.weight));
-            match hand.room.stand(stream) {
+            match context.room.stand(stream) {
                 Stand::Kept(worker) => {
-                    hand.room.add(worker, stream.weight);
-                    hand.placements[at] = Placement::On(worker);
+                    context.room.add(worker, stream.weight);
+                    context.placements[at] = Placement::On(worker);
                 }
                 Stand::Evicted => self.evicted.push(at as u32),
                 Stand::Fresh => self.fresh.push(at as u32),
@@ -171,41 +171,41 @@ impl Placing {
         if self.at < streams.len() {
             return None;
         }
-        let room = &*hand.room;
+        let room = &*context.room;
         let overfull = |worker: &WorkerIndex| room.owned(*worker) > room.cap(*worker);
         self.overfull = room.touched().iter().copied().filter(overfull).collect();
-        hand.pace.spend(room.touched().len());
+        context.budget.spend(room.touched().len());
         if self.overfull.is_empty() {
-            self.enqueue(hand);
+            self.enqueue(context);
             return Some(Phase::Look);
         }
         Some(Phase::PileOverfull)
     }
 
-    fn pile(&mut self, hand: &mut Hand<'_>, next: Phase) -> Option<Phase> {
-        let streams = hand.set.streams;
-        let piles = self.piles.get_or_insert_with(|| Piles::new(streams.len(), hand.room));
-        for at in hand.pace.some(&mut self.at, streams.len()) {
-            piles.enter(at, &streams[at], hand.placements[at], hand.room);
+    fn pile(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
+        let streams = context.set.streams;
+        let piles = self.piles.get_or_insert_with(|| Piles::new(streams.len(), context.room));
+        for at in context.budget.some(&mut self.at, streams.len()) {
+            piles.enter(at, &streams[at], context.placements[at], context.room);
         }
         (self.at == streams.len()).then_some(next)
     }
 
     /// Takes from workers what is above the most that they may own, frozen streams last.
-    fn shed(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+    fn shed(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let piles = self.piles.as_mut().expect("the streams are piled up");
-        let streams = hand.set.streams;
+        let streams = context.set.streams;
         while let Some(&worker) = self.overfull.get(self.at) {
-            while hand.room.owned(worker) > hand.room.cap(worker) {
-                if !hand.pace.is_left() {
+            while context.room.owned(worker) > context.room.cap(worker) {
+                if !context.budget.is_left() {
                     return None;
                 }
-                let slot = hand.room.slot(worker);
-                let at = piles.pop(slot, streams, true, hand.pace);
+                let slot = context.room.slot(worker);
+                let at = piles.pop(slot, streams, true, context.budget);
                 let at = at.expect("an owned stream is piled") as usize;
-                hand.room.take(worker, streams[at].weight);
-                hand.placements[at] = Placement::Unplaced(Unplaced::WorkersFull);
-                hand.pace.spend(1);
+                context.room.take(worker, streams[at].weight);
+                context.placements[at] = Placement::Unplaced(Unplaced::WorkersFull);
+                context.budget.spend(1);
             }
             self.at += 1;
         }
@@ -214,11 +214,11 @@ impl Placing {
     }
 
     /// Finds the streams again that may not stay with their living worker, in the list's order.
-    fn recount(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        let streams = hand.set.streams;
-        for at in hand.pace.some(&mut self.at, streams.len()) {
-            let homeless = matches!(hand.placements[at], Placement::Unplaced(_));
-            let fresh = matches!(hand.room.stand(&streams[at]), Stand::Fresh);
+    fn recount(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        let streams = context.set.streams;
+        for at in context.budget.some(&mut self.at, streams.len()) {
+            let homeless = matches!(context.placements[at], Placement::Unplaced(_));
+            let fresh = matches!(context.room.stand(&streams[at]), Stand::Fresh);
             if homeless && !fresh && !streams[at].dedicated {
                 self.evicted.push(at as u32);
             }
@@ -226,55 +226,55 @@ impl Placing {
         if self.at < streams.len() {
             return None;
         }
-        self.enqueue(hand);
+        self.enqueue(context);
         Some(Phase::Look)
     }
 
     /// Has the homeless streams placed, as many as there is room for: those that have run before
     /// those that have not.
-    fn enqueue(&mut self, hand: &mut Hand<'_>) {
-        let room = &*hand.room;
+    fn enqueue(&mut self, context: &mut SetContext<'_>) {
+        let room = &*context.room;
         let owned = room.touched().iter().map(|worker| room.owned(*worker) as usize);
         let free = room.free().saturating_sub(owned.sum());
         let forced = self.evicted.len().min(free);
-        self.moves = hand.set.moves_max.saturating_sub(self.moved).saturating_sub(forced);
+        self.moves = context.set.moves_max.saturating_sub(self.moved).saturating_sub(forced);
         self.queue = std::mem::take(&mut self.evicted);
         self.queue.append(&mut self.fresh);
         self.queue.truncate(free);
         let ranks = room.touched().iter().filter(|worker| room.has_room(**worker));
         let rank = |worker: &WorkerIndex| Reverse(Rank::of(room, *worker));
         self.receivers = ranks.map(rank).collect::<Vec<_>>().into();
-        hand.pace.spend(room.touched().len());
+        context.budget.spend(room.touched().len());
     }
 
     /// Whether the queue is in order: heaviest first.
-    fn look(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        let weight = |at: usize| hand.set.streams[self.queue[at] as usize].weight;
-        let mut pairs = hand.pace.some(&mut self.at, self.queue.len().saturating_sub(1));
+    fn look(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        let weight = |at: usize| context.set.streams[self.queue[at] as usize].weight;
+        let mut pairs = context.budget.some(&mut self.at, self.queue.len().saturating_sub(1));
         if pairs.any(|at| weight(at) < weight(at + 1)) {
             return Some(Phase::Sort);
         }
         (self.at + 1 >= self.queue.len()).then_some(Phase::Fill)
     }
 
-    fn sort(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        let done = self.sorting.step(&mut self.queue, hand.set.streams, hand.pace);
+    fn sort(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        let done = self.sorting.step(&mut self.queue, context.set.streams, context.budget);
         done.then(|| {
             self.sorting = Sorting::default();
             Phase::Fill
         })
     }
 
-    fn fill(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
-        for at in hand.pace.some(&mut self.at, self.queue.len()) {
-            self.least(hand.room).expect("the queue is no longer than there is room");
-            self.give_least(self.queue[at], hand);
+    fn fill(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+        for at in context.budget.some(&mut self.at, self.queue.len()) {
+            self.least(context.room).expect("the queue is no longer than there is room");
+            self.give_least(self.queue[at], context);
         }
         if self.at < self.queue.len() {
             return None;
         }
         self.queue = Vec::new();
-        Some(self.begin_level(hand))
+        Some(self.begin_level(context))
     }
 
     /// Brings the least loaded worker that has room to the top of the receivers.
@@ -290,14 +290,14 @@ impl Placing {
     }
 
     /// Gives a stream to the receiver on top.
-    fn give_least(&mut self, at: u32, hand: &mut Hand<'_>) {
-        let weight = hand.set.streams[at as usize].weight;
+    fn give_least(&mut self, at: u32, context: &mut SetContext<'_>) {
+        let weight = context.set.streams[at as usize].weight;
         let mut top = self.receivers.peek_mut().expect("a receiver is on top");
         let worker = top.0.worker();
-        hand.room.add(worker, weight);
-        top.0 = Rank::of(hand.room, worker);
-        hand.placements[at as usize] = Placement::On(worker);
-        if !hand.room.has_room(worker) {
+        context.room.add(worker, weight);
+        top.0 = Rank::of(context.room, worker);
+        context.placements[at as usize] = Placement::On(worker);
+        if !context.room.has_room(worker) {
             PeekMut::pop(top);
         }
     }
@@ -307,14 +307,14 @@ impl Placing {
         most <= least.load() + self.heaviest
     }
 
-    fn begin_level(&mut self, hand: &mut Hand<'_>) -> Phase {
-        let most = hand.room.touched().iter().map(|worker| hand.room.load(*worker)).max();
-        hand.pace.spend(hand.room.touched().len());
-        let ends = most.zip(self.least(hand.room));
+    fn begin_level(&mut self, context: &mut SetContext<'_>) -> Phase {
+        let most = context.room.touched().iter().map(|worker| context.room.load(*worker)).max();
+        context.budget.spend(context.room.touched().len());
+        let ends = most.zip(self.least(context.room));
         if self.moves == 0 || ends.is_none_or(|(most, least)| self.is_level(most, least)) {
             return Phase::Done;
         }
-        let room = &*hand.room;
+        let room = &*context.room;
         self.givers = room.touched().iter().map(|worker| Rank::of(room, *worker)).collect();
         match self.piles {
             Some(_) => Phase::Level,
@@ -323,30 +323,30 @@ impl Placing {
     }
 
     /// Moves streams from the most to the least loaded worker until they are near enough.
-    fn level(&mut self, hand: &mut Hand<'_>) -> Option<Phase> {
+    fn level(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let mut piles = self.piles.take().expect("the streams are piled up");
         while self.moves > 0 {
-            if !hand.pace.is_left() {
+            if !context.budget.is_left() {
                 self.piles = Some(piles);
                 return None;
             }
-            hand.pace.spend(1);
-            let Some(least) = self.least(hand.room) else { break };
+            context.budget.spend(1);
+            let Some(least) = self.least(context.room) else { break };
             let Some(most) = self.givers.peek().copied() else { break };
             if self.is_level(most.load(), least) {
                 break;
             }
             let mut giver = self.givers.peek_mut().expect("a giver is on top");
             let worker = most.worker();
-            let slot = hand.room.slot(worker);
-            let Some(at) = piles.pop(slot, hand.set.streams, false, hand.pace) else {
+            let slot = context.room.slot(worker);
+            let Some(at) = piles.pop(slot, context.set.streams, false, context.budget) else {
                 PeekMut::pop(giver);
                 continue;
             };
-            hand.room.take(worker, hand.set.streams[at as usize].weight);
-            *giver = Rank::of(hand.room, worker);
+            context.room.take(worker, context.set.streams[at as usize].weight);
+            *giver = Rank::of(context.room, worker);
             drop(giver);
-            self.give_least(at, hand);
+            self.give_least(at, context);
             self.moves -= 1;
         }
         Some(Phase::Done)

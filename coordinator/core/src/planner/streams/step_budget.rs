@@ -8,12 +8,12 @@ use super::{Placement, SetInput};
 /// What a step may still look at. Invariant: a step goes on as long as anything is left, and a
 /// piece of work that cannot be divided counts in full.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct StepBudget {
     left: usize,
     spent: usize,
 }
 
-impl Pace {
+impl StepBudget {
     /// So many streams and workers, at least one.
     pub(super) fn new(most: usize) -> Self {
         Self { left: most.max(1), spent: 0 }
@@ -42,9 +42,9 @@ impl Pace {
 }
 
 /// The set in hand, and where its streams go.
-pub(super) struct Hand<'a> {
+pub(super) struct SetContext<'a> {
     pub(super) set: &'a SetInput<'a>,
     pub(super) room: &'a mut Room,
     pub(super) placements: &'a mut [Placement],
-    pub(super) pace: &'a mut Pace,
+    pub(super) budget: &'a mut StepBudget,
 }
