@@ -22,7 +22,7 @@ pub(crate) use account::{Account, Unknown};
 pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
 use claim_table::ClaimTable;
-pub(crate) use claims::{Absent, Begun, Claim, Listed, Phase};
+pub(crate) use claims::{Absent, Begun, Claim, Phase, ReportNumber};
 use unheard::UnheardWorkers;
 
 /// A stream lease that has ended.
@@ -51,6 +51,8 @@ pub(crate) struct Ledger {
     unheard: UnheardWorkers,
     /// The newest account's.
     life: Life,
+    /// The newest report's.
+    reports: ReportNumber,
 }
 
 impl Ledger {
@@ -74,6 +76,7 @@ impl Ledger {
             claims: ClaimTable::default(),
             unheard: UnheardWorkers::default(),
             life: Life(0),
+            reports: ReportNumber(0),
         };
         for (key, entry) in &elected.exposed {
             ledger.expose(key, entry, lists, comes_back(&key.cluster));

@@ -10,11 +10,11 @@ use leasehold_types::message::{Beat, Jobs, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use super::slices::STEP;
+use super::slices::{Look, STEP};
 use super::{Core, Role, Timer};
 use crate::effect::Freed;
 use crate::event::ConnId;
-use crate::ledger::{Absent, Begun, Listed, Unknown};
+use crate::ledger::{Absent, Begun, Unknown};
 
 /// Beats that wait behind a report at the most: an agent that beats once a second and at every
 /// event says so much in minutes.
@@ -28,9 +28,10 @@ pub(super) struct Adoption {
     /// When it came.
     at: Moment,
     begun: Begun,
-    /// How many of its streams are adopted, and which they are.
+    /// How many of its streams are adopted.
     adopted: usize,
-    listed: Listed,
+    /// How many of the account's claims it lists, as far as it is adopted.
+    listed: usize,
     /// The last stream of the account that was held against the list.
     compared: Option<StreamKey>,
     /// What the agent said after it.
@@ -60,7 +61,7 @@ impl Core {
             at,
             begun,
             adopted: 0,
-            listed: Listed::default(),
+            listed: 0,
             compared: None,
             beats: VecDeque::new(),
         };
@@ -130,23 +131,25 @@ impl Core {
             let end = adoption.adopted.saturating_add(most).min(all);
             let some = &adoption.report.streams[adoption.adopted..end];
             let looked_at = some.len();
-            ledger.adopt_streams(&key, incarnation, some, stops_worker, capacity);
-            adoption.listed.extend(some.iter().map(|it| (it.stream.clone(), it.token)));
+            let report = adoption.begun.report;
+            adoption.listed +=
+                ledger.adopt_streams(&key, incarnation, report, some, stops_worker, capacity);
             adoption.adopted = end;
             if !mutation::on(Mutation::ActOnHalfReport) {
                 return Some(looked_at);
             }
         }
-        let account = ledger.account(&key).map(|account| &account.streams);
+        // An account of which every claim is listed needs no comparison.
+        let account = ledger.account(&key).filter(|it| it.claim_count() > adoption.listed);
         let from = adoption.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let streams = account.into_iter();
+        let streams = account.into_iter().map(|account| &account.streams);
         let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
         let (whole, looked_at) = (streams.len() < most, streams.len());
         let absent = Absent {
             incarnation,
             knows_from: adoption.report.memory.knows_from,
-            listed: &adoption.listed,
+            report: adoption.begun.report,
             orphans_end: match mutation::on(Mutation::OrphansEndAtOnce) {
                 false => adoption.begun.old_end,
                 true => Moment(0),
@@ -220,11 +223,8 @@ impl Core {
     /// Has the plan leave the streams of a report where they are, and has them looked at.
     fn after_adoption(&mut self, key: &WorkerKey, report: &Report) {
         // All at once: a plan that comes between would move what is not left in its place yet.
-        for held in &report.streams {
-            self.adopt_plan(&held.stream, key);
-        }
-        self.claims_due(key);
-        self.touch_worker(key);
+        self.leave_where_reported(&report.streams, key);
+        self.look_at_streams(key, Look::Reported);
         self.look_at_class(&key.cluster);
         self.note_leaving(key);
     }

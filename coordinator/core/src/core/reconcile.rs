@@ -1,7 +1,8 @@
 //! From what the plan wants of a stream to what has to be said to whom.
 
+use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Moment, StreamKey, WorkerKey};
+use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::slices::{Look, Walk};
 use super::{Core, Role};
@@ -27,7 +28,11 @@ impl Core {
                 && !goes_on(&claim.worker)
         });
         let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
-        let mine = on.as_ref().is_some_and(|on| claims.iter().any(|it| it.worker == *on));
+        let mut mine = claims.iter().filter(|it| on.as_ref().is_some_and(|on| it.worker == *on));
+        let has_some = mine.clone().next().is_some();
+        // Where all that it has is on its way out, it needs a new lease to go on.
+        let goes_on_there =
+            mine.find(|it| !it.is_orphaned()).is_some_and(|it| it.phase == Phase::Held);
         for key in unwanted {
             if let Some(worker) = self.worker_mut(&key) {
                 worker.news.insert(stream.clone());
@@ -40,7 +45,7 @@ impl Core {
         if !owns {
             // It was to go to a worker that drains or is lost meanwhile: plan again, at once. If
             // that worker is back by then, the plan is news nevertheless.
-            if !mine {
+            if !has_some {
                 if let Some(planned) = self.planned_mut(stream) {
                     planned.on = None;
                 }
@@ -48,7 +53,7 @@ impl Core {
             }
             return;
         }
-        if mine && !self.has_ended_claim(stream, &key) {
+        if goes_on_there {
             return;
         }
         if let Some(worker) = self.worker_mut(&key) {
@@ -58,10 +63,9 @@ impl Core {
         }
     }
 
-    /// Looks at every stream of a worker.
-    pub(super) fn touch_worker(&mut self, key: &WorkerKey) {
-        let (key, after, look) = (key.clone(), None, Look::Wanted);
-        self.walks.push_back(Walk::Worker { key, after, look });
+    /// Looks at every stream that a worker has a claim on.
+    pub(super) fn look_at_streams(&mut self, key: &WorkerKey, look: Look) {
+        self.walks.push_back(Walk::Worker { key: key.clone(), after: None, look });
     }
 
     /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
@@ -82,29 +86,57 @@ impl Core {
         }
     }
 
-    /// A stream was reported: where nobody else has it, the plan leaves it there; where two have
+    /// Streams were reported: where nobody else has one, the plan leaves it there; where two have
     /// it, the higher token is the newer owner.
-    pub(super) fn adopt_plan(&mut self, stream: &StreamKey, key: &WorkerKey) {
-        let Some(ledger) = self.ledger() else { return };
-        let Some(worker) = self.observed(key) else { return };
-        // A share's place is left to it until it drains; a stream's is another's at once.
-        let owns = worker.owns_streams() || (stream.set.is_shares() && !worker.lost);
-        let Some(wanted) = self.wanted(stream) else { return };
-        if !owns || *wanted.cluster != key.cluster {
-            return;
-        }
-        let claim = ledger.claim(stream, key);
-        let present = wanted.owner().and_then(|other| ledger.claim(stream, &other));
-        let load = claim.and_then(|claim| claim.load);
-        if claim.map(|claim| claim.token) > present.map(|claim| claim.token) {
-            self.leave_on(stream, key, load);
+    pub(super) fn leave_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
+        let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
+        for HeldStream { stream, .. } in streams {
+            if stream.set.is_shares() {
+                self.leave_share(stream, key);
+            } else if owns_streams {
+                self.leave_stream(stream, key);
+            }
         }
     }
 
-    /// Whether all that the worker has of a stream is on its way out, so that it needs a new
-    /// lease to go on.
-    fn has_ended_claim(&self, stream: &StreamKey, key: &WorkerKey) -> bool {
+    /// The same for a share: its place is left to a worker until it drains; a stream's is another's
+    /// at once.
+    pub(super) fn leave_share(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        if self.observed(key).is_none_or(|worker| worker.lost) {
+            return;
+        }
+        let Some(share) = ShareKey::of(stream) else { return };
+        let Some(wanted) = self.wanted(stream) else { return };
+        if *wanted.cluster != key.cluster || !self.is_newest(stream, key, wanted.on) {
+            return;
+        }
         let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));
-        claim.is_none_or(|claim| claim.phase != Phase::Held)
+        if let Some(load) = claim.and_then(|claim| claim.load) {
+            self.pipelines.adopt(&share, key, load);
+        }
+    }
+
+    fn leave_stream(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        let Some(set) = self.sets.get(&stream.set) else { return };
+        let Some(at) = set.position(&stream.stream) else { return };
+        let planned = set.streams[at].on.as_ref();
+        if set.spec.cluster != key.cluster || !self.is_newest(stream, key, planned) {
+            return;
+        }
+        if let Some(set) = self.sets.get_mut(&stream.set) {
+            set.is_planned = true;
+            set.streams[at].on = Some(key.worker.clone());
+        }
+    }
+
+    /// Whether a worker has a newer claim on a stream than the one that it is planned on, of the
+    /// same cluster.
+    fn is_newest(&self, stream: &StreamKey, key: &WorkerKey, planned: Option<&WorkerName>) -> bool {
+        let Some(ledger) = self.ledger() else { return false };
+        let token = |worker: &WorkerName| {
+            let key = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
+            ledger.claim(stream, &key).map(|claim| claim.token)
+        };
+        planned != Some(&key.worker) && token(&key.worker) > planned.and_then(token)
     }
 }

@@ -137,11 +137,6 @@ impl Core {
         }
         if snapshot {
             pool = pool.or(self.pool_again(key, number));
-            if let Role::Leads(term) = &mut self.role
-                && !mutation::on(Mutation::LapsesNotRepeated)
-            {
-                term.ledger.repeat_lapses(key);
-            }
             streams = self.all_streams(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
@@ -427,16 +422,15 @@ impl Core {
 
     /// Everything that the agent has, for a snapshot.
     fn all_streams(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
-        let Some(ledger) = self.ledger() else { return Vec::new() };
-        let Some(account) = ledger.account(key) else { return Vec::new() };
+        let Role::Leads(term) = &mut self.role else { return Vec::new() };
+        let claims = term.ledger.claims_for_snapshot(key);
         let mut room = RouteRoom::default();
         let mut follow = Vec::new();
-        let streams = account.streams.iter().filter_map(|stream| {
-            let claim = ledger.claim(stream, key)?;
-            let state = state(claim, now)?;
-            let Again { share, follows } = self.share_again(stream, claim, &mut room);
+        let streams = claims.into_iter().filter_map(|(stream, claim)| {
+            let state = state(&claim, now)?;
+            let Again { share, follows } = self.share_again(&stream, &claim, &mut room);
             follow.extend(follows.then(|| stream.clone()));
-            Some(StreamGrant { stream: stream.clone(), token: claim.token, state, share })
+            Some(StreamGrant { stream, token: claim.token, state, share })
         });
         let streams = streams.collect();
         if let Some(worker) = self.worker_mut(key) {

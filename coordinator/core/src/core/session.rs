@@ -8,6 +8,7 @@ use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, RefusalReason, Rep
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
+use super::slices::Look;
 use super::{Core, Role, Timer};
 use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;
@@ -234,7 +235,7 @@ impl Core {
         if drains {
             self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
             self.note_leaving(&key);
-            self.touch_worker(&key);
+            self.look_at_streams(&key, Look::Wanted);
         }
         if drains || found {
             self.pool_changed(&key);

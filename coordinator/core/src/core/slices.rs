@@ -89,6 +89,8 @@ pub(super) enum Look {
     Wanted,
     /// Whether its time is over.
     Ends,
+    /// Whether it is where it is wanted; where it is on its way out, whether its time is over.
+    Reported,
 }
 
 impl Core {
@@ -115,6 +117,10 @@ impl Core {
                     match look {
                         Look::Wanted => self.touch(stream, now),
                         Look::Ends => self.claim_due(stream, now),
+                        Look::Reported => {
+                            self.touch(stream, now);
+                            self.ending_due(stream, now);
+                        }
                     }
                 }
                 let ended = streams.len() < most;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
-use super::slices::{Look, Walk};
+use super::slices::Look;
 use super::{Core, Role};
 use crate::effect::{Effect, Freed, Notice, WakeReason};
 use crate::event::ConnId;
@@ -142,13 +142,8 @@ impl Core {
             self.pool_changed(key);
             self.plan_at(&key.cluster, now, now);
         }
-        self.claims_due(key);
-    }
-
-    /// Looks at all that a worker has claims on, earlier agents' too: nobody else speaks of those.
-    pub(super) fn claims_due(&mut self, key: &WorkerKey) {
-        let (key, after, look) = (key.clone(), None, Look::Ends);
-        self.walks.push_back(Walk::Worker { key, after, look });
+        // Earlier agents' claims too: nobody else speaks of those.
+        self.look_at_streams(key, Look::Ends);
     }
 
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
@@ -193,6 +188,14 @@ impl Core {
         }
         for at in reminders {
             self.timers.insert((at, Timer::Claim(stream.clone())));
+        }
+    }
+
+    /// The same where any of them is on its way out: those that are owned end by silence alone.
+    pub(super) fn ending_due(&mut self, stream: &StreamKey, now: Moment) {
+        let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(stream));
+        if claims.iter().any(|claim| claim.phase != Phase::Held) {
+            self.claim_due(stream, now);
         }
     }
 

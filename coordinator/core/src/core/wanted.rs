@@ -72,13 +72,4 @@ impl Core {
         };
         known.unwrap_or(HANDOVER_DEFAULT)
     }
-
-    /// Has the plan leave a stream where it is.
-    pub(super) fn leave_on(&mut self, stream: &StreamKey, key: &WorkerKey, load: Option<Load>) {
-        if let (Some(share), Some(load)) = (ShareKey::of(stream), load) {
-            self.pipelines.adopt(&share, key, load);
-        } else if let Some(planned) = self.planned_mut(stream) {
-            planned.on = Some(key.worker.clone());
-        }
-    }
 }

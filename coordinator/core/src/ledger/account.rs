@@ -175,11 +175,29 @@ impl Account {
         self.unknown = self.unknown.filter(|unknown| !told || lasts(unknown.until));
     }
 
-    /// A claim on a stream of a set begins.
-    pub(crate) fn claims(&mut self, set: &SetName, timeless: bool) {
-        let (claims, any_timeless) = self.sets.entry(set.clone()).or_default();
-        *claims += 1;
-        *any_timeless |= timeless;
+    /// A claim on a stream begins.
+    pub(crate) fn claims(&mut self, stream: &StreamKey, timeless: bool, load: Option<Load>) {
+        self.streams.insert(stream.clone());
+        self.load += load.unwrap_or_default();
+        match self.sets.get_mut(&stream.set) {
+            Some((claims, any_timeless)) => {
+                *claims += 1;
+                *any_timeless |= timeless;
+            }
+            None => _ = self.sets.insert(stream.set.clone(), (1, timeless)),
+        }
+    }
+
+    /// A claim on a stream of a set turns out to be timeless.
+    pub(crate) fn claims_timeless(&mut self, set: &SetName, timeless: bool) {
+        if let Some((_, any_timeless)) = self.sets.get_mut(set) {
+            *any_timeless |= timeless;
+        }
+    }
+
+    /// How many claims it has.
+    pub(crate) fn claim_count(&self) -> usize {
+        self.sets.values().map(|(claims, _)| claims).sum()
     }
 
     /// Claims on streams of a set have ended.

@@ -3,6 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
 use leasehold_types::StreamKey;
 
 /// The streams of a first table that stands alone.
@@ -10,50 +11,68 @@ const FEW: usize = 1_024;
 /// So many tables take its place.
 const TABLES: usize = 2_048;
 
-#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
-type Table = std::collections::HashMap<StreamKey, u32>;
-
-/// The slots of all streams with claims.
-#[derive(Clone, Debug, Default)]
+/// The slots of all streams with claims. The streams themselves are where the slots are: whoever
+/// asks says whether a slot is the right one.
+#[derive(Clone, Debug)]
 pub(super) struct ClaimIndex {
-    /// All streams, up to [`FEW`] of them.
-    few: Table,
-    /// All streams, once there are more; empty before that.
-    many: Vec<Table>,
-    /// Chooses the table of `many` that a stream is in.
+    /// One table, and [`TABLES`] once there are more than a few streams.
+    tables: Vec<HashTable<Entry>>,
     hasher: RandomState,
 }
 
+/// A slot, and the hash of the stream there.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u64,
+    slot: u32,
+}
+
+impl Default for ClaimIndex {
+    fn default() -> Self {
+        Self { tables: vec![HashTable::new()], hasher: RandomState::new() }
+    }
+}
+
 impl ClaimIndex {
-    pub(super) fn get(&self, stream: &StreamKey) -> Option<u32> {
-        let table = if self.many.is_empty() { &self.few } else { &self.many[self.table(stream)] };
-        table.get(stream).copied()
+    /// What the slot of a stream is looked up by.
+    pub(super) fn hash(&self, stream: &StreamKey) -> u64 {
+        self.hasher.hash_one(stream)
     }
 
-    pub(super) fn insert(&mut self, stream: StreamKey, slot: u32) {
-        if self.many.is_empty() && self.few.len() == FEW {
-            self.many.resize_with(TABLES, Table::default);
-            for (stream, slot) in std::mem::take(&mut self.few) {
-                self.table_mut(&stream).insert(stream, slot);
+    /// The slot with this hash that is the right one.
+    pub(super) fn get(&self, hash: u64, is_right: impl Fn(u32) -> bool) -> Option<u32> {
+        let found = self.tables[self.table(hash)]
+            .find(hash, |entry| entry.hash == hash && is_right(entry.slot));
+        found.map(|entry| entry.slot)
+    }
+
+    /// Enters a slot that is not there yet.
+    pub(super) fn insert(&mut self, hash: u64, slot: u32) {
+        if self.tables.len() == 1 && self.tables[0].len() == FEW {
+            let few = std::mem::take(&mut self.tables[0]);
+            self.tables.resize_with(TABLES, HashTable::new);
+            for entry in few {
+                self.enter(entry);
             }
         }
-        self.table_mut(&stream).insert(stream, slot);
+        self.enter(Entry { hash, slot });
     }
 
-    pub(super) fn remove(&mut self, stream: &StreamKey) {
-        self.table_mut(stream).remove(stream);
-    }
-
-    fn table(&self, stream: &StreamKey) -> usize {
-        self.hasher.hash_one(stream) as usize % TABLES
-    }
-
-    fn table_mut(&mut self, stream: &StreamKey) -> &mut Table {
-        if self.many.is_empty() {
-            return &mut self.few;
+    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+        let table = self.table(hash);
+        if let Ok(entry) = self.tables[table].find_entry(hash, |entry| entry.slot == slot) {
+            entry.remove();
         }
-        let table = self.table(stream);
-        &mut self.many[table]
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        let table = self.table(entry.hash);
+        self.tables[table].insert_unique(entry.hash, entry, |entry| entry.hash);
+    }
+
+    /// Within a table the lowest and the highest bits tell entries apart.
+    fn table(&self, hash: u64) -> usize {
+        (hash >> 32) as usize % self.tables.len()
     }
 }
 
@@ -72,15 +91,29 @@ mod tests {
         };
         let mut index = ClaimIndex::default();
         let all = 3 * FEW;
+        let find = |index: &ClaimIndex, at: usize| {
+            index.get(index.hash(&stream(at)), |slot| slot as usize == at)
+        };
         for at in 0..all {
-            assert_eq!(index.get(&stream(at)), None);
-            index.insert(stream(at), at as u32);
+            assert_eq!(find(&index, at), None);
+            index.insert(index.hash(&stream(at)), at as u32);
         }
         for at in (0..all).step_by(2) {
-            index.remove(&stream(at));
+            index.remove(index.hash(&stream(at)), at as u32);
         }
         for at in 0..all {
-            assert_eq!(index.get(&stream(at)), (at % 2 == 1).then_some(at as u32));
+            assert_eq!(find(&index, at), (at % 2 == 1).then_some(at as u32));
         }
+    }
+
+    #[test]
+    fn streams_with_one_hash_are_told_apart() {
+        let mut index = ClaimIndex::default();
+        index.insert(7, 1);
+        index.insert(7, 2);
+        assert_eq!(index.get(7, |slot| slot == 2), Some(2));
+        index.remove(7, 1);
+        assert_eq!(index.get(7, |slot| slot == 1), None);
+        assert_eq!(index.get(7, |slot| slot == 2), Some(2));
     }
 }

@@ -28,21 +28,42 @@ struct Slot {
 
 impl ClaimTable {
     pub(super) fn get(&self, stream: &StreamKey) -> &[Claim] {
-        self.index.get(stream).map_or(&[], |slot| &self.slots[slot as usize].claims)
+        self.slot(stream).map_or(&[], |slot| &self.slots[slot as usize].claims)
     }
 
     pub(super) fn get_mut(&mut self, stream: &StreamKey) -> &mut [Claim] {
-        match self.index.get(stream) {
+        match self.slot(stream) {
             Some(slot) => &mut self.slots[slot as usize].claims,
             None => &mut [],
         }
     }
 
+    fn slot(&self, stream: &StreamKey) -> Option<u32> {
+        self.slot_by(self.index.hash(stream), stream)
+    }
+
+    fn slot_by(&self, hash: u64, stream: &StreamKey) -> Option<u32> {
+        self.index.get(hash, |slot| self.slots[slot as usize].stream == *stream)
+    }
+
     pub(super) fn add(&mut self, stream: &StreamKey, claim: Claim) {
-        if let Some(slot) = self.index.get(stream) {
-            self.slots[slot as usize].claims.push(claim);
+        self.change_or_add(stream, |_| Some(claim));
+    }
+
+    /// Has `change` look at the claims on a stream, and adds the claim that it gives.
+    pub(super) fn change_or_add(
+        &mut self,
+        stream: &StreamKey,
+        change: impl FnOnce(&mut [Claim]) -> Option<Claim>,
+    ) {
+        let hash = self.index.hash(stream);
+        if let Some(slot) = self.slot_by(hash, stream) {
+            let claims = &mut self.slots[slot as usize].claims;
+            let added = change(claims);
+            claims.extend(added);
             return;
         }
+        let Some(claim) = change(&mut []) else { return };
         let slot = Slot { stream: stream.clone(), claims: vec![claim] };
         let at = match self.free.pop() {
             Some(at) => {
@@ -54,7 +75,7 @@ impl ClaimTable {
                 u32::try_from(self.slots.len() - 1).expect("claims are counted in u32")
             }
         };
-        self.index.insert(stream.clone(), at);
+        self.index.insert(hash, at);
         match self.per_set.get_mut(&stream.set) {
             Some(count) => *count += 1,
             None => _ = self.per_set.insert(stream.set.clone(), 1),
@@ -70,11 +91,12 @@ impl ClaimTable {
         stream: &StreamKey,
         mut which: impl FnMut(&Claim) -> bool,
     ) -> Vec<Claim> {
-        let Some(at) = self.index.get(stream) else { return Vec::new() };
+        let hash = self.index.hash(stream);
+        let Some(at) = self.slot_by(hash, stream) else { return Vec::new() };
         let claims = &mut self.slots[at as usize].claims;
         let removed: Vec<_> = claims.extract_if(.., |claim| which(claim)).collect();
         if claims.is_empty() {
-            self.index.remove(stream);
+            self.index.remove(hash, at);
             self.free.push(at);
             self.shares.remove(stream);
             if let Some(count) = self.per_set.get_mut(&stream.set) {
@@ -117,7 +139,8 @@ impl ClaimTable {
     pub(super) fn shrink(&mut self, by: usize) -> bool {
         for _ in 0..by {
             let Some(slot) = self.slots.pop() else { return false };
-            self.index.remove(&slot.stream);
+            let at = u32::try_from(self.slots.len()).expect("claims are counted in u32");
+            self.index.remove(self.index.hash(&slot.stream), at);
         }
         !self.slots.is_empty()
     }

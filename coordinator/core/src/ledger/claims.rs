@@ -23,8 +23,14 @@ pub(crate) struct Claim {
     pub(crate) load: Option<Load>,
     /// The grant that told of it; 0 where its agent has reported it.
     pub(crate) told: GrantNumber,
+    /// The newest report that lists it.
+    pub(crate) listed_in: Option<ReportNumber>,
     pub(crate) phase: Phase,
 }
+
+/// Numbers the reports of a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReportNumber(pub(super) u64);
 
 /// What becomes of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +45,10 @@ pub(crate) enum Phase {
     Orphaned { free_at: Moment },
 }
 
-/// The streams that a report lists, with their tokens.
-#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
-pub(crate) type Listed = std::collections::HashSet<(StreamKey, Token)>;
-
-/// What was known of an account before a report was adopted.
+/// A report that is being adopted, and what was known of the account before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
+    pub(crate) report: ReportNumber,
     /// There was none.
     pub(crate) new: bool,
     /// When all that it held by time would have been over.
@@ -53,13 +56,13 @@ pub(crate) struct Begun {
 }
 
 /// What a report does not list.
-#[derive(Debug)]
-pub(crate) struct Absent<'a> {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absent {
+    pub(crate) report: ReportNumber,
     /// The agent that reports.
     pub(crate) incarnation: Incarnation,
     /// From this agent on its journal tells of everything.
     pub(crate) knows_from: Incarnation,
-    pub(crate) listed: &'a Listed,
     /// Until then earlier agents' leases may last.
     pub(crate) orphans_end: Moment,
 }
@@ -131,7 +134,8 @@ impl Ledger {
         let token = self.next_token();
         let told = self.accounts.get(key).map_or(GrantNumber(0), |account| account.number.next());
         let (worker, phase) = (key.clone(), Phase::Held);
-        let claim = Claim { worker, incarnation, token, timeless, load, told, phase };
+        let listed_in = None;
+        let claim = Claim { worker, incarnation, token, timeless, load, told, listed_in, phase };
         self.add_claim(stream, claim);
         token
     }
@@ -154,7 +158,9 @@ impl Ledger {
         account.heard = account.heard.max(now);
         // Until it is granted something, its silence is judged by what it would be.
         account.ttl = account.ttl.max(ttl);
-        Begun { new, old_end }
+        drop(account);
+        self.reports.0 += 1;
+        Begun { report: self.reports, new, old_end }
     }
 
     /// Ends a worker's claims on a stream that its journal tells of and its report does not list;
@@ -163,7 +169,7 @@ impl Ledger {
         &mut self,
         key: &WorkerKey,
         stream: &StreamKey,
-        absent: &Absent<'_>,
+        absent: &Absent,
     ) -> Vec<Ended> {
         let incarnation = absent.incarnation;
         let own = |claim: &Claim| {
@@ -171,7 +177,7 @@ impl Ledger {
                 || claim.incarnation >= absent.knows_from
                 || mutation::on(Mutation::NewIncarnationFrees)
         };
-        let is_absent = |claim: &Claim| !absent.listed.contains(&(stream.clone(), claim.token));
+        let is_absent = |claim: &Claim| claim.listed_in != Some(absent.report);
         for claim in self.claims.get_mut(stream) {
             let earlier = claim.worker == *key && claim.incarnation != incarnation;
             if earlier && !own(claim) && is_absent(claim) {
@@ -182,18 +188,22 @@ impl Ledger {
         self.remove_claims(stream, key, |claim| own(claim) && is_absent(claim))
     }
 
-    /// Takes over what an agent reports. A share without a load counts as all of `capacity`.
+    /// Takes over what an agent reports; how many more claims the report lists by that. A share
+    /// without a load counts as all of `capacity`.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
         incarnation: Incarnation,
+        report: ReportNumber,
         held: &[HeldStream],
         stops_worker: bool,
         capacity: Load,
-    ) {
+    ) -> usize {
+        let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
+        let mut account = self.accounts.get_mut(key);
+        let mut listed = 0;
         // What a predecessor asked back is held all the same: the snapshot that follows says so.
         for HeldStream { stream, token, pinned, load, revoked: _ } in held {
-            let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
             let timeless = *pinned || !stops_worker;
             let is_share = stream.set.is_shares();
             // Nobody says how much of its worker a share without a load takes.
@@ -201,30 +211,41 @@ impl Ledger {
                 false => load.unwrap_or(capacity),
                 true => Load::ZERO,
             });
-            let claims = self.claims.get_mut(stream).iter_mut();
-            let known = claims.into_iter().find(|it| it.worker == *key && it.token == *token);
-            match known {
-                Some(claim) => {
-                    claim.incarnation = incarnation;
-                    claim.timeless |= timeless;
-                    if let Some(mut account) = self.accounts.get_mut(key)
-                        && let Some((_, any_timeless)) = account.sets.get_mut(&stream.set)
-                    {
-                        *any_timeless |= timeless;
-                    }
-                    claim.told = GrantNumber(0);
-                    if claim.is_orphaned() {
-                        claim.phase = Phase::Held;
-                    }
-                }
-                None => {
+            self.claims.change_or_add(stream, |claims| {
+                let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
+                let Some(claim) = known else {
                     let (worker, token, phase) = (key.clone(), *token, Phase::Held);
-                    let told = GrantNumber(0);
-                    let claim = Claim { worker, incarnation, token, timeless, load, told, phase };
-                    self.add_claim(stream, claim);
+                    let (told, listed_in) = (GrantNumber(0), Some(report));
+                    listed += 1;
+                    if let Some(account) = account.as_mut() {
+                        account.claims(stream, timeless, load);
+                    }
+                    return Some(Claim {
+                        worker,
+                        incarnation,
+                        token,
+                        timeless,
+                        load,
+                        told,
+                        listed_in,
+                        phase,
+                    });
+                };
+                claim.incarnation = incarnation;
+                claim.timeless |= timeless;
+                if let Some(account) = account.as_mut() {
+                    account.claims_timeless(&stream.set, timeless);
                 }
-            }
+                claim.told = GrantNumber(0);
+                if claim.is_orphaned() {
+                    claim.phase = Phase::Held;
+                }
+                listed += usize::from(claim.listed_in != Some(report));
+                claim.listed_in = Some(report);
+                None
+            });
         }
+        listed
     }
 
     /// A stream was given back; it ends this token and no other.
@@ -253,20 +274,28 @@ impl Ledger {
         ended.collect()
     }
 
-    /// A snapshot repeats what lapses: an agent that missed the first word of it counts from the
-    /// beat that the snapshot echoes.
-    pub(crate) fn repeat_lapses(&mut self, key: &WorkerKey) {
+    /// The claims that a worker's present agent has, in order. A snapshot of them repeats what
+    /// lapses: an agent that missed the first word of it counts from the beat that the snapshot
+    /// echoes.
+    pub(crate) fn claims_for_snapshot(&mut self, key: &WorkerKey) -> Vec<(StreamKey, Claim)> {
         let latest = self.free_at(key);
-        let Some(account) = self.accounts.get(key) else { return };
-        for stream in &account.streams {
-            for claim in self.claims.get_mut(stream) {
+        let Some(account) = self.accounts.get(key) else { return Vec::new() };
+        let claims = account.streams.iter().filter_map(|stream| {
+            let claims = self.claims.get_mut(stream).iter_mut();
+            let mut mine = None;
+            for claim in claims.filter(|claim| claim.worker == *key) {
                 if let Phase::Lapsing { free_at } = &mut claim.phase
-                    && claim.worker == *key
+                    && !mutation::on(Mutation::LapsesNotRepeated)
                 {
                     *free_at = latest.max(*free_at);
                 }
+                if mine.is_none() && !claim.is_orphaned() {
+                    mine = Some((stream.clone(), claim.clone()));
+                }
             }
-        }
+            mine
+        });
+        claims.collect()
     }
 
     /// When all that a worker may have of a stream is surely over, if nothing more is heard of
@@ -340,9 +369,7 @@ impl Ledger {
 
     fn add_claim(&mut self, stream: &StreamKey, claim: Claim) {
         if let Some(mut account) = self.accounts.get_mut(&claim.worker) {
-            account.streams.insert(stream.clone());
-            account.load += claim.load.unwrap_or_default();
-            account.claims(&stream.set, claim.timeless);
+            account.claims(stream, claim.timeless, claim.load);
         }
         self.claims.add(stream, claim);
     }

@@ -57,7 +57,7 @@ impl Core {
         let leases: Vec<_> =
             leases.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
         for (stream, worker) in leases {
-            self.adopt_plan(&stream, &worker);
+            self.leave_share(&stream, &worker);
         }
     }
 
