@@ -92,11 +92,19 @@ impl World {
     }
 
     /// L5: once everything is still, the lease of an agent whose link lives is renewed, however
-    /// much its leader has to tell to others.
+    /// much its leader has to tell to others, as long as the leader's turns are short. An answer
+    /// takes several turns: its beat waits for the end of one and is answered at the end of the
+    /// next, and before that the message ahead of it must have been written.
     pub(super) fn check_renewed(&mut self, pod: usize, stream: &StreamKey) {
         let ttl = self.profile.ttl_real();
         let hindered = self.pods[pod].paused_until + ttl > self.t;
         if self.t < self.profile.safety + 2 * ttl || hindered {
+            return;
+        }
+        let link = self.pods[pod].agent.as_ref().and_then(|agent| agent.link);
+        let driver = link.map(|link| &self.replicas[self.network.links[link].replica].driver);
+        let in_turns = driver.map_or(0, |driver| driver.time_in_turns(self.t - ttl, self.t));
+        if in_turns > ttl / 2 {
             return;
         }
         let now = self.local_of_pod(pod);

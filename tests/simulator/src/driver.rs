@@ -28,6 +28,9 @@ const ORDER_BATCH_MAX: usize = 16;
 /// The longest turn of a driver that is busy and makes progress.
 const BUSY_TURN_MAX: Real = 600 * MS;
 
+/// So many turns of one length fit into a lease, or more: longer ones are remembered.
+const TURNS_PER_TTL: Real = 16;
+
 /// How long a replica's turns take.
 #[derive(Clone, Debug)]
 pub(super) struct TurnCosts {
@@ -97,6 +100,9 @@ pub(super) struct Driver {
     moved_at: Real,
     /// A turn takes long when this is reached.
     long_at: Real,
+    /// When the present turn began, and the begin and end of long ones within a lease.
+    began: Real,
+    long_turns: VecDeque<(Real, Real)>,
     effects: Vec<Effect>,
 }
 
@@ -135,6 +141,8 @@ impl Driver {
             last_beat: t,
             moved_at: t,
             long_at: t,
+            began: t,
+            long_turns: VecDeque::new(),
             effects: Vec::new(),
         }
     }
@@ -160,6 +168,21 @@ impl Driver {
     /// What sessions said that is not taken yet, and when it was read.
     pub(super) fn unheard(&self) -> impl Iterator<Item = &(Moment, Event)> {
         self.sessions.iter()
+    }
+
+    /// The time since then that long turns took, the present one included.
+    pub(super) fn time_in_turns(&self, since: Real, t: Real) -> Real {
+        let goes_on = matches!(self.phase, Phase::Taking(_) | Phase::Settled);
+        let turns = self.long_turns.iter().copied().chain(goes_on.then_some((self.began, t)));
+        turns.map(|(began, ended)| ended.saturating_sub(began.max(since))).sum()
+    }
+
+    fn end_turn(&mut self, ttl: Real, t: Real) {
+        self.phase = Phase::Idle;
+        self.long_turns.retain(|(_, ended)| ended + ttl > t);
+        if t - self.began > ttl / TURNS_PER_TTL {
+            self.long_turns.push_back((self.began, t));
+        }
     }
 
     fn waits(&self) -> bool {
@@ -269,6 +292,7 @@ impl World {
             let cost = match &mut node.driver.phase {
                 Phase::Idle => return,
                 Phase::Due => {
+                    node.driver.began = t;
                     let turn = Turn::begin(now);
                     let taking = Taking { turn, read, platform: 0, orders: 0 };
                     node.driver.phase = Phase::Taking(taking);
@@ -288,7 +312,7 @@ impl World {
                     }
                 }
                 Phase::Settled => {
-                    node.driver.phase = Phase::Idle;
+                    node.driver.end_turn(self.profile.ttl_real(), t);
                     self.carry_out(replica);
                     self.after_settle(replica);
                     let node = &mut self.replicas[replica];
