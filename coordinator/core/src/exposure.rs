@@ -85,7 +85,9 @@ impl Sets {
 
 impl Exposure {
     /// What an entry stands for that cannot be read. No agent counts as older than the one that
-    /// it was written for: the one that lives is to be heard.
+    /// it was written for: the one that lives is to be heard. So of two agents of one name that
+    /// both live, the older one may be taken for the whole: a platform whose entries others can
+    /// spoil lets only the agent of the newest pod of a name speak.
     #[must_use]
     pub fn anything() -> Self {
         if mutation::on(Mutation::UnreadableEntryIsNothing) {

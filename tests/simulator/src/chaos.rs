@@ -193,7 +193,7 @@ impl World {
             && self.pods.len() < self.profile.pods_ever_max;
         let Some(pod) = self.some_pod().filter(|_| room) else { return };
         let node = &self.pods[pod];
-        if node.replaced || node.twin || node.agent.is_none() {
+        if node.is_replaced() || node.twin || node.agent.is_none() {
             return;
         }
         self.cover.hit("fault: twin at another leader");
@@ -297,7 +297,7 @@ impl World {
         let one_leads = self.replicas.iter().filter(leads).count() == 1;
         let newest = self.true_leader().map(|(_, epoch)| epoch);
         let known = node.agent.as_ref().is_some_and(|agent| Some(agent.applied.0) == newest);
-        known && one_leads && !node.replaced && !node.twin
+        known && one_leads && !node.is_replaced() && !node.twin
     }
 
     /// A stranger says hello to the leader, as a worker of some pod's cluster.
@@ -414,7 +414,7 @@ impl World {
     fn stuck_by_design(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         let complete = node.disk.borrow().memory.complete;
-        let doubtful = !complete || node.twin || node.replaced;
+        let doubtful = !complete || node.twin || node.is_replaced();
         let timeless = |entry: &Option<Entry>| {
             entry.as_ref().is_none_or(|entry| entry.exposure.sets.is_timeless())
         };

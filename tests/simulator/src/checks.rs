@@ -152,7 +152,7 @@ impl World {
     fn counted_jobs(&self, pod: usize) -> u32 {
         let node = &self.pods[pod];
         // Of a pod whose name another has taken, nobody can know how many jobs it runs.
-        match node.dead || node.replaced || node.twin {
+        match node.dead || node.is_replaced() || node.twin {
             true => 0,
             false => node.jobs_truth(self.local_of_pod(pod)),
         }

@@ -68,7 +68,7 @@ impl World {
         for pod in 0..self.pods.len() {
             let node = &self.pods[pod];
             // Of a pod whose name another has taken, the entry speaks of both.
-            let counts = !node.dead && !node.twin && !node.replaced;
+            let counts = !node.dead && !node.twin && !node.is_replaced();
             if !counts || !(touched.contains(&pod) || changed.contains(&node.key)) {
                 continue;
             }

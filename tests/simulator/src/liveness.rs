@@ -137,7 +137,7 @@ impl World {
         }
         for pod in self.living() {
             let node = &self.pods[pod];
-            if node.leaving || node.replaced {
+            if node.leaving || node.is_replaced() {
                 return Err(("L7", format!("p{pod} has not left yet")));
             }
             if !node.worker.alive || node.agent.is_none() {

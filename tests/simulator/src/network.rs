@@ -14,6 +14,7 @@ use leasehold_types::message::AgentMessage;
 use super::clock::{MS, Real};
 use super::faults::one_in;
 use super::queue::Happening;
+use super::store::Shape;
 use super::wire;
 use super::world::World;
 
@@ -278,8 +279,25 @@ impl World {
                 }
             }
         };
+        if matches!(event, Event::Hello(..)) && !self.is_let_in(link) {
+            self.cover.hit("agent of an earlier pod kept out");
+            self.close_conn(link);
+            return;
+        }
         self.observe_arrival(&event);
         self.core_event(replica, event);
+    }
+
+    /// Whether the platform lets a pod's agent speak. Where entries are on the objects of pods, it
+    /// proves of which pod an agent is; and a leader that has listed them since a later pod of
+    /// that name appeared lets no earlier one speak. An entry that cannot be read names no newest
+    /// agent, so that nothing else tells the leader which of the two it hears.
+    fn is_let_in(&self, link: LinkId) -> bool {
+        let line = &self.network.links[link];
+        let Some(replaced_at) = self.pods[line.pod].replaced_at else { return true };
+        let leads = self.replicas[line.replica].leads();
+        let listed_at = leads.and_then(|epoch| self.store.listed_at(epoch));
+        self.store.shape == Shape::Logs || listed_at.is_none_or(|at| at < replaced_at)
     }
 
     /// Data reaches a pod, unless the direction is cut.

@@ -197,7 +197,7 @@ impl World {
     fn check_unheard(&mut self, replica: usize, epoch: Epoch, stream: &StreamKey) {
         let holder = (0..self.pods.len()).find(|pod| {
             let node = &self.pods[*pod];
-            if node.dead || node.superseded || node.replaced || !node.worker.stoppable {
+            if node.dead || node.superseded || node.is_replaced() || !node.worker.stoppable {
                 return false;
             }
             let disk = node.disk.borrow();
@@ -326,7 +326,7 @@ impl World {
                 Record::Pool { token, .. } => {
                     let key = &self.pods[pod].key;
                     let last = self.observer.pool_tokens.get(key).copied();
-                    if last.is_some_and(|last| *token < last) && !self.pods[pod].replaced {
+                    if last.is_some_and(|last| *token < last) && !self.pods[pod].is_replaced() {
                         let key = key.clone();
                         self.fail("S5", || format!("{key}: pool under {token} after {last:?}"));
                         return;

@@ -207,7 +207,7 @@ impl World {
         node.address = pipelines::address(self.pods.len());
         node.shows_bindings = !self.profile.pipelines || self.rng.u8(0..8) > 0;
         if let Some(other) = twin_of {
-            self.pods[other].replaced = true;
+            self.pods[other].replaced_at = Some(self.t);
             node.twin = true;
         }
         self.pods.push(node);

@@ -67,8 +67,8 @@ pub(super) struct Pod {
     pub hasty: bool,
     /// It was asked to leave.
     pub leaving: bool,
-    /// A pod of the same name has appeared since.
-    pub replaced: bool,
+    /// When a later pod of its name appeared.
+    pub replaced_at: Option<Real>,
     /// Its agent dials this replica next.
     pub lured: Option<usize>,
     /// It has taken the name of one that lived.
@@ -103,7 +103,7 @@ impl Pod {
             returned: false,
             hasty: false,
             leaving: false,
-            replaced: false,
+            replaced_at: None,
             lured: None,
             twin: false,
             incarnation: Incarnation(0),
@@ -124,6 +124,11 @@ impl Pod {
             Some((_, _, floor)) => floor,
             None => 0,
         }
+    }
+
+    /// Whether a pod of the same name has appeared since.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced_at.is_some()
     }
 
     /// The most jobs that it may be running, now or without anybody's further word.
@@ -151,7 +156,7 @@ impl World {
         let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
-        if node.dead || node.left || node.replaced || node.agent.is_some() {
+        if node.dead || node.left || node.is_replaced() || node.agent.is_some() {
             return;
         }
         node.run += 1;
@@ -407,7 +412,7 @@ impl World {
 
     /// An agent that has left is started again, with the journal that it left.
     pub(super) fn come_back(&mut self, pod: usize) {
-        if self.pods[pod].dead || self.pods[pod].replaced {
+        if self.pods[pod].dead || self.pods[pod].is_replaced() {
             return;
         }
         self.cover.hit("fault: agent that left came back");

@@ -194,6 +194,11 @@ impl Store {
         later.find(|(_, listed_at)| *listed_at < wrote_at).map(|(later, _)| *later)
     }
 
+    /// When the leader of this term has listed the entries.
+    pub(super) fn listed_at(&self, epoch: Epoch) -> Option<Real> {
+        self.listed_at.get(&epoch).copied()
+    }
+
     /// Every entry. The leader of a term begins its log with what it reads.
     pub(super) fn list(&mut self, epoch: Epoch, t: Real) -> BTreeMap<WorkerKey, Entry> {
         self.listed_at.insert(epoch, t);

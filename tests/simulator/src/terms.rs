@@ -122,7 +122,7 @@ impl World {
 
     /// S7: what a deposed leader's message lets an agent use, no successor has granted.
     pub(super) fn observe_deposed(&mut self, pod: usize, epoch: Epoch, fresh: &[Record]) {
-        if epoch >= self.store.epoch || fresh.is_empty() || self.pods[pod].replaced {
+        if epoch >= self.store.epoch || fresh.is_empty() || self.pods[pod].is_replaced() {
             return;
         }
         self.cover.hit("checked: a deposed leader's message");
