@@ -354,13 +354,13 @@ impl Core {
             Some(cluster) => now + bounds.outlast(cluster.ttl),
             None => Moment::NEVER,
         };
-        let ledger = Ledger::new(&elected, bounds, &self.lists, comes_back);
-        for (key, unheard) in ledger.unheard() {
-            for at in [unheard.awaited_until, unheard.until] {
-                self.timers.insert((at, Timer::Unheard(key.clone())));
-            }
-        }
-        let Elected { epoch, until, .. } = elected;
+        let (epoch, until) = (elected.epoch, elected.until);
+        let ledger = Ledger::new(elected, bounds, &self.lists, comes_back);
+        let timer = |at, key: &WorkerKey| (at, Timer::Unheard(key.clone()));
+        let awaited = ledger.unheard().map(|(key, it)| timer(it.awaited_until, key));
+        let lasting = ledger.unheard().map(|(key, it)| timer(it.until, key));
+        // Sets that are filled in order take a fraction of the time.
+        self.timers.append(&mut awaited.chain(lasting).collect());
         self.role = Role::Leads(Box::new(Term { ledger, until }));
         self.timers.insert((until, Timer::Term));
         self.pipelines = Pipelines::default();

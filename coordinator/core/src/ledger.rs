@@ -59,12 +59,12 @@ impl Ledger {
     /// The ledger of a new term: every worker of an earlier one counts with the most that it may
     /// hold. `comes_back` says by when the agents of a cluster that live have dialled again.
     pub(crate) fn new(
-        elected: &Elected,
+        elected: Elected,
         bounds: TimeBounds,
         lists: &SetLists,
         comes_back: impl Fn(&ClusterName) -> Moment,
     ) -> Self {
-        let &Elected { epoch, predecessor_end, .. } = elected;
+        let Elected { epoch, predecessor_end, exposed, until: _ } = elected;
         let mut ledger = Self {
             epoch,
             seq: 0,
@@ -78,9 +78,7 @@ impl Ledger {
             life: Life(0),
             reports: ReportNumber(0),
         };
-        for (key, entry) in &elected.exposed {
-            ledger.expose(key, entry, lists, comes_back(&key.cluster));
-        }
+        ledger.expose(exposed, lists, comes_back);
         ledger
     }
 

@@ -73,6 +73,26 @@ impl UnheardWorkers {
         self.workers.insert(key.clone(), unheard);
     }
 
+    /// All at the beginning, none of whom has reported, in order: sets that are filled in order take
+    /// a fraction of the time.
+    fn fill(&mut self, workers: Vec<(WorkerKey, Unheard)>) {
+        let mut silent: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (key, unheard) in &workers {
+            let awaited = (unheard.awaited_until, key.worker.clone());
+            silent.entry(key.cluster.clone()).or_default().push(awaited);
+            if let Some(scope) = &unheard.scope {
+                groups.entry(scope.clone()).or_default().push((unheard.until, key.clone()));
+            }
+        }
+        let silent = silent.into_iter();
+        self.silent = silent.map(|(name, workers)| (name, workers.into_iter().collect())).collect();
+        for (scope, workers) in groups {
+            self.groups.entry(scope).or_default().workers = workers.into_iter().collect();
+        }
+        self.workers = workers.into_iter().collect();
+    }
+
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Unheard> {
         let unheard = self.take_out(key);
         if self.workers.is_empty() {
@@ -144,31 +164,34 @@ impl UnheardWorkers {
 }
 
 impl Ledger {
-    /// A worker of a predecessor's time; if its agent lives, it has dialled again at `comes_back`.
+    /// Workers of a predecessor's time; `comes_back` says by when the agents of a cluster that live
+    /// have dialled again.
     pub(super) fn expose(
         &mut self,
-        key: &WorkerKey,
-        entry: &Entry,
+        exposed: BTreeMap<WorkerKey, Entry>,
         lists: &SetLists,
-        comes_back: Moment,
+        comes_back: impl Fn(&ClusterName) -> Moment,
     ) {
-        let exposure = &entry.exposure;
-        let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
-        let life = self.next_life();
-        let mut account = Account::new(life, GrantNumber(0), Moment(0));
-        account.exposure = exposure.clone();
-        account.adopted = entry.epoch == self.epoch;
-        account.ttl = exposure.ttl;
-        account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
-        account.jobs = Jobs::Unknown;
-        self.accounts.insert(key.clone(), account);
-        let scope = self.unheard.scope(key, exposure.sets, lists);
-        let exposure = exposure.clone();
-        let comes_back = until.min(comes_back);
-        let awaited_until = comes_back;
-        let unheard =
-            Unheard { exposure, until, comes_back, awaited_until, amnesiac: false, scope };
-        self.unheard.insert(key, unheard);
+        let mut accounts = Vec::with_capacity(exposed.len());
+        let mut workers = Vec::with_capacity(exposed.len());
+        for (key, Entry { epoch, exposure }) in exposed {
+            let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
+            let life = self.next_life();
+            let mut account = Account::new(life, GrantNumber(0), Moment(0));
+            account.exposure = exposure.clone();
+            account.adopted = epoch == self.epoch;
+            account.ttl = exposure.ttl;
+            account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
+            account.jobs = Jobs::Unknown;
+            accounts.push((key.clone(), account));
+            let scope = self.unheard.scope(&key, exposure.sets, lists);
+            let comes_back = until.min(comes_back(&key.cluster));
+            let (awaited_until, amnesiac) = (comes_back, false);
+            let unheard = Unheard { exposure, until, comes_back, awaited_until, amnesiac, scope };
+            workers.push((key, unheard));
+        }
+        self.accounts = accounts.into_iter().collect();
+        self.unheard.fill(workers);
     }
 
     /// A report came of a worker of a predecessor's time: what its journal cannot know of lasts
