@@ -97,8 +97,7 @@ impl World {
     /// next, and before that the message ahead of it must have been written.
     pub(super) fn check_renewed(&mut self, pod: usize, stream: &StreamKey) {
         let ttl = self.profile.ttl_real();
-        let hindered = self.pods[pod].paused_until + ttl > self.t;
-        if self.t < self.profile.safety + 2 * ttl || hindered {
+        if self.t < self.profile.safety + 2 * ttl || self.is_hindered(pod) {
             return;
         }
         let link = self.pods[pod].agent.as_ref().and_then(|agent| agent.link);

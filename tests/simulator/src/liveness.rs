@@ -140,6 +140,11 @@ impl World {
             if node.leaving || node.is_replaced() {
                 return Err(("L7", format!("p{pod} has not left yet")));
             }
+            // Under a longer lease than its class's present one, a stopped agent is not lost for
+            // as long as everything is to be still: it would be lost after a change, not by it.
+            if self.is_hindered(pod) {
+                return Err(("L1", format!("p{pod} was stopped")));
+            }
             if !node.worker.alive || node.agent.is_none() {
                 return Err(("L1", format!("p{pod} has not come back yet")));
             }

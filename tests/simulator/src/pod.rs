@@ -143,6 +143,11 @@ impl World {
         self.pods[pod].paused_until > self.t
     }
 
+    /// Whether an agent's process is stopped, or was so lately that it may not be back yet.
+    pub(super) fn is_hindered(&self, pod: usize) -> bool {
+        self.pods[pod].paused_until + self.profile.ttl_real() > self.t
+    }
+
     /// A pod's clock now.
     pub(super) fn local_of_pod(&self, pod: usize) -> Moment {
         self.pods[pod].clock.local(self.t)
