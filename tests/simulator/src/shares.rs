@@ -118,8 +118,10 @@ impl World {
         let key = &self.pods[pod].key;
         let view = core.clusters(now).into_iter().find(|view| view.name == key.cluster)?;
         let worker = view.held.is_none().then(|| core.worker(key, now))??;
-        // What a worker has that has not reported, nobody knows.
-        (worker.presence != Presence::Unreported).then_some(worker.load)
+        // What a worker has that has not reported, nobody knows; nor what it had before its agent
+        // lost its memory. A leader that does not know grants no share.
+        let known = worker.presence != Presence::Unreported && core.unheard_until(key).is_none();
+        known.then_some(worker.load)
     }
 
     fn check_nodes(&mut self, usable: &BTreeMap<(usize, StreamKey), Load>) {

@@ -65,6 +65,13 @@ impl Core {
         self.ledger()?.outstanding_until(key, stream)
     }
 
+    /// Until when what a worker may hold unheard of by time may last: of before this term, and not
+    /// reported by an agent that remembers it. None where it can hold nothing unheard of.
+    #[must_use]
+    pub fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
+        self.ledger()?.unheard_until(key)
+    }
+
     /// What is desired, as far as it is in force: a large manifest is read in several turns.
     #[must_use]
     pub fn desired(&self) -> &Arc<Desired> {
