@@ -87,7 +87,7 @@ impl Core {
     }
 
     /// Streams were reported: where nobody else has one, the plan leaves it there; where two have
-    /// it, the higher token is the newer owner.
+    /// it, the higher token is the newer owner. What is asked back goes where it was to go.
     pub(super) fn leave_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
         for HeldStream { stream, .. } in streams {
@@ -129,7 +129,7 @@ impl Core {
         }
     }
 
-    /// Whether a worker has a newer claim on a stream than the one that it is planned on, of the
+    /// Whether a worker holds a stream by a newer claim than the one that it is planned on, of the
     /// same cluster.
     fn is_newest(&self, stream: &StreamKey, key: &WorkerKey, planned: Option<&WorkerName>) -> bool {
         let Some(ledger) = self.ledger() else { return false };
@@ -137,6 +137,8 @@ impl Core {
             let key = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
             ledger.claim(stream, &key).map(|claim| claim.token)
         };
-        planned != Some(&key.worker) && token(&key.worker) > planned.and_then(token)
+        let held = ledger.claim(stream, key).filter(|claim| claim.phase == Phase::Held);
+        let held = held.map(|claim| claim.token);
+        planned != Some(&key.worker) && held > planned.and_then(token)
     }
 }

@@ -190,6 +190,9 @@ impl Ledger {
 
     /// Takes over what an agent reports; how many more claims the report lists by that. A share
     /// without a load counts as all of `capacity`.
+    ///
+    /// A lease of this term that has no claim has ended here: the report was on its way for longer,
+    /// and others may have had the stream since, under higher tokens. It is asked back.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
@@ -200,6 +203,7 @@ impl Ledger {
         capacity: Load,
     ) -> usize {
         let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
+        let (epoch, free_at) = (self.epoch, self.free_at(key));
         let mut account = self.accounts.get_mut(key);
         let mut listed = 0;
         // What a predecessor asked back is held all the same: the snapshot that follows says so.
@@ -214,7 +218,11 @@ impl Ledger {
             self.claims.change_or_add(stream, |claims| {
                 let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
                 let Some(claim) = known else {
-                    let (worker, token, phase) = (key.clone(), *token, Phase::Held);
+                    let phase = match token.epoch == epoch {
+                        false => Phase::Held,
+                        true => Phase::Lapsing { free_at },
+                    };
+                    let (worker, token) = (key.clone(), *token);
                     let (told, listed_in) = (GrantNumber(0), Some(report));
                     listed += 1;
                     if let Some(account) = account.as_mut() {
