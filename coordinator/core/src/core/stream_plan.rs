@@ -101,7 +101,8 @@ impl StreamPlan {
     /// Goes on with the placing, for so many units of work; how many it took.
     fn place(&mut self, units: usize) -> usize {
         let workers: Vec<&str> = self.owners.iter().map(WorkerName::as_str).collect();
-        let sets: Vec<_> = self.sets.iter().map(SetPlan::input).collect();
+        let sets = self.sets.iter().map(|set| set.input(self.passed_over));
+        let sets: Vec<_> = sets.collect();
         let input =
             StreamInput { workers: &workers, sets: &sets, per_worker_max: STREAMS_PER_WORKER_MAX };
         if matches!(self.stage, Stage::Gather | Stage::Count) {
@@ -151,9 +152,11 @@ impl SetPlan {
         self.spec.moves.per_round_max.saturating_sub(self.moving)
     }
 
-    fn input(&self) -> SetInput<'_> {
-        let (policy, moves_max) = (self.spec.policy, self.moves_max());
-        SetInput { policy, streams: &self.specs, moves_max }
+    /// What is planned of it. Where streams are left out, nothing moves for balance: with them it
+    /// would be another plan, and what moves now would have to go back.
+    fn input(&self, passed_over: bool) -> SetInput<'_> {
+        let moves_max = if passed_over { 0 } else { self.moves_max() };
+        SetInput { policy: self.spec.policy, streams: &self.specs, moves_max }
     }
 
     /// Whether a set is still to be planned as this plan does.
