@@ -380,6 +380,9 @@ impl World {
                 // What is served of a pipeline whose change waits, a new leader cannot know.
                 change.waiting.contains(&pipeline) || expired.any(|it| it.pipeline == pipeline)
             }
+            // One without an owner waited for a worker of its own. If it gets one, the stream that
+            // had this worker is judged itself.
+            None if !change.owners.contains_key(key) => true,
             None => expired.contains(key) || change.handed_over.contains(key),
         }
     }
