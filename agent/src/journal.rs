@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::{Journal, JournalError, Memory, Record};
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::WorkerKey;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -199,18 +199,9 @@ pub(crate) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// The worker and its jobs are surely over with the boot that they ran in, so an agent that knows
-/// this remembers in full: that nothing is held.
 fn after_boot(memory: Memory) -> Memory {
     tracing::info!("the host has booted since the journal was written: its leases are over");
-    Memory {
-        incarnation: memory.incarnation,
-        epoch: memory.epoch,
-        begun: memory.begun.map(|(first, _)| (first, Moment(0))),
-        complete: true,
-        jobs_known: true,
-        ..Memory::default()
-    }
+    memory.after_boot()
 }
 
 /// Whether the boot that `header` names is known, and is another than that of `old`, of the same

@@ -259,6 +259,20 @@ impl Memory {
         }
     }
 
+    /// What is left of it once the host has booted: the worker and its jobs are surely over with the
+    /// boot that they ran in, so an agent that knows this remembers in full that nothing is held.
+    #[must_use]
+    pub fn after_boot(self) -> Self {
+        Self {
+            incarnation: self.incarnation,
+            epoch: self.epoch,
+            begun: self.begun.map(|(first, _)| (first, Moment(0))),
+            complete: true,
+            jobs_known: true,
+            ..Self::default()
+        }
+    }
+
     /// The fewest records that add up to this.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {

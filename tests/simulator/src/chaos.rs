@@ -8,6 +8,7 @@ use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
 
 use super::clock::MS;
 use super::faults::Fault;
+use super::journal::Left;
 use super::network::{Cut, SlowStore};
 use super::queue::Happening;
 use super::world::World;
@@ -69,6 +70,7 @@ impl World {
             | Fault::FailJournal
             | Fault::DrainUnwritten
             | Fault::CrashWorker
+            | Fault::Boot
             | Fault::PauseAgent
             | Fault::LetGo => {
                 self.commit_pod(fault, pod, time);
@@ -367,6 +369,11 @@ impl World {
                     self.cover.hit("fault: worker and agent crashed");
                     self.crash_agent(pod, true, Some(time));
                 }
+            }
+            Fault::Boot => {
+                self.cover.hit("fault: host booted");
+                let left = [Left::All, Left::Earlier, Left::Nothing][self.rng.usize(0..3)];
+                self.boot_host(pod, left, time);
             }
             Fault::PauseAgent => {
                 self.cover.hit("fault: agent stopped");

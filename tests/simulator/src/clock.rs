@@ -14,7 +14,7 @@ pub(super) const MS: Real = 1_000_000;
 /// One host's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    offset: u64,
+    offset: i128,
     ppm: i64,
 }
 
@@ -29,13 +29,21 @@ impl Clock {
             1 => -most,
             _ => rng.i64(-most..=most),
         };
-        Self { offset: rng.u64(1..1_000_000) * MS, ppm }
+        Self { offset: i128::from(rng.u64(1..1_000_000) * MS), ppm }
     }
 
-    /// What it shows at `t`.
+    /// The host boots at `t`: it shows `uptime` then.
+    pub(super) fn boot(&mut self, t: Real, uptime: Real) {
+        self.offset = i128::from(uptime) - self.run(t);
+    }
+
+    fn run(self, t: Real) -> i128 {
+        i128::from(t) + i128::from(t) * i128::from(self.ppm) / 1_000_000
+    }
+
+    /// What it shows at `t`; the beginning of time before the host booted.
     pub(super) fn local(self, t: Real) -> Moment {
-        let run = i128::from(t) + i128::from(t) * i128::from(self.ppm) / 1_000_000;
-        Moment(self.offset + u64::try_from(run).expect("rates are positive"))
+        Moment(u64::try_from(self.offset + self.run(t)).unwrap_or_default())
     }
 
     /// The first moment of real time at which it shows `at` or more.
@@ -43,10 +51,10 @@ impl Clock {
         if at == Moment::NEVER {
             return Real::MAX;
         }
-        let run = i128::from(at.0.saturating_sub(self.offset));
+        let run = i128::from(at.0) - self.offset;
         let t = run * 1_000_000 / (1_000_000 + i128::from(self.ppm));
         // Both divisions cut a fraction off, so the first such moment may lie just before.
-        let mut t = u64::try_from(t).unwrap_or(u64::MAX).saturating_sub(2);
+        let mut t = u64::try_from(t.max(0)).unwrap_or(u64::MAX).saturating_sub(2);
         while self.local(t) < at {
             t += 1;
         }
@@ -67,6 +75,10 @@ mod tests {
             let t = clock.real(at);
             assert!(clock.local(t) >= at);
             assert!(t == 0 || clock.local(t - 1) < at);
+            let mut booted = clock;
+            booted.boot(t, MS);
+            assert_eq!(booted.local(t), Moment(MS));
+            assert_eq!(booted.real(Moment(MS)), t);
         }
     }
 }

@@ -45,6 +45,7 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: driver hangs", 100),
     ("fault: edit", 500),
     ("fault: entry spoiled", 500),
+    ("fault: host booted", 300),
     ("fault: journal fails", 200),
     ("fault: leadership taken while the leader lives", 500),
     ("fault: link broken after hello", 500),

@@ -37,6 +37,8 @@ pub(super) enum Fault {
     ClaimEpoch,
     /// A worker's process dies and comes back.
     CrashWorker,
+    /// A host boots, orderly or after a loss of power: agent and worker die and come back.
+    Boot,
     /// A pod dies whole.
     KillPod,
     /// A pod is asked to leave.
@@ -86,7 +88,7 @@ const CHECKS_ALL_EVERY: u64 = 40;
 const SLICES: [u32; 4] = [4_096, 4, 32, 4_096];
 
 /// All faults, in the order of a profile's weights.
-const FAULTS: [(Fault, u32); 28] = [
+const FAULTS: [(Fault, u32); 29] = [
     (Fault::BreakLink, 8),
     (Fault::BreakAll, 2),
     (Fault::CutPod, 5),
@@ -100,6 +102,7 @@ const FAULTS: [(Fault, u32); 28] = [
     (Fault::DrainUnwritten, 2),
     (Fault::ClaimEpoch, 1),
     (Fault::CrashWorker, 4),
+    (Fault::Boot, 3),
     (Fault::KillPod, 3),
     (Fault::DrainPod, 4),
     (Fault::OrderDrain, 1),

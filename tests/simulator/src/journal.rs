@@ -11,6 +11,9 @@ use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 pub(super) struct Disk {
     /// What the records add up to.
     pub memory: Memory,
+    /// What they added up to some time ago: nothing is synced, and so much may be left of them once
+    /// the power was lost.
+    earlier: Memory,
     /// Every append fails for now.
     pub failing: bool,
     /// Only the shortest records fit: those of renewals.
@@ -25,6 +28,34 @@ pub(super) struct Disk {
     pub lease_records: u64,
     /// Records appended since they were last taken.
     pub fresh: Vec<Record>,
+}
+
+/// So many records are appended between two states that a loss of power may leave.
+const SYNCED_EVERY: u64 = 8;
+
+/// What a boot of the host leaves of a journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Left {
+    /// All of it: the host went down in order.
+    All,
+    /// What was there some time ago.
+    Earlier,
+    /// Nothing that can be read.
+    Nothing,
+}
+
+impl Disk {
+    /// The host has booted.
+    pub(super) fn boot(&mut self, left: Left) {
+        let memory = match left {
+            Left::All => std::mem::take(&mut self.memory),
+            Left::Earlier => self.earlier.clone(),
+            Left::Nothing => Memory::default(),
+        };
+        self.memory = memory.after_boot();
+        self.earlier = self.memory.clone();
+        (self.crash_after, self.crashed) = (None, false);
+    }
 }
 
 /// The journal of one agent's process.
@@ -49,6 +80,9 @@ impl Journal for SimJournal {
             let line = serde_json::to_string(record).expect("a record is JSON");
             let back: Record = serde_json::from_str(&line).expect("its own JSON");
             assert_eq!(&back, record, "a record reads back as it was written");
+        }
+        if record.is_of_lease() && disk.lease_records.is_multiple_of(SYNCED_EVERY) {
+            disk.earlier = disk.memory.clone();
         }
         disk.memory.apply(record);
         disk.lease_records += u64::from(record.is_of_lease());

@@ -12,7 +12,7 @@ use leasehold_types::share::WorkerAddress;
 use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
 
 use super::clock::{Clock, MS, Real};
-use super::journal::{Disk, SimJournal};
+use super::journal::{Disk, Left, SimJournal};
 use super::network::{LinkId, SlowStore};
 use super::queue::Happening;
 use super::replica::WAKE_GAP_MIN;
@@ -230,6 +230,18 @@ impl World {
         if let Some(after) = back_after {
             self.after(after, Happening::BootAgent { pod, run });
         }
+    }
+
+    /// A pod's host goes down, with all that runs there, and is back after `time`. What was written
+    /// last may be lost.
+    pub(super) fn boot_host(&mut self, pod: usize, left: Left, time: Real) {
+        self.crash_worker(pod, Some(time));
+        self.crash_agent(pod, true, Some(time));
+        self.trace.say(self.t, || format!("        p{pod} host boots, journal left: {left:?}"));
+        let uptime = self.rng.u64(MS..self.profile.ttl_real());
+        let node = &mut self.pods[pod];
+        node.clock.boot(self.t, uptime);
+        node.disk.borrow_mut().boot(left);
     }
 
     /// Calls the holder and carries out what it wants. None where no process answers, or where
