@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use leasehold_agent_core::{Journal, JournalError, Memory, Record};
+use leasehold_agent_core::{Journal, JournalError, Memory, RAISE_MAX, Record};
 use leasehold_types::WorkerKey;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -201,7 +201,7 @@ pub(crate) fn boot_id() -> Option<String> {
 
 fn after_boot(memory: Memory) -> Memory {
     tracing::info!("the host has booted since the journal was written: its leases are over");
-    memory.after_boot()
+    memory.after_boot(fastrand::u64(1..=RAISE_MAX))
 }
 
 /// Whether the boot that `header` names is known, and is another than that of `old`, of the same
@@ -433,8 +433,10 @@ mod tests {
         write(dir.path(), &[begun(), Record::Epoch { epoch: Epoch(3) }, job("a")]);
         let dir = StateDir::open(dir.path()).expect("the folder is free");
         let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
+        let Some(Incarnation(above @ 8..)) = memory.incarnation else { panic!("{memory:?}") };
+        assert!(above <= 7 + RAISE_MAX, "{memory:?}");
         let wanted = Memory {
-            incarnation: Some(Incarnation(7)),
+            incarnation: Some(Incarnation(above)),
             begun: Some((Incarnation(6), Moment(0))),
             complete: true,
             jobs_known: true,

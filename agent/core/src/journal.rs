@@ -261,10 +261,15 @@ impl Memory {
 
     /// What is left of it once the host has booted: the worker and its jobs are surely over with the
     /// boot that they ran in, so an agent that knows this remembers in full that nothing is held.
+    ///
+    /// What was written last may be lost with the power, the last incarnations too. `raise` is a
+    /// random distance from 1 to [`RAISE_MAX`](crate::RAISE_MAX) above the last one that is left,
+    /// so that the next agent does not take a number again.
     #[must_use]
-    pub fn after_boot(self) -> Self {
+    pub fn after_boot(self, raise: u64) -> Self {
+        let above = |last: Incarnation| Incarnation(last.0.saturating_add(raise));
         Self {
-            incarnation: self.incarnation,
+            incarnation: self.incarnation.map(above),
             epoch: self.epoch,
             begun: self.begun.map(|(first, _)| (first, Moment(0))),
             complete: true,

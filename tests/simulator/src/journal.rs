@@ -46,13 +46,13 @@ pub(super) enum Left {
 
 impl Disk {
     /// The host has booted.
-    pub(super) fn boot(&mut self, left: Left) {
+    pub(super) fn boot(&mut self, left: Left, raise: u64) {
         let memory = match left {
             Left::All => std::mem::take(&mut self.memory),
             Left::Earlier => self.earlier.clone(),
             Left::Nothing => Memory::default(),
         };
-        self.memory = memory.after_boot();
+        self.memory = memory.after_boot(raise);
         self.earlier = self.memory.clone();
         (self.crash_after, self.crashed) = (None, false);
     }

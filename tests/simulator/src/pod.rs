@@ -158,6 +158,7 @@ impl World {
         let now = self.local_of_pod(pod);
         // Equal clocks of two agents are ruled out: only their order may be wrong.
         let own = pod as u64;
+        let raise = self.raise(pod);
         let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
         let wrong_clock = self.rng.u8(0..6) == 0;
         let node = &mut self.pods[pod];
@@ -181,8 +182,6 @@ impl World {
             (Some(_), _) => "agent began: journal",
         });
         node.incarnation = node.incarnation.max(incarnation);
-        // One of its own for every start of every agent.
-        let raise = (own << 10 | (node.run & 0x3ff)) % RAISE_MAX + 1;
         let config = Config {
             cluster: node.key.cluster.clone(),
             worker: node.key.worker.clone(),
@@ -213,6 +212,11 @@ impl World {
         self.tick_soon(pod);
     }
 
+    /// A distance of its own for every start of every agent.
+    fn raise(&self, pod: usize) -> u64 {
+        ((pod as u64) << 10 | (self.pods[pod].run & 0x3ff)) % RAISE_MAX + 1
+    }
+
     /// The agent's process dies.
     pub(super) fn crash_agent(&mut self, pod: usize, keep_journal: bool, back_after: Option<Real>) {
         let node = &mut self.pods[pod];
@@ -239,9 +243,10 @@ impl World {
         self.crash_agent(pod, true, Some(time));
         self.trace.say(self.t, || format!("        p{pod} host boots, journal left: {left:?}"));
         let uptime = self.rng.u64(MS..self.profile.ttl_real());
+        let raise = self.raise(pod);
         let node = &mut self.pods[pod];
         node.clock.boot(self.t, uptime);
-        node.disk.borrow_mut().boot(left);
+        node.disk.borrow_mut().boot(left, raise);
     }
 
     /// Calls the holder and carries out what it wants. None where no process answers, or where
