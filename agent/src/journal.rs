@@ -351,7 +351,7 @@ fn write_once(file: &mut File, line: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use leasehold_agent_core::journal::RememberedStream;
-    use leasehold_types::{Epoch, Incarnation, JobId};
+    use leasehold_types::{Epoch, Incarnation, JobId, Moment};
 
     use super::*;
 
