@@ -469,6 +469,7 @@ impl Core {
     fn ended(&mut self, ended: Vec<Ended>, how: Freed, now: Moment) {
         for Ended { stream, worker, token } in ended {
             self.touch(&stream, now);
+            self.note_one_owner(&stream, now);
             if stream.set.is_shares() {
                 // What it is to have may have waited for the capacity.
                 self.dirty.insert(worker.clone());

@@ -177,7 +177,9 @@ impl Scenario {
             },
             handover_deadline: Duration::from_secs(30),
             moves: Moves {
-                per_round_max: usize::MAX,
+                per_round_max: pairs
+                    .get("moves")
+                    .map_or(usize::MAX, |it| it.parse().expect("moves")),
                 cooldown: Duration::ZERO,
                 settle: Duration::ZERO,
             },

@@ -6,7 +6,7 @@ use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::slices::{Look, Walk};
 use super::{Core, Role};
-use crate::ledger::Phase;
+use crate::ledger::{Claim, Phase};
 
 impl Core {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
@@ -60,6 +60,20 @@ impl Core {
             worker.blocked.remove(stream);
             worker.wants.insert(stream.clone());
             self.dirty.insert(key);
+        }
+    }
+
+    /// A claim on a stream has ended, and only the worker that it is planned on has one: no grant
+    /// follows that would end a move. Where moves are limited, the next may begin.
+    pub(super) fn note_one_owner(&mut self, stream: &StreamKey, now: Moment) {
+        let Some((set, planned)) = self.planned(stream).filter(|(set, _)| set.limited) else {
+            return;
+        };
+        let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(stream));
+        let is_owner = |claim: &Claim| planned.on.as_ref() == Some(&claim.worker.worker);
+        if !claims.is_empty() && claims.iter().all(is_owner) {
+            let cluster = set.spec.cluster.clone();
+            self.plan_at(&cluster, now, now);
         }
     }
 
