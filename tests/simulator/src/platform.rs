@@ -30,6 +30,9 @@ pub(super) struct Manifests {
     next_pod: u32,
 }
 
+/// The streams of a large set move in so few rounds, so that a run sees the end of it.
+const ROUNDS_MAX: usize = 64;
+
 impl Manifests {
     /// What a seed begins with.
     pub(super) fn new(rng: &mut fastrand::Rng, profile: &Profile) -> Self {
@@ -55,8 +58,8 @@ impl Manifests {
         for index in 0..if alone { 0 } else { rng.usize(1..=sizes.sets_max) } {
             let name = SetName::new(&format!("s{index}")).expect("a name");
             let clusters: Vec<_> = desired.clusters.keys().cloned().collect();
-            let streams =
-                (0..rng.usize(1..=sizes.streams_max)).map(|_| manifests.stream(rng)).collect();
+            let count = rng.usize(1..=sizes.streams_max);
+            let streams = (0..count).map(|_| manifests.stream(rng)).collect();
             let set = StreamSet {
                 cluster: pick(rng, &clusters).clone(),
                 streams,
@@ -64,7 +67,7 @@ impl Manifests {
                 mode: if rng.u8(0..3) == 0 { Mode::Pinned } else { Mode::Expiring },
                 handover_deadline: profile.ttl * rng.u32(1..=4) / 2,
                 moves: Moves {
-                    per_round_max: *pick(rng, &[1, 3, 100]),
+                    per_round_max: (*pick(rng, &[1, 3, 100])).max(count / ROUNDS_MAX),
                     cooldown: profile.ttl * rng.u32(0..=2),
                     settle: profile.ttl * rng.u32(0..=1) / 8,
                 },
