@@ -191,8 +191,9 @@ impl Ledger {
     /// Takes over what an agent reports; how many more claims the report lists by that. A share
     /// without a load counts as all of `capacity`.
     ///
-    /// A lease of this term that has no claim has ended here: the report was on its way for longer,
-    /// and others may have had the stream since, under higher tokens. It is asked back.
+    /// A lease of this term that has no claim has ended here, and so has an earlier one of an agent
+    /// that has reported in this term: the report was on its way for longer, and others may have had
+    /// the stream since, under higher tokens. It is asked back.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
@@ -204,6 +205,7 @@ impl Ledger {
     ) -> usize {
         let stops_worker = stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let (epoch, free_at) = (self.epoch, self.free_at(key));
+        let is_known = self.account(key).is_some_and(|it| it.incarnation == Some(incarnation));
         let mut account = self.accounts.get_mut(key);
         let mut listed = 0;
         // What a predecessor asked back is held all the same: the snapshot that follows says so.
@@ -218,7 +220,7 @@ impl Ledger {
             self.claims.change_or_add(stream, |claims| {
                 let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
                 let Some(claim) = known else {
-                    let phase = match token.epoch == epoch {
+                    let phase = match token.epoch == epoch || is_known {
                         false => Phase::Held,
                         true => Phase::Lapsing { free_at },
                     };
