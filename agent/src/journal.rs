@@ -428,9 +428,9 @@ mod tests {
     }
 
     #[test]
-    fn after_another_boot_only_epoch_and_incarnation_count() {
+    fn after_another_boot_it_tells_no_lease_and_no_job() {
         let dir = tempfile::tempdir().expect("a folder");
-        write(dir.path(), &[begun(), Record::Epoch { epoch: Epoch(3) }, job("a")]);
+        write(dir.path(), &[begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }, job("a")]);
         let dir = StateDir::open(dir.path()).expect("the folder is free");
         let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
         let Some(Incarnation(above @ 8..)) = memory.incarnation else { panic!("{memory:?}") };
@@ -456,10 +456,13 @@ mod tests {
     #[test]
     fn whatever_a_power_loss_leaves_of_a_journal_its_leases_are_over_after_the_boot() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (_, path) = write(dir.path(), &[begun(), Record::Epoch { epoch: Epoch(3) }, job("a")]);
+        let records = [begun(), Record::Epoch { epoch: Epoch(3) }, job("a"), Record::Fresh];
+        let (_, path) = write(dir.path(), &records);
         let whole = std::fs::read(&path).expect("it is there");
-        let half = whole.len() / 2;
-        let zeros = [&whole[..half], &vec![0; whole.len() - half][..], b"\n"].concat();
+        // The beginning is there, and zeros for the rest.
+        let lines: Vec<_> = whole.split_inclusive(|byte| *byte == b'\n').collect();
+        let kept = lines[..3].concat();
+        let zeros = [&kept[..], &vec![0; whole.len() - kept.len()][..], b"\n"].concat();
         let last = [&whole[..], b"\0\0\0\0\n"].concat();
         let rotten = vec![0xff; 100];
         let journals = [&zeros, &last, &rotten, &vec![]];
@@ -467,9 +470,15 @@ mod tests {
             let same = BOOT.expect("a boot");
             assert_eq!(found(dir.path(), journal, same), Memory::default(), "{journal:?}");
         }
-        for (boot, journal) in ["2", "3", "4", "5"].iter().zip(journals) {
+        // What is left says whether it tells of everything; the jobs are over with the boot.
+        let begun = Some((Incarnation(6), Moment(0)));
+        let left = [(begun, false), (begun, true), (None, false), (None, false)];
+        for ((boot, journal), (begun, complete)) in
+            ["2", "3", "4", "5"].iter().zip(journals).zip(left)
+        {
             let memory = found(dir.path(), journal, boot);
-            assert!(memory.complete && memory.jobs_known, "{boot}: {memory:?}");
+            assert_eq!((memory.begun, memory.complete), (begun, complete), "{boot}: {memory:?}");
+            assert!(memory.jobs_known, "{boot}: {memory:?}");
             assert!(memory.jobs.is_empty() && memory.streams.is_empty(), "{boot}: {memory:?}");
         }
     }

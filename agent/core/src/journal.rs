@@ -259,8 +259,8 @@ impl Memory {
         }
     }
 
-    /// What is left of it once the host has booted: the worker and its jobs are surely over with the
-    /// boot that they ran in, so an agent that knows this remembers in full that nothing is held.
+    /// What is left of it once the host has booted: nothing that the journal tells of is held any
+    /// more, and no job runs. What it cannot tell of, another host may still hold.
     ///
     /// What was written last may be lost with the power, the last incarnations too. `raise` is a
     /// random distance from 1 to [`RAISE_MAX`](crate::RAISE_MAX) above the last one that is left,
@@ -272,7 +272,7 @@ impl Memory {
             incarnation: self.incarnation.map(above),
             epoch: self.epoch,
             begun: self.begun.map(|(first, _)| (first, Moment(0))),
-            complete: true,
+            complete: self.complete,
             jobs_known: true,
             ..Self::default()
         }

@@ -118,6 +118,9 @@ pub struct Core {
     waiting: BTreeSet<WorkerKey>,
     /// Workers that are gone, and whose accounts are not ended yet.
     leaving: BTreeSet<WorkerKey>,
+    /// Streams with claims that came to their end while their worker's cluster was held, by that
+    /// cluster: nothing is freed there before the end of the hold.
+    held_back: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
     /// What goes on in slices, and what a turn may still do of it.
     walks: VecDeque<Walk>,
     /// Reports that are not adopted whole yet.
@@ -217,6 +220,7 @@ impl Core {
             unheard_of: BTreeSet::new(),
             waiting: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            held_back: BTreeMap::new(),
             walks: VecDeque::new(),
             adoptions: BTreeMap::new(),
             garbage: Garbage::default(),
@@ -408,6 +412,7 @@ impl Core {
         self.unheard_of.clear();
         self.waiting.clear();
         self.leaving.clear();
+        self.held_back.clear();
         self.adoptions.clear();
         self.timers_wait = false;
         self.timers.clear();

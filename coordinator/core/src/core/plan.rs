@@ -3,7 +3,6 @@
 
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
-use super::slices::Walk;
 use super::{Core, PlanDue, Timer};
 use crate::effect::{Effect, Notice};
 
@@ -26,6 +25,9 @@ impl Core {
             }
             self.budget.spend(1);
             self.end_hold(&name, now);
+            for stream in self.held_back.remove(&name).into_iter().flatten() {
+                self.timers.insert((self.heard, Timer::Claim(stream)));
+            }
             if !self.plan_pools(&name) {
                 self.due.insert(name.clone());
             }
@@ -85,8 +87,6 @@ impl Core {
             let key = WorkerKey { cluster: name.clone(), worker };
             self.timers.insert((self.heard, Timer::Silence(key)));
         }
-        // What came to its end meanwhile was not freed.
-        self.walks.push_back(Walk::Ending { cluster: name.clone(), slot: 0 });
         self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
         self.plan_at(name, now, now);
         self.wake_wants(now);

@@ -12,7 +12,6 @@ use super::Core;
 use crate::desired::StreamSet;
 use crate::effect::Freed;
 use crate::event::ConnId;
-use crate::ledger::Phase;
 
 /// Units of work that one turn may take by default; one is a stream, claim or account that is
 /// looked at.
@@ -70,8 +69,6 @@ pub(super) enum Walk {
     Worker { key: WorkerKey, after: Option<StreamKey>, look: Look },
     /// Over all streams of these sets with a claim, from this slot on.
     Sets { sets: BTreeSet<SetName>, slot: usize },
-    /// Over the claims of a cluster's workers that come to their end, from this slot on.
-    Ending { cluster: ClusterName, slot: usize },
     /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
     Planned { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
     /// Over workers of a cluster whose pools are planned anew, from the last one on.
@@ -139,22 +136,6 @@ impl Core {
                     self.touch(stream, now);
                 }
                 (!is_over).then_some(Walk::Sets { sets, slot: end })
-            }
-            Walk::Ending { cluster, slot } => {
-                let ledger = self.ledger()?;
-                let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
-                let ending = ledger.claims_in(slot..end).filter(|(_, claims)| {
-                    claims
-                        .iter()
-                        .any(|claim| claim.worker.cluster == cluster && claim.phase != Phase::Held)
-                });
-                let ending: Vec<_> = ending.map(|(stream, _)| stream.clone()).collect();
-                let is_over = end >= ledger.slots();
-                self.budget.spend(ending.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
-                for stream in &ending {
-                    self.claim_due(stream, now);
-                }
-                (!is_over).then_some(Walk::Ending { cluster, slot: end })
             }
             Walk::Planned { set, spec, streams, next } => {
                 let end = streams.len().min(next + most);

@@ -152,6 +152,7 @@ impl Core {
         let Some(ledger) = self.ledger() else { return };
         let mut reminders = Vec::new();
         let mut lapsing = Vec::new();
+        let mut held = Vec::new();
         let mut over = false;
         let mut unconfirmed = false;
         for claim in ledger.claims(stream) {
@@ -164,12 +165,18 @@ impl Core {
             match ledger.claim_free_at(claim) {
                 // At the end of the hold it is looked at again.
                 Some(at)
-                    if at <= heard && ledger.held_by(&claim.worker.cluster, heard).is_some() => {}
+                    if at <= heard && ledger.held_by(&claim.worker.cluster, heard).is_some() =>
+                {
+                    held.push(claim.worker.cluster.clone());
+                }
                 Some(at) if at <= heard && !ledger.confirmed_since(at) => unconfirmed = true,
                 Some(at) if at <= heard => over = true,
                 Some(at) if claim.phase != Phase::Held => reminders.push(at),
                 Some(_) | None => {}
             }
+        }
+        for cluster in held {
+            self.held_back.entry(cluster).or_default().insert(stream.clone());
         }
         for key in lapsing {
             self.lapse(stream, &key);
