@@ -82,7 +82,7 @@ pub fn run_seed(seed: u64, mutant: Option<Mutant>, text: bool) -> Outcome {
 }
 
 /// Runs `count` seeds from `first` on `threads` threads, until `failures_max` have failed.
-/// `progress` is called with the number of seeds done so far.
+/// `progress` is called after each seed with how many are done, and with its outcome.
 #[must_use]
 pub fn run_seeds(
     first: u64,
@@ -90,7 +90,7 @@ pub fn run_seeds(
     threads: usize,
     mutant: Option<Mutant>,
     failures_max: usize,
-    progress: &(dyn Fn(u64) + Sync),
+    progress: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Summary {
     let next = AtomicU64::new(0);
     let failed = AtomicU64::new(0);
@@ -106,11 +106,11 @@ pub fn run_seeds(
             summary.seeds += 1;
             summary.steps += outcome.steps;
             summary.coverage.add(&outcome.coverage);
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, &outcome);
             if outcome.failure.is_some() {
                 failed.fetch_add(1, Ordering::Relaxed);
                 summary.failures.push(outcome);
             }
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
     let parts = std::thread::scope(|scope| {

@@ -24,7 +24,7 @@ fn told(outcome: &Outcome) -> String {
 
 #[test]
 fn every_property_holds_in_every_seed_and_everything_is_exercised() {
-    let summary = run_seeds(0, STANDARD_SEEDS, THREADS, None, 1, &|_| ());
+    let summary = run_seeds(0, STANDARD_SEEDS, THREADS, None, 1, &|_, _| ());
     if let Some(failure) = summary.failures.first() {
         panic!("{}", told(&run_seed(failure.seed, None, true)));
     }

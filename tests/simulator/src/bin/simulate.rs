@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use leasehold_simulator::{Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, run_seeds};
+use leasehold_simulator::{
+    Failure, Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, run_seeds,
+};
 
 /// Lines of a failing seed's trace that are shown.
 const LINES_SHOWN: usize = 40;
@@ -101,10 +103,15 @@ fn one(seed: u64, options: &Options) -> ExitCode {
 fn many(options: &Options) -> ExitCode {
     let begun = Instant::now();
     let terminal = std::io::stderr().is_terminal();
-    let progress = |done: u64| {
-        if done.is_multiple_of(100) && terminal {
+    let progress = |done: u64, outcome: &Outcome| {
+        if let Some(Failure { property, detail }) = &outcome.failure {
+            eprintln!("seed {}: {property} does not hold: {detail}", outcome.seed);
+        }
+        // A log gets a line now and then, a terminal one that changes.
+        let (every, start, end) = if terminal { (100, "\r", "") } else { (5_000, "", "\n") };
+        if done.is_multiple_of(every) {
             let rate = done as f64 / begun.elapsed().as_secs_f64();
-            eprint!("\r{done} of {} seeds, {rate:.0} a second ", options.seeds);
+            eprint!("{start}{done} of {} seeds, {rate:.0} a second {end}", options.seeds);
             let _ = std::io::stderr().flush();
         }
     };
