@@ -446,6 +446,8 @@ impl World {
 
     /// A look at the store, again and again.
     pub(super) fn poll_store(&mut self, replica: usize) {
+        // One that hangs keeps nobody waiting, whether it leads or stands by.
+        self.progresses(replica);
         let run = self.replicas[replica].run;
         self.ask_store(replica, Request::Read);
         let every = self.renew_every();

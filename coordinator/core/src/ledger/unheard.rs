@@ -174,6 +174,8 @@ impl Ledger {
     ) {
         let mut accounts = Vec::with_capacity(exposed.len());
         let mut workers = Vec::with_capacity(exposed.len());
+        // Workers of one cluster come one after the other, and most may hold the same.
+        let mut last: Option<(ClusterName, Sets, Option<Scope>)> = None;
         for (key, Entry { epoch, exposure }) in exposed {
             let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
             let life = self.next_life();
@@ -184,7 +186,15 @@ impl Ledger {
             account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
             account.jobs = Jobs::Unknown;
             accounts.push((key.clone(), account));
-            let scope = self.unheard.scope(&key, exposure.sets, lists);
+            let same = last.as_ref().filter(|it| it.0 == key.cluster && it.1 == exposure.sets);
+            let scope = match same {
+                Some((_, _, scope)) => scope.clone(),
+                None => {
+                    let scope = self.unheard.scope(&key, exposure.sets, lists);
+                    last = Some((key.cluster.clone(), exposure.sets, scope.clone()));
+                    scope
+                }
+            };
             let comes_back = until.min(comes_back(&key.cluster));
             let (awaited_until, amnesiac) = (comes_back, false);
             let unheard = Unheard { exposure, until, comes_back, awaited_until, amnesiac, scope };
