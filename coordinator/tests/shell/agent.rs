@@ -142,6 +142,25 @@ impl Agent {
         }
     }
 
+    /// Skips grants to the end of a session whose leader leads no more: it is refused, unless a grant
+    /// on its way was stopped before.
+    pub(crate) async fn end_of_term(&mut self) {
+        loop {
+            match self.next().await {
+                Ok(Some(open_session_response::Message::Grant(_))) => {}
+                Ok(Some(open_session_response::Message::Refusal(refusal))) => {
+                    assert_eq!(refusal.reason(), RefusalReason::NotLeader);
+                    return;
+                }
+                Err(status) => {
+                    assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
+                    return;
+                }
+                other => panic!("no end: {other:?}"),
+            }
+        }
+    }
+
     /// Skips grants; the refusal, after which the session is over.
     pub(crate) async fn refusal(&mut self) -> (RefusalReason, Refusal) {
         loop {

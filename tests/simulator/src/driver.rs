@@ -43,12 +43,19 @@ pub(super) struct TurnCosts {
     long_every: Real,
     /// The most that it takes.
     long_max: Real,
+    /// The most that a unit of work takes once faults have ended.
+    work_calm_max: Real,
 }
+
+/// So many units of work fit into a lease, once faults have ended, where the fleet is large: a
+/// leader that is slower than that can renew no leases beside its plans, whatever it does.
+const UNITS_PER_TTL: Real = 50_000;
 
 impl TurnCosts {
     /// The costs of a seed: most often next to nothing.
     pub(super) fn new(rng: &mut Rng, ttl: Real) -> Self {
-        let nothing = Self { event: 0, work: 0, long_every: 0, long_max: 0 };
+        let nothing =
+            Self { event: 0, work: 0, long_every: 0, long_max: 0, work_calm_max: MS / 10 };
         match rng.u8(0..9) {
             0..=2 => nothing,
             3 => Self { event: MS / 100, work: MS / 20, ..nothing },
@@ -57,7 +64,7 @@ impl TurnCosts {
             _ => {
                 let long_max = ttl * *pick(rng, &[3, 4, 4, 12]) / 8;
                 let long_every = long_max * *pick(rng, &[1, 2, 4]);
-                Self { event: MS / 100, work: MS / 20, long_every, long_max }
+                Self { event: MS / 100, work: MS / 20, long_every, long_max, ..nothing }
             }
         }
     }
@@ -66,13 +73,19 @@ impl TurnCosts {
     /// lease lasts.
     pub(super) fn busy(ttl: Real) -> Self {
         let long_max = BUSY_TURN_MAX.min(ttl / 4);
-        Self { event: MS / 100, work: MS / 20, long_every: long_max * 2, long_max }
+        let (long_every, work_calm_max) = (long_max * 2, MS / 10);
+        Self { event: MS / 100, work: MS / 20, long_every, long_max, work_calm_max }
+    }
+
+    /// The same beside a large fleet.
+    pub(super) fn enlarged(self, ttl: Real) -> Self {
+        Self { work_calm_max: self.work_calm_max.min(ttl / UNITS_PER_TTL), ..self }
     }
 
     /// No more faults: turns are short, unless the driver is busy all the time.
     pub(super) fn calm(&mut self, busy: bool) {
         self.event = self.event.min(MS / 10);
-        self.work = self.work.min(MS / 10);
+        self.work = self.work.min(self.work_calm_max);
         if !busy {
             self.long_every = 0;
         }

@@ -270,7 +270,8 @@ impl Profile {
         };
         let (pods_max, pods_ever_max) = (pods + pods / 4, pods * 2);
         let safety = self.ttl_real() * 6;
-        Self { pods, pods_max, pods_ever_max, sizes, steps_max: 10_000_000, safety, ..self }
+        let turns = self.turns.clone().enlarged(self.ttl_real());
+        Self { turns, pods, pods_max, pods_ever_max, sizes, steps_max: 10_000_000, safety, ..self }
     }
 
     /// The next fault.
