@@ -14,8 +14,10 @@ const PURE: [(&str, &str); 3] = [
     ("leasehold-agent-core", "agent/core"),
 ];
 
-/// All that a pure crate may be built from, however indirectly: serialisation and derives.
-const PURE_CLOSURE: [&str; 10] = [
+/// All that a pure crate may be built from, however indirectly: serialisation and derives, and the
+/// standard library's hash tables under another interface.
+const PURE_CLOSURE: [&str; 11] = [
+    "hashbrown",
     "leasehold-types",
     "proc-macro2",
     "quote",

@@ -142,8 +142,8 @@ impl Agent {
         }
     }
 
-    /// Skips grants to the end of a session whose leader leads no more: it is refused, unless a grant
-    /// on its way was stopped before.
+    /// Skips grants to the end of a session whose leader leads no more: it is refused, unless a
+    /// grant on its way was stopped before.
     pub(crate) async fn end_of_term(&mut self) {
         loop {
             match self.next().await {

@@ -192,8 +192,8 @@ impl Ledger {
     /// without a load counts as all of `capacity`.
     ///
     /// A lease of this term that has no claim has ended here, and so has an earlier one of an agent
-    /// that has reported in this term: the report was on its way for longer, and others may have had
-    /// the stream since, under higher tokens. It is asked back.
+    /// that has reported in this term: the report was on its way for longer, and others may have
+    /// had the stream since, under higher tokens. It is asked back.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,

@@ -73,8 +73,8 @@ impl UnheardWorkers {
         self.workers.insert(key.clone(), unheard);
     }
 
-    /// All at the beginning, none of whom has reported, in order: sets that are filled in order take
-    /// a fraction of the time.
+    /// All at the beginning, none of whom has reported, in order: sets that are filled in order
+    /// take a fraction of the time.
     fn fill(&mut self, workers: Vec<(WorkerKey, Unheard)>) {
         let mut silent: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
