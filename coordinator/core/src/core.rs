@@ -18,6 +18,7 @@ mod send;
 mod session;
 mod slices;
 mod stream_plan;
+mod term;
 mod time;
 mod views;
 mod wanted;
@@ -32,7 +33,7 @@ use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, Worke
 
 use crate::desired::{Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Freed, Notice, Wakeup};
-use crate::event::{ConnId, Elected, Event, Renewed};
+use crate::event::{ConnId, Event};
 use crate::exposure::{SetList, SetLists};
 use crate::ledger::{Ended, Ledger};
 use crate::observed::Worker;
@@ -342,92 +343,6 @@ impl Core {
             Role::StandsBy { leader } => Leadership::StandsBy(leader.clone()),
             Role::Leads(term) => Leadership::Leads(term.ledger.epoch()),
         }
-    }
-
-    fn elected(&mut self, elected: Elected, now: Moment) {
-        self.leave_term(&None);
-        // The hold waits for agents of all clusters that are desired now: they must be known.
-        let read = self.read_some(usize::MAX);
-        self.worked(read);
-        self.enforce(now);
-        let bounds = self.config.bounds;
-        // The shares of a pipeline are planned together, when all of them are known.
-        let clusters = &self.desired.clusters;
-        let plain = |name: &_| clusters.get(name).filter(|cluster| cluster.class.is_none());
-        let comes_back = |name: &_| match plain(name) {
-            Some(cluster) => now + bounds.outlast(cluster.ttl),
-            None => Moment::NEVER,
-        };
-        let (epoch, until) = (elected.epoch, elected.until);
-        let ledger = Ledger::new(elected, bounds, &self.lists, comes_back);
-        let timer = |at, key: &WorkerKey| (at, Timer::Unheard(key.clone()));
-        let awaited = ledger.unheard().map(|(key, it)| timer(it.awaited_until, key));
-        let lasting = ledger.unheard().map(|(key, it)| timer(it.until, key));
-        // Sets that are filled in order take a fraction of the time.
-        self.timers.append(&mut awaited.chain(lasting).collect());
-        self.role = Role::Leads(Box::new(Term { ledger, until }));
-        self.timers.insert((until, Timer::Term));
-        self.pipelines = Pipelines::default();
-        self.desire_anew(now);
-        self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));
-    }
-
-    fn renewed(&mut self, renewed: Renewed) {
-        let Role::Leads(term) = &mut self.role else { return };
-        if term.ledger.epoch() != renewed.epoch {
-            return;
-        }
-        self.timers.remove(&(term.until, Timer::Term));
-        term.until = term.until.max(renewed.until);
-        self.timers.insert((term.until, Timer::Term));
-        term.ledger.confirm(renewed.sent_at);
-        self.confirming = false;
-        for timer in std::mem::take(&mut self.unconfirmed) {
-            self.timers.insert((self.heard, timer));
-        }
-        self.dirty.extend(std::mem::take(&mut self.awaiting));
-        self.term_stands(renewed.epoch, renewed.sent_at);
-    }
-
-    fn deposed(&mut self, leader: Option<String>) {
-        self.leave_term(&leader);
-        self.role = Role::StandsBy { leader };
-    }
-
-    /// Ends the term, if there is one: agents are sent to the leader, or to look for one.
-    fn leave_term(&mut self, leader: &Option<String>) {
-        let Role::Leads(term) = &self.role else { return };
-        let epoch = term.ledger.epoch();
-        for conn in std::mem::take(&mut self.conns).into_keys() {
-            let reason = RefusalReason::NotLeader(leader.clone());
-            self.refuse(conn, reason, "this replica leads no more".into());
-        }
-        for cluster in self.clusters.values_mut() {
-            cluster.workers.clear();
-        }
-        self.admission = Admission::default();
-        self.ahead = Ahead::default();
-        self.due = RoundRobin::default();
-        self.drop_walks_and_plans();
-        self.unheard_of.clear();
-        self.waiting.clear();
-        self.leaving.clear();
-        self.held_back.clear();
-        self.adoptions.clear();
-        self.timers_wait = false;
-        self.timers.clear();
-        self.unconfirmed.clear();
-        self.awaiting.clear();
-        self.confirming = false;
-        self.dirty = RoundRobin::default();
-        self.flushing.clear();
-        self.unanswered = RoundRobin::default();
-        self.pipelines = Pipelines::default();
-        let role = Role::StandsBy { leader: leader.clone() };
-        if let Role::Leads(term) = std::mem::replace(&mut self.role, role) {
-            self.garbage.add_ledger(term.ledger);
-        }
-        self.effects.push_back(Effect::Notice(Notice::Deposed(epoch)));
     }
 
     /// Ends a worker's account: it has left, or the platform says that it is gone.

@@ -6,7 +6,7 @@ use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::slices::{Look, Walk};
 use super::{Core, Role};
-use crate::ledger::{Claim, Phase};
+use crate::ledger::Phase;
 
 impl Core {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
@@ -63,17 +63,17 @@ impl Core {
         }
     }
 
-    /// A claim on a stream has ended, and only the worker that it is planned on has one: no grant
-    /// follows that would end a move. Where moves are limited, the next may begin.
+    /// A claim on a stream has ended, and only the worker that it is planned on has one: a move has
+    /// ended without a grant.
     pub(super) fn note_one_owner(&mut self, stream: &StreamKey, now: Moment) {
         let Some((set, planned)) = self.planned(stream).filter(|(set, _)| set.limited) else {
             return;
         };
+        let Some(worker) = planned.on.clone() else { return };
+        let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker };
         let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(stream));
-        let is_owner = |claim: &Claim| planned.on.as_ref() == Some(&claim.worker.worker);
-        if !claims.is_empty() && claims.iter().all(is_owner) {
-            let cluster = set.spec.cluster.clone();
-            self.plan_at(&cluster, now, now);
+        if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
+            self.note_moved(stream, &owner, now);
         }
     }
 
@@ -131,15 +131,13 @@ impl Core {
     }
 
     fn leave_stream(&mut self, stream: &StreamKey, key: &WorkerKey) {
-        let Some(set) = self.sets.get(&stream.set) else { return };
-        let Some(at) = set.position(&stream.stream) else { return };
-        let planned = set.streams[at].on.as_ref();
-        if set.spec.cluster != key.cluster || !self.is_newest(stream, key, planned) {
-            return;
-        }
-        if let Some(set) = self.sets.get_mut(&stream.set) {
-            set.is_planned = true;
-            set.streams[at].on = Some(key.worker.clone());
+        let Some((set, planned)) = self.planned(stream) else { return };
+        let is_here = set.spec.cluster == key.cluster;
+        if is_here
+            && self.is_newest(stream, key, planned.on.as_ref())
+            && let Some(planned) = self.planned_mut(stream)
+        {
+            planned.on = Some(key.worker.clone());
         }
     }
 

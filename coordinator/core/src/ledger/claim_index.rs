@@ -11,8 +11,8 @@ const FEW: usize = 1_024;
 /// So many tables take its place.
 const TABLES: usize = 2_048;
 
-/// The slots of all streams with claims. The streams themselves are where the slots are: whoever
-/// asks says whether a slot is the right one.
+/// The slot of every stream with claims. The index keeps hashes and no streams: the caller compares
+/// the stream in a slot with the one that it looks for.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimIndex {
     /// One table, and [`TABLES`] once there are more than a few streams.
