@@ -94,7 +94,8 @@ impl World {
     /// L5: once everything is still, the lease of an agent whose link lives is renewed, however
     /// much its leader has to tell to others, as long as the leader's turns are short. An answer
     /// takes several turns: its beat waits for the end of one and is answered at the end of the
-    /// next, and before that the message ahead of it must have been written.
+    /// next, and before that the message ahead of it must have been written. So a leader is excused
+    /// that spent more than half of the lease in long turns.
     pub(super) fn check_renewed(&mut self, pod: usize, stream: &StreamKey) {
         let ttl = self.profile.ttl_real();
         if self.t < self.profile.safety + 2 * ttl || self.is_hindered(pod) {

@@ -25,6 +25,9 @@ use super::world::World;
 /// People's orders that are taken in one turn.
 const ORDER_BATCH_MAX: usize = 16;
 
+/// The most that an event or a unit of work takes once faults have ended.
+const CALM_COST_MAX: Real = MS / 10;
+
 /// The longest turn of a driver that is busy and makes progress.
 const BUSY_TURN_MAX: Real = 600 * MS;
 
@@ -55,7 +58,7 @@ impl TurnCosts {
     /// The costs of a seed: most often next to nothing.
     pub(super) fn new(rng: &mut Rng, ttl: Real) -> Self {
         let nothing =
-            Self { event: 0, work: 0, long_every: 0, long_max: 0, work_calm_max: MS / 10 };
+            Self { event: 0, work: 0, long_every: 0, long_max: 0, work_calm_max: CALM_COST_MAX };
         match rng.u8(0..9) {
             0..=2 => nothing,
             3 => Self { event: MS / 100, work: MS / 20, ..nothing },
@@ -73,7 +76,7 @@ impl TurnCosts {
     /// lease lasts.
     pub(super) fn busy(ttl: Real) -> Self {
         let long_max = BUSY_TURN_MAX.min(ttl / 4);
-        let (long_every, work_calm_max) = (long_max * 2, MS / 10);
+        let (long_every, work_calm_max) = (long_max * 2, CALM_COST_MAX);
         Self { event: MS / 100, work: MS / 20, long_every, long_max, work_calm_max }
     }
 
@@ -84,7 +87,7 @@ impl TurnCosts {
 
     /// No more faults: turns are short, unless the driver is busy all the time.
     pub(super) fn calm(&mut self, busy: bool) {
-        self.event = self.event.min(MS / 10);
+        self.event = self.event.min(CALM_COST_MAX);
         self.work = self.work.min(self.work_calm_max);
         if !busy {
             self.long_every = 0;

@@ -31,7 +31,7 @@ pub(super) struct Disk {
 }
 
 /// So many records are appended between two states that a loss of power may leave.
-const SYNCED_EVERY: u64 = 8;
+const RECORDS_APART: u64 = 8;
 
 /// What a boot of the host leaves of a journal.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl Journal for SimJournal {
             let back: Record = serde_json::from_str(&line).expect("its own JSON");
             assert_eq!(&back, record, "a record reads back as it was written");
         }
-        if record.is_of_lease() && disk.lease_records.is_multiple_of(SYNCED_EVERY) {
+        if record.is_of_lease() && disk.lease_records.is_multiple_of(RECORDS_APART) {
             disk.earlier = disk.memory.clone();
         }
         disk.memory.apply(record);

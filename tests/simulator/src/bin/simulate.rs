@@ -57,7 +57,7 @@ struct Options {
 fn mutant(name: &str) -> Result<Mutant, String> {
     Mutant::named(name).ok_or_else(|| {
         let all: Vec<_> = Mutant::all().map(Mutant::name).collect();
-        format!("is none; there are: {}", all.join(", "))
+        format!("expected one of: {}", all.join(", "))
     })
 }
 
