@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use leasehold_coordinator_core::core::{Config, Core};
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
@@ -435,13 +435,14 @@ impl Driver {
                     self.sessions.remove(&conn);
                     self.metrics.set_sessions(self.sessions.len());
                 }
-                Effect::Register(workers) => self.outbox.push(Command::Register(workers)),
-                Effect::Unregister(workers) => self.outbox.push(Command::Unregister(workers)),
-                // A renewal that succeeds says that the term stands, too.
-                Effect::Confirm | Effect::AskTerm { .. } => self.outbox.push(Command::Confirm),
-                Effect::StepDown { above } => {
-                    self.gate.set(None);
-                    self.outbox.push(Command::StepDown { above });
+                Effect::Order { epoch, order } => {
+                    let term = self.gate.term();
+                    if matches!(order, Order::StepDown { .. })
+                        && term.is_some_and(|term| term.epoch == epoch)
+                    {
+                        self.gate.set(None);
+                    }
+                    self.outbox.push(Command::Order { epoch, order });
                 }
                 Effect::Notice(notice) => {
                     notices::log(&notice);

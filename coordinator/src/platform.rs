@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::exposure::{Exposure, Life};
 use leasehold_types::{ClusterName, Epoch, PipelineName, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -144,17 +144,13 @@ pub enum Denied {
 /// What a driver asks of its platform; carried out in this order.
 #[derive(Debug)]
 pub enum Command {
-    /// Write down what these workers may hold, then send [`Event::Registered`].
-    Register(Vec<(WorkerKey, Life, Exposure)>),
-    /// Strike these workers from what is written down. What was asked to be written down of them
-    /// before is not answered any more.
-    Unregister(Vec<WorkerKey>),
-    /// Renew leadership now: something waits for a renewal sent from now on.
-    Confirm,
-    /// Give leadership up, and campaign again with an epoch above this one.
-    StepDown {
-        /// The highest epoch that anyone remembers.
-        above: Option<Epoch>,
+    /// What the core ordered as the leader of `epoch`. A platform that does not lead that term only
+    /// notes what its next one is to be above.
+    Order {
+        /// The term.
+        epoch: Epoch,
+        /// What is to be done.
+        order: Order,
     },
     /// The process ends: give leadership up, campaign no more, then answer. A leader must have
     /// stopped granting before it sends this.

@@ -19,6 +19,7 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 use self::changes::Changes;
 pub use self::changes::{Attempt, Change};
 pub use self::entry::{EntryVersion, Write, resolve};
+use crate::effect::Order;
 use crate::event::{Elected, Event, Renewed};
 use crate::exposure::{Entry, Exposure, Life};
 
@@ -44,17 +45,6 @@ pub struct Taken {
     pub sent_at: Moment,
     /// When the predecessor has surely stopped granting by itself.
     pub predecessor_end: Moment,
-}
-
-/// What the core asks of a leader's platform.
-#[derive(Clone, Debug)]
-pub enum Order {
-    /// Write down what workers may hold, then answer.
-    Register(Vec<(WorkerKey, Life, Exposure)>),
-    /// Strike workers from what is written down.
-    Unregister(Vec<WorkerKey>),
-    /// Renew leadership now.
-    Confirm,
 }
 
 /// What a leader asks of its stores. Each is answered once; an answer that never comes is for the
@@ -101,6 +91,11 @@ pub enum Over {
     Deposed,
     /// It was not renewed in time.
     Expired,
+    /// The core gives it up.
+    GivenUp {
+        /// The next term is to be above this.
+        above: Option<Epoch>,
+    },
 }
 
 /// A leader's part in the election.
@@ -182,10 +177,19 @@ impl Lead {
         self.changes.have_failed()
     }
 
-    /// Takes an order of the core.
-    pub fn order(&mut self, order: Order, now: Moment) {
+    /// Takes an order that the core gave as the leader of `epoch`. A core learns late, in the middle
+    /// of a long turn, that its replica has lost a term and taken another; what it ordered for the
+    /// former one says nothing about the entries that this one has adopted.
+    pub fn order(&mut self, epoch: Epoch, order: Order, now: Moment) {
+        if epoch != self.epoch && !mutation::on(Mutation::OrderOfAnotherTerm) {
+            return;
+        }
         match order {
-            Order::Confirm => self.renewal_wanted = true,
+            // A renewal that succeeds says that the term stands, too.
+            Order::Confirm | Order::AskTerm { .. } => self.renewal_wanted = true,
+            Order::StepDown { above } => {
+                self.over.get_or_insert(Over::GivenUp { above });
+            }
             Order::Register(entries) => {
                 for (key, life, exposure) in entries {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {

@@ -32,7 +32,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, WorkerKey, WorkerName};
 
 use crate::desired::{Cluster, Desired, StreamSet};
-use crate::effect::{Effect, Freed, Notice, Wakeup};
+use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
 use crate::event::{ConnId, Event};
 use crate::exposure::{SetList, SetLists};
 use crate::ledger::{Ended, Ledger};
@@ -117,8 +117,8 @@ pub struct Core {
     unheard_of: BTreeSet<ClusterName>,
     /// Workers that wait for streams that were not free.
     waiting: BTreeSet<WorkerKey>,
-    /// Workers that are gone, and whose accounts are not ended yet.
-    leaving: BTreeSet<WorkerKey>,
+    /// Workers that are gone, and whose accounts are not ended yet; whether that has begun.
+    leaving: BTreeMap<WorkerKey, bool>,
     /// Streams with claims that came to their end while their worker's cluster was held, by that
     /// cluster: nothing is freed there before the end of the hold.
     held_back: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
@@ -220,7 +220,7 @@ impl Core {
             cluster_sets: BTreeMap::new(),
             unheard_of: BTreeSet::new(),
             waiting: BTreeSet::new(),
-            leaving: BTreeSet::new(),
+            leaving: BTreeMap::new(),
             held_back: BTreeMap::new(),
             walks: VecDeque::new(),
             adoptions: BTreeMap::new(),
@@ -251,7 +251,9 @@ impl Core {
             Event::Registered(workers) => self.registered(workers),
             Event::Gone(workers) => {
                 if matches!(self.role, Role::Leads(_)) {
-                    self.leaving.extend(workers);
+                    for key in workers {
+                        self.leaving.entry(key).or_default();
+                    }
                 }
             }
             Event::Drain(key) => self.order_drain(&key, at),
@@ -270,7 +272,7 @@ impl Core {
         self.read_manifest(now);
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
-            self.effects.push_back(Effect::StepDown { above: None });
+            self.order(Order::StepDown { above: None });
             self.deposed(None);
             return;
         }
@@ -369,11 +371,19 @@ impl Core {
         self.dirty.remove(key);
         self.unanswered.remove(key);
         self.forget_ahead(key);
-        self.effects.push_back(Effect::Unregister(vec![key.clone()]));
+        self.order(Order::Unregister(vec![key.clone()]));
         self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));
         self.pool_changed(key);
         self.plan_at(&key.cluster, now, now);
         self.wake_wants(now);
+    }
+
+    /// Asks something of the platform, for the present term.
+    fn order(&mut self, order: Order) {
+        if let Role::Leads(term) = &self.role {
+            let epoch = term.ledger.epoch();
+            self.effects.push_back(Effect::Order { epoch, order });
+        }
     }
 
     fn order_drain(&mut self, key: &WorkerKey, now: Moment) {

@@ -22,6 +22,21 @@ pub enum Effect {
     },
     /// End the connection after the messages given so far.
     Close(ConnId),
+    /// Have the platform do something for the term `epoch`. A platform that has lost that term
+    /// ignores it, also where it has taken a later one: what the order rested on is over.
+    Order {
+        /// The term that gave the order.
+        epoch: Epoch,
+        /// What is to be done.
+        order: Order,
+    },
+    /// Tell those who watch.
+    Notice(Notice),
+}
+
+/// What a leader's core asks of its platform; carried out in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
     /// Write down that these workers may hold so much, then answer with
     /// [`crate::event::Event::Registered`].
     Register(Vec<(WorkerKey, Life, Exposure)>),
@@ -43,8 +58,6 @@ pub enum Effect {
         /// The highest epoch that an agent remembers.
         seen: Epoch,
     },
-    /// Tell those who watch.
-    Notice(Notice),
 }
 
 /// A change that people and metrics care about.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
-use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
@@ -311,15 +311,33 @@ impl Scenario {
     fn answer(&mut self, effect: Effect) -> bool {
         match effect {
             Effect::Send { conn, .. } => self.core.handle(Event::Sent(conn), self.now),
-            Effect::Register(workers) => self.core.handle(Event::Registered(workers), self.now),
-            Effect::Confirm if !self.confirms => {
+            Effect::Order { order: Order::Register(workers), .. } => {
+                self.core.handle(Event::Registered(workers), self.now);
+            }
+            Effect::Order { order: Order::Confirm, .. } if !self.confirms => {
                 self.confirming = Some(self.now);
                 return false;
             }
-            Effect::Confirm => self.renew(self.now),
+            Effect::Order { order: Order::Confirm, .. } => self.renew(self.now),
             _ => return false,
         }
         true
+    }
+}
+
+fn shown_order(order: &Order) -> String {
+    match order {
+        Order::Register(workers) => {
+            let names: Vec<_> = workers.iter().map(|(key, ..)| key.worker.as_str()).collect();
+            format!("register {}", names.join(","))
+        }
+        Order::Unregister(workers) => {
+            let names: Vec<_> = workers.iter().map(|key| key.worker.as_str()).collect();
+            format!("unregister {}", names.join(","))
+        }
+        Order::Confirm => "confirm".into(),
+        Order::StepDown { above } => format!("step down above={above:?}"),
+        Order::AskTerm { seen } => format!("ask term seen={seen}"),
     }
 }
 
@@ -335,17 +353,7 @@ fn shown(effect: &Effect) -> Option<String> {
             format!("{} {}", conn.0, shown_grant(grant))
         }
         Effect::Close(conn) => format!("{} close", conn.0),
-        Effect::Register(workers) => {
-            let names: Vec<_> = workers.iter().map(|(key, ..)| key.worker.as_str()).collect();
-            format!("register {}", names.join(","))
-        }
-        Effect::Unregister(workers) => {
-            let names: Vec<_> = workers.iter().map(|key| key.worker.as_str()).collect();
-            format!("unregister {}", names.join(","))
-        }
-        Effect::Confirm => "confirm".into(),
-        Effect::StepDown { above } => format!("step down above={above:?}"),
-        Effect::AskTerm { seen } => format!("ask term seen={seen}"),
+        Effect::Order { order, .. } => shown_order(order),
         Effect::Notice(Notice::EpochAhead { worker, seen }) => {
             format!("{} is ahead with epoch {seen}", worker.worker)
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
@@ -50,8 +50,10 @@ impl World {
         while let Some(effect) = self.core.poll_effect() {
             match effect {
                 Effect::Send { conn, message } => self.reach(conn, message),
-                Effect::Register(entries) => self.take(Event::Registered(entries)),
-                Effect::Confirm => {
+                Effect::Order { order: Order::Register(entries), .. } => {
+                    self.take(Event::Registered(entries));
+                }
+                Effect::Order { order: Order::Confirm, .. } => {
                     let (sent_at, until) = (self.now, self.now + TERM);
                     self.take(Event::Renewed(Renewed { epoch: Epoch(1), sent_at, until }));
                 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use leasehold_coordinator_core::effect::Order;
 use tokio::sync::mpsc;
 
 use crate::platform::Command;
@@ -18,14 +19,22 @@ impl Outbox {
 
     /// Adds a command, or joins it with the last one.
     pub(super) fn push(&mut self, command: Command) {
-        match (self.0.back_mut(), command) {
-            (Some(Command::Register(last)), Command::Register(more)) => last.extend(more),
-            (Some(Command::Unregister(last)), Command::Unregister(more)) => last.extend(more),
-            (Some(Command::Confirm), Command::Confirm) => {}
-            (Some(Command::StepDown { above: last }), Command::StepDown { above }) => {
-                *last = (*last).max(above);
-            }
-            (_, command) => self.0.push_back(command),
+        let Command::Order { epoch, order } = command else {
+            return self.0.push_back(command);
+        };
+        let last = match self.0.back_mut() {
+            Some(Command::Order { epoch: of, order: last }) if *of == epoch => Some(last),
+            _ => None,
+        };
+        match (last, order) {
+            (Some(Order::Register(last)), Order::Register(more)) => last.extend(more),
+            (Some(Order::Unregister(last)), Order::Unregister(more)) => last.extend(more),
+            // One renewal says to all who wait for it that the term stands.
+            (
+                Some(Order::Confirm | Order::AskTerm { .. }),
+                Order::Confirm | Order::AskTerm { .. },
+            ) => {}
+            (_, order) => self.0.push_back(Command::Order { epoch, order }),
         }
     }
 
@@ -49,13 +58,14 @@ mod tests {
     #[tokio::test]
     async fn what_piles_up_is_joined_and_keeps_its_order() {
         let mut outbox = Outbox::default();
-        outbox.push(Command::Confirm);
-        outbox.push(Command::Confirm);
-        outbox.push(Command::StepDown { above: Some(Epoch(9)) });
-        outbox.push(Command::StepDown { above: None });
-        outbox.push(Command::Register(Vec::new()));
-        outbox.push(Command::Unregister(Vec::new()));
-        outbox.push(Command::Register(Vec::new()));
+        let mut push = |epoch, order| outbox.push(Command::Order { epoch: Epoch(epoch), order });
+        push(8, Order::Confirm);
+        push(8, Order::AskTerm { seen: Epoch(9) });
+        push(8, Order::Unregister(Vec::new()));
+        push(9, Order::Unregister(Vec::new()));
+        push(9, Order::Register(Vec::new()));
+        push(9, Order::Register(Vec::new()));
+        push(9, Order::Unregister(Vec::new()));
         let (sender, mut receiver) = mpsc::channel(8);
         while !outbox.is_empty() {
             assert!(outbox.send_one(&sender).await);
@@ -63,14 +73,15 @@ mod tests {
         drop(sender);
         let mut names = Vec::new();
         while let Some(command) = receiver.recv().await {
-            names.push(format!("{command:?}"));
+            let Command::Order { epoch, order } = command else { panic!("{command:?}") };
+            names.push(format!("{epoch} {order:?}"));
         }
         let wanted = [
-            "Confirm",
-            "StepDown { above: Some(Epoch(9)) }",
-            "Register([])",
-            "Unregister([])",
-            "Register([])",
+            "8 Confirm",
+            "8 Unregister([])",
+            "9 Unregister([])",
+            "9 Register([])",
+            "9 Unregister([])",
         ];
         assert_eq!(names, wanted);
     }
@@ -78,7 +89,7 @@ mod tests {
     #[tokio::test]
     async fn a_platform_that_has_ended_is_noticed() {
         let mut outbox = Outbox::default();
-        outbox.push(Command::Confirm);
+        outbox.push(Command::Order { epoch: Epoch(1), order: Order::Confirm });
         let (sender, receiver) = mpsc::channel(1);
         drop(receiver);
         assert!(!outbox.send_one(&sender).await);

@@ -8,7 +8,7 @@ use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
-use leasehold_coordinator_core::effect::Notice;
+use leasehold_coordinator_core::effect::{Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::{
@@ -240,12 +240,12 @@ fn desired() -> Desired {
 async fn obey(mut commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) {
     while let Some(command) = commands.recv().await {
         let event = match command {
-            Command::Register(workers) => Event::Registered(workers),
-            Command::Confirm => {
+            Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),
+            Command::Order { epoch, order: Order::Confirm } => {
                 let now = clock::now();
-                Event::Renewed(Renewed { epoch: Epoch(1), sent_at: now, until: now + LONG })
+                Event::Renewed(Renewed { epoch, sent_at: now, until: now + LONG })
             }
-            Command::Unregister(_) | Command::StepDown { .. } => continue,
+            Command::Order { .. } => continue,
             Command::Resign(answer) => {
                 let _ = answer.send(());
                 continue;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
-    Attempt, Change, Lead, LeadSettings, Order, Over, Request, Standing, Taken, Written,
+    Attempt, Change, Lead, LeadSettings, Over, Request, Standing, Taken, Written,
 };
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
@@ -55,7 +55,7 @@ pub(crate) enum Ended {
     /// It could not be renewed in its time.
     Expired,
     /// The core gives it up.
-    StepDown {
+    GivenUp {
         /// The next epoch is to be above this.
         above: Option<Epoch>,
     },
@@ -123,6 +123,11 @@ impl<'a, S: Stores> Leading<'a, S> {
             match self.lead.over() {
                 Some(Over::Deposed) => return Ended::Deposed,
                 Some(Over::Expired) => return Ended::Expired,
+                Some(Over::GivenUp { above }) => {
+                    let epoch = self.lead.epoch().0;
+                    tracing::info!(epoch, above = above.map(|it| it.0), "leadership given up");
+                    return Ended::GivenUp { above };
+                }
                 None => {}
             }
             let nap = self.lead.poll_timeout().since(clock::now()).min(LOOK_MAX);
@@ -180,18 +185,10 @@ impl<'a, S: Stores> Leading<'a, S> {
     }
 
     fn obey(&mut self, command: Command, now: Moment) -> Option<Ended> {
-        let order = match command {
-            Command::Register(entries) => Order::Register(entries),
-            Command::Unregister(keys) => Order::Unregister(keys),
-            Command::Confirm => Order::Confirm,
-            Command::StepDown { above } => {
-                let epoch = self.lead.epoch().0;
-                tracing::info!(epoch, above = above.map(|it| it.0), "leadership given up");
-                return Some(Ended::StepDown { above });
-            }
+        match command {
+            Command::Order { epoch, order } => self.lead.order(epoch, order, now),
             Command::Resign(done) => return Some(Ended::Resign(done)),
-        };
-        self.lead.order(order, now);
+        }
         None
     }
 

@@ -12,6 +12,7 @@ use leasehold_coordinator::spec::Problem;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -157,12 +158,12 @@ async fn obey(
 ) {
     while let Some(command) = commands.recv().await {
         let event = match command {
-            Command::Register(workers) => Event::Registered(workers),
-            Command::Confirm => {
+            Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),
+            Command::Order { epoch, order: Order::Confirm } => {
                 let now = clock::now();
-                Event::Renewed(Renewed { epoch: Epoch(1), sent_at: now, until: now + LONG })
+                Event::Renewed(Renewed { epoch, sent_at: now, until: now + LONG })
             }
-            Command::Unregister(_) | Command::StepDown { .. } => continue,
+            Command::Order { .. } => continue,
             Command::Resign(answer) => {
                 resigned.send_replace(true);
                 let _ = answer.send(());

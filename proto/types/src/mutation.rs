@@ -109,6 +109,8 @@ mutations! {
     RegisteredWithoutLeadership,
     /// Coordinator: a registration that was answered counts for a later life of its worker.
     RegisteredOfAnotherLife,
+    /// Coordinator: what was ordered for a term that is over is carried out in a later one.
+    OrderOfAnotherTerm,
     /// Coordinator: a strike ends an entry of any leader, also of a later one.
     StrikeWithoutEpoch,
     /// Coordinator: a stream is granted whose set is not in the worker's entry.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
@@ -249,6 +249,18 @@ impl Stage {
         self.turns.entry(kind).or_default().push(time);
     }
 
+    fn obey(&mut self, epoch: Epoch, order: Order) {
+        match order {
+            Order::Register(workers) => self.events.push_back(Event::Registered(workers)),
+            Order::Confirm | Order::AskTerm { .. } => {
+                let (sent_at, until) = (self.now, self.now + TERM);
+                self.events.push_back(Event::Renewed(Renewed { epoch, sent_at, until }));
+            }
+            Order::StepDown { .. } => panic!("nobody ends this term"),
+            Order::Unregister(_) => {}
+        }
+    }
+
     fn take_effects(&mut self) {
         while let Some(effect) = self.core.poll_effect() {
             match effect {
@@ -262,13 +274,8 @@ impl Stage {
                     }
                     self.events.push_back(Event::Sent(conn));
                 }
-                Effect::Register(workers) => self.events.push_back(Event::Registered(workers)),
-                Effect::Confirm | Effect::AskTerm { .. } => {
-                    let (sent_at, until) = (self.now, self.now + TERM);
-                    self.events.push_back(Event::Renewed(Renewed { epoch: EPOCH, sent_at, until }));
-                }
-                Effect::StepDown { .. } => panic!("nobody ends this term"),
-                Effect::Unregister(_) | Effect::Notice(_) | Effect::Close(_) => {}
+                Effect::Order { epoch, order } => self.obey(epoch, order),
+                Effect::Notice(_) | Effect::Close(_) => {}
             }
         }
     }

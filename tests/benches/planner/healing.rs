@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold_coordinator_core::desired::{
     Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_coordinator_core::{Config, Core};
@@ -198,12 +198,13 @@ impl Cell {
                         agent.inbox.push(grant);
                     }
                 }
-                Effect::Register(entries) => events.push(Event::Registered(entries)),
-                Effect::Confirm => events.push(Event::Renewed(Renewed {
-                    epoch: Epoch(1),
-                    sent_at: NOW,
-                    until: NOW + TTL,
-                })),
+                Effect::Order { order: Order::Register(entries), .. } => {
+                    events.push(Event::Registered(entries));
+                }
+                Effect::Order { epoch, order: Order::Confirm } => {
+                    let until = NOW + TTL;
+                    events.push(Event::Renewed(Renewed { epoch, sent_at: NOW, until }));
+                }
                 _ => {}
             }
         }

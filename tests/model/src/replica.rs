@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_coordinator_core::effect::{Effect, Freed, Notice};
+use leasehold_coordinator_core::effect::{Effect, Freed, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_coordinator_core::view::Leadership;
@@ -116,11 +116,14 @@ fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) 
                 sent.push(conn);
             }
             Effect::Close(conn) => outputs.push(Output::Close(conn.0)),
-            Effect::Register(entries) => outputs.push(Output::Register(entries)),
-            Effect::Unregister(keys) => outputs.push(Output::Strike(keys)),
-            // A renewal answers both.
-            Effect::Confirm | Effect::AskTerm { .. } => outputs.push(Output::Confirm),
-            Effect::StepDown { above } => outputs.push(Output::StepDown(above)),
+            // In the model nothing comes between an order and the store of its term.
+            Effect::Order { order, .. } => outputs.push(match order {
+                Order::Register(entries) => Output::Register(entries),
+                Order::Unregister(keys) => Output::Strike(keys),
+                // A renewal answers both.
+                Order::Confirm | Order::AskTerm { .. } => Output::Confirm,
+                Order::StepDown { above } => Output::StepDown(above),
+            }),
             Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
                 outputs.push(Output::Freed(worker, stream, token, how));
             }

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::campaign::{
-    Attempt, Lead, LeadSettings, Order, Over, Request as LeadRequest, Standing, Taken, Write,
-    Written,
+    Attempt, Lead, LeadSettings, Over, Request as LeadRequest, Standing, Taken, Write, Written,
 };
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::exposure::{Exposure, Life};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use super::clock::{MS, Real};
@@ -54,6 +53,11 @@ impl Election {
     /// The term that it has, and its end by this replica's clock.
     pub(super) fn term(&self) -> Option<(Epoch, Moment)> {
         self.lead.as_ref().map(|lead| (lead.epoch(), lead.until()))
+    }
+
+    /// Its next term is to be above this epoch, which an agent remembers.
+    fn stay_above(&mut self, above: Option<Epoch>) {
+        self.above = self.above.max(above.unwrap_or_default());
     }
 
     /// Whether the store owes it no answer.
@@ -316,6 +320,10 @@ impl World {
         let lead = self.replicas[replica].election.lead.as_ref();
         match lead.and_then(Lead::over) {
             Some(Over::Deposed | Over::Expired) => self.deposed(replica, None),
+            Some(Over::GivenUp { above }) => {
+                self.check_step_down(replica, above);
+                self.step_down(replica, above);
+            }
             None => {}
         }
     }
@@ -416,10 +424,27 @@ impl World {
     }
 
     /// The core wants something of its platform.
-    pub(super) fn order(&mut self, replica: usize, order: Order) {
+    pub(super) fn order(&mut self, replica: usize, epoch: Epoch, order: Order) {
+        self.cover.hit(match order {
+            Order::Register(_) => "registration wanted",
+            Order::Unregister(_) => "unregistered",
+            Order::Confirm => "confirm wanted",
+            Order::AskTerm { .. } => "term asked for",
+            Order::StepDown { .. } => "stepped down",
+        });
         let now = self.local_of_replica(replica);
-        if let Some(lead) = self.replicas[replica].election.lead.as_mut() {
-            lead.order(order, now);
+        let node = &mut self.replicas[replica];
+        if let Order::StepDown { above } = order {
+            node.driver.gate.take_if(|(of, _)| *of == epoch);
+            if node.election.lead.is_none() {
+                node.election.stay_above(above);
+            }
+        }
+        if let Some(lead) = node.election.lead.as_mut() {
+            if lead.epoch() != epoch {
+                self.cover.hit("order of another term");
+            }
+            lead.order(epoch, order, now);
             self.drive_lead(replica);
         }
     }
@@ -435,9 +460,8 @@ impl World {
 
     /// The core gives leadership up.
     pub(super) fn step_down(&mut self, replica: usize, above: Option<Epoch>) {
-        self.cover.hit("stepped down");
         let election = &mut self.replicas[replica].election;
-        election.above = election.above.max(above.unwrap_or_default());
+        election.stay_above(above);
         election.asked.clear();
         if let Some(lead) = election.lead.take() {
             self.ask_store(replica, Request::Release(lead.epoch()));
@@ -470,23 +494,6 @@ impl World {
             }
         }
         self.drive_lead(replica);
-    }
-
-    /// The core wants exposures written down.
-    pub(super) fn register(&mut self, replica: usize, entries: Vec<(WorkerKey, Life, Exposure)>) {
-        self.order(replica, Order::Register(entries));
-    }
-
-    /// The core wants workers struck.
-    pub(super) fn strike(&mut self, replica: usize, keys: Vec<WorkerKey>) {
-        self.cover.hit("unregistered");
-        self.order(replica, Order::Unregister(keys));
-    }
-
-    /// The core wants leadership confirmed.
-    pub(super) fn confirm(&mut self, replica: usize) {
-        self.cover.hit("confirm wanted");
-        self.order(replica, Order::Confirm);
     }
 }
 

@@ -203,18 +203,7 @@ impl World {
                 let delay = MS + 1 + if slow { self.profile.ttl_real() / 2 } else { 0 };
                 self.after(delay, Happening::Write { replica, run, link, message });
             }
-            Effect::Register(entries) => self.register(replica, entries),
-            Effect::Unregister(keys) => self.strike(replica, keys),
-            Effect::Confirm => self.confirm(replica),
-            Effect::AskTerm { .. } => {
-                self.cover.hit("term asked for");
-                self.confirm(replica);
-            }
-            Effect::StepDown { above } => {
-                self.replicas[replica].driver.gate = None;
-                self.check_step_down(replica, above);
-                self.step_down(replica, above);
-            }
+            Effect::Order { epoch, order } => self.order(replica, epoch, order),
             Effect::Notice(_) => {}
         }
     }

@@ -64,11 +64,37 @@ fn leader() -> Lead {
     lead
 }
 
+/// A driver that takes a long turn may lose a term and take the next one within it: what the core
+/// wanted for the former term comes out after the later one has adopted the entries.
+#[test]
+fn what_another_term_ordered_is_not_carried_out() {
+    let mut lead = leader();
+    let (former, later) = (Epoch(2), Epoch(4));
+    for epoch in [former, later] {
+        lead.order(epoch, Order::Unregister(vec![key(0)]), seconds(2));
+        lead.order(epoch, Order::Register(vec![enter(1, 1)]), seconds(2));
+        lead.order(epoch, Order::StepDown { above: None }, seconds(2));
+        lead.order(epoch, Order::Confirm, seconds(2));
+    }
+    assert_eq!(requests(&mut lead), []);
+    assert_eq!(lead.over(), None);
+    lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
+    assert_eq!(batch(&mut lead), [Change::Strike(key(0))]);
+    lead.order(lead.epoch(), Order::StepDown { above: Some(Epoch(9)) }, seconds(2));
+    assert_eq!(lead.over(), Some(Over::GivenUp { above: Some(Epoch(9)) }));
+
+    let mut mutant = leader();
+    mutation::set(Some(Mutation::OrderOfAnotherTerm));
+    mutant.order(former, Order::Unregister(vec![key(0)]), seconds(2));
+    mutation::set(None);
+    assert_eq!(batch(&mut mutant), [Change::Strike(key(0))], "the fault shows here");
+}
+
 #[test]
 fn a_registration_is_answered_after_a_renewal_that_was_sent_after_it() {
     let mut lead = leader();
-    lead.order(Order::Confirm, seconds(2));
-    lead.order(Order::Register(vec![enter(0, 1)]), seconds(2));
+    lead.order(lead.epoch(), Order::Confirm, seconds(2));
+    lead.order(lead.epoch(), Order::Register(vec![enter(0, 1)]), seconds(2));
     let changes = batch(&mut lead);
     lead.wrote(done(changes, Written::Done), seconds(3));
     lead.renewed(Standing::Leads, seconds(2), seconds(3));
@@ -81,12 +107,12 @@ fn a_registration_is_answered_after_a_renewal_that_was_sent_after_it() {
 #[test]
 fn a_strike_ends_what_was_to_be_said() {
     let mut lead = leader();
-    lead.order(Order::Register(vec![enter(0, 1), enter(1, 2)]), seconds(2));
+    lead.order(lead.epoch(), Order::Register(vec![enter(0, 1), enter(1, 2)]), seconds(2));
     let changes = batch(&mut lead);
     // One while it is in flight, one when it is written.
-    lead.order(Order::Unregister(vec![key(0)]), seconds(2));
+    lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
     lead.wrote(done(changes, Written::Done), seconds(3));
-    lead.order(Order::Unregister(vec![key(1)]), seconds(3));
+    lead.order(lead.epoch(), Order::Unregister(vec![key(1)]), seconds(3));
     lead.renewed(Standing::Leads, seconds(3), seconds(4));
     assert_eq!(registered(&mut lead), []);
     assert_eq!(batch(&mut lead), [Change::Strike(key(0))]);
@@ -95,7 +121,7 @@ fn a_strike_ends_what_was_to_be_said() {
 #[test]
 fn writes_that_take_long_delay_no_renewal() {
     let mut lead = leader();
-    lead.order(Order::Unregister((0..100).map(key).collect()), seconds(2));
+    lead.order(lead.epoch(), Order::Unregister((0..100).map(key).collect()), seconds(2));
     assert_eq!(batch(&mut lead).len(), 2, "one request, never answered");
     for second in 3..9 {
         lead.tick(true, seconds(second));
@@ -108,9 +134,9 @@ fn writes_that_take_long_delay_no_renewal() {
 #[test]
 fn an_entry_waits_neither_for_strikes_nor_for_failed_writes() {
     let mut lead = leader();
-    lead.order(Order::Unregister((0..3).map(key).collect()), seconds(2));
+    lead.order(lead.epoch(), Order::Unregister((0..3).map(key).collect()), seconds(2));
     let strikes = batch(&mut lead);
-    lead.order(Order::Register(vec![enter(7, 7)]), seconds(2));
+    lead.order(lead.epoch(), Order::Register(vec![enter(7, 7)]), seconds(2));
     lead.wrote(done(strikes, Written::Failed), seconds(2));
     let (entered, life, exposure) = enter(7, 7);
     let changes = batch(&mut lead);
@@ -146,7 +172,7 @@ fn a_later_leaders_entry_is_left_alone() {
     let adopted = resolve(Some(&entry(2)), &enter, Epoch(3));
     assert!(matches!(adopted, Write::Put(Some(Entry { epoch: Epoch(3), .. }))));
     let mut lead = leader();
-    lead.order(Order::Unregister(vec![strike.key().clone()]), seconds(2));
+    lead.order(lead.epoch(), Order::Unregister(vec![strike.key().clone()]), seconds(2));
     let changes = batch(&mut lead);
     lead.wrote(done(changes, Written::Superseded), seconds(2));
     assert_eq!(requests(&mut lead), [Request::Renew], "whether it is deposed, the store says");
@@ -155,8 +181,8 @@ fn a_later_leaders_entry_is_left_alone() {
 #[test]
 fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_it_was_read() {
     let mut lead = leader();
-    lead.order(Order::Confirm, seconds(2));
-    lead.order(Order::Register(vec![enter(0, 1)]), seconds(2));
+    lead.order(lead.epoch(), Order::Confirm, seconds(2));
+    lead.order(lead.epoch(), Order::Register(vec![enter(0, 1)]), seconds(2));
     let tried = attempts(&mut lead).remove(0);
     let found = Entry::unreadable();
     assert_eq!(resolve(Some(&found), EntryVersion(7), &tried, Epoch(3)), Write::Unreadable);
@@ -166,7 +192,7 @@ fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_
     lead.renewed(Standing::Leads, seconds(2), seconds(4));
     assert_eq!(requests(&mut lead), [Request::Renew], "a later leader may have written it since");
     // What is asked for meanwhile waits, too.
-    lead.order(Order::Unregister(vec![key(0)]), seconds(4));
+    lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(4));
     lead.renewed(Standing::Unknown, seconds(4), seconds(5));
     assert_eq!(batch(&mut lead), []);
     lead.tick(true, seconds(6));

@@ -10,7 +10,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use super::{Core, Role, Timer};
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, Notice, Order};
 
 /// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
 /// near that; an agent that says so would use the epochs up.
@@ -54,7 +54,7 @@ impl Core {
             return (RefusalReason::Invalid, message);
         }
         if mutation::on(Mutation::HelloDeposes) {
-            self.effects.push_back(Effect::StepDown { above: Some(seen) });
+            self.order(Order::StepDown { above: Some(seen) });
             self.deposed(None);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
@@ -86,7 +86,7 @@ impl Core {
             }
             Some(_) | None => {
                 self.ahead.asked_at = Some(now);
-                self.effects.push_back(Effect::AskTerm { seen });
+                self.order(Order::AskTerm { seen });
             }
         }
     }

@@ -6,7 +6,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, WorkerKey};
 
 use super::{Core, Role};
-use crate::effect::Effect;
+use crate::effect::Order;
 use crate::exposure::{Exposure, Life, Sets};
 
 impl Core {
@@ -46,7 +46,9 @@ impl Core {
             return;
         }
         account.registering = Some(wanted.clone());
-        self.effects.push_back(Effect::Register(vec![(key.clone(), account.life, wanted)]));
+        let life = account.life;
+        drop(account);
+        self.order(Order::Register(vec![(key.clone(), life, wanted)]));
     }
 
     /// The most that the worker may come to hold under what is desired, and all that it may hold

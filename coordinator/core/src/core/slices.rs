@@ -209,8 +209,12 @@ impl Core {
     /// Ends the accounts of workers that are gone, one after the other.
     pub(super) fn end_gone(&mut self, now: Moment) {
         while self.budget.is_left()
-            && let Some(key) = self.leaving.first().cloned()
+            && let Some((key, &begun)) = self.leaving.first_key_value()
         {
+            let key = key.clone();
+            if !begun {
+                self.begin_gone(&key, now);
+            }
             let most = STEP.min(self.budget.left());
             if self.end_some(&key, most, now) {
                 self.leaving.remove(&key);
@@ -219,13 +223,19 @@ impl Core {
         }
     }
 
-    /// Ends some of the leases of a worker that is gone; whether it has none left.
-    fn end_some(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
+    /// Nothing is planned or granted at a worker that is gone, and no share there counts, from
+    /// before the first of its leases ends until the last one has.
+    fn begin_gone(&mut self, key: &WorkerKey, now: Moment) {
+        self.leaving.insert(key.clone(), true);
         if let Some(worker) = self.worker_mut(key) {
-            // Nothing is planned or granted there meanwhile.
             worker.lost = true;
             self.pool_changed(key);
         }
+        self.lose_shares(key, now);
+    }
+
+    /// Ends some of the leases of a worker that is gone; whether it has none left.
+    fn end_some(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let streams = account.into_iter().flat_map(|account| &account.streams);
         let streams: Vec<_> = streams.take(most).cloned().collect();
@@ -242,7 +252,7 @@ impl Core {
 
     /// Ends a worker's account at once: the next one of its name speaks already.
     pub(super) fn finish_gone(&mut self, key: &WorkerKey, now: Moment) {
-        if self.leaving.remove(key) {
+        if self.leaving.remove(key).is_some() {
             self.gone(key, now);
         }
     }

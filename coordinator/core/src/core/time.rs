@@ -7,7 +7,7 @@ use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
 use super::slices::Look;
 use super::{Core, Role};
-use crate::effect::{Effect, Freed, Notice, WakeReason};
+use crate::effect::{Effect, Freed, Notice, Order, WakeReason};
 use crate::event::ConnId;
 use crate::ledger::Phase;
 
@@ -99,7 +99,7 @@ impl Core {
         let waits = !(self.awaiting.is_empty() && self.unconfirmed.is_empty());
         if waits && !self.confirming {
             self.confirming = true;
-            self.effects.push_back(Effect::Confirm);
+            self.order(Order::Confirm);
         }
     }
 

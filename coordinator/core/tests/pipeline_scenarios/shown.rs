@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::view::{ClassView, PipelineView};
 use leasehold_types::Share;
 use leasehold_types::message::{Grant, StreamState};
@@ -31,8 +31,10 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
         Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
             format!("freed {}:{token} of {} {how:?}", stream.stream, worker.worker)
         }
-        Effect::StepDown { above } => format!("step down above={above:?}"),
-        Effect::AskTerm { seen } => format!("ask term seen={seen}"),
+        Effect::Order { order: Order::StepDown { above }, .. } => {
+            format!("step down above={above:?}")
+        }
+        Effect::Order { order: Order::AskTerm { seen }, .. } => format!("ask term seen={seen}"),
         _ => return None,
     })
 }

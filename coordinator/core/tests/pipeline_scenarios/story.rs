@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{
     Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
-use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::view::PipelineView;
@@ -176,10 +176,12 @@ impl Story {
         self.desire(|desired| _ = desired.pipelines.insert(pipeline(plain[0]), Arc::new(spec)));
     }
 
-    /// `elect EPOCH [exposed=WORKER,…]`: a new leader; agents dial it when they join.
+    /// `elect EPOCH [exposed=WORKER,…] [slice=UNITS]`: a new leader; agents dial it when they join.
     fn elect(&mut self, epoch: &str, pairs: &Words) {
         self.epoch = Epoch(epoch.parse().expect("an epoch"));
-        self.core = Core::new(Config::default());
+        let slice = pairs.get("slice").map(|units| units.parse().expect("units"));
+        let usual = Config::default();
+        self.core = Core::new(Config { slice: slice.unwrap_or(usual.slice), ..usual });
         for agent in self.agents.values_mut() {
             agent.silent = agent.silent.or(Some(self.now));
         }
@@ -303,7 +305,7 @@ impl Story {
                 answers.extend(self.answers(effect, out));
             }
             self.check_loads();
-            if answers.is_empty() {
+            if answers.is_empty() && !self.core.has_more() {
                 return;
             }
             for event in answers {
@@ -332,8 +334,10 @@ impl Story {
                 self.renewed.push(format!("{pipeline}/{node}"));
                 Vec::new()
             }
-            Effect::Register(workers) => vec![Event::Registered(workers)],
-            Effect::Confirm => {
+            Effect::Order { order: Order::Register(workers), .. } => {
+                vec![Event::Registered(workers)]
+            }
+            Effect::Order { order: Order::Confirm, .. } => {
                 let until = self.now + Duration::from_secs(3600);
                 vec![Event::Renewed(Renewed { epoch: self.epoch, sent_at: self.now, until })]
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::campaign::{
     Attempt, Change, LeadSettings, Standing, Taken, Written,
 };
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -135,9 +136,12 @@ impl Campaign {
                         let _ = done.send(());
                         return Next::End;
                     }
-                    Some(Command::StepDown { above }) => self.stay_above(above),
                     // Meant for a term that is over.
-                    Some(Command::Register(_) | Command::Unregister(_) | Command::Confirm) => {}
+                    Some(Command::Order { order, .. }) => {
+                        if let Order::StepDown { above } = order {
+                            self.stay_above(above);
+                        }
+                    }
                 },
                 () = self.events.closed() => return Next::End,
                 _ = overs.recv() => awaited = None,
@@ -257,7 +261,7 @@ impl Campaign {
                 let_go_at_end(stores.seat, until);
                 self.deposed().await
             }
-            Ended::StepDown { above } => {
+            Ended::GivenUp { above } => {
                 self.stay_above(above);
                 let told = self.events.send(Event::Deposed { leader: None }).await;
                 if told.is_ok() { Next::StandBy } else { Next::End }

@@ -9,6 +9,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::Change;
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
 use leasehold_types::{ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
@@ -51,6 +52,14 @@ fn worker(name: &str) -> WorkerKey {
 fn exposure(jobs_max: u32) -> Exposure {
     let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
     Exposure { incarnation: Incarnation(3), ttl: Duration::from_secs(10), jobs_max, sets }
+}
+
+fn entry(name: &str, life: u64, jobs_max: u32) -> (WorkerKey, Life, Exposure) {
+    (worker(name), Life(life), exposure(jobs_max))
+}
+
+fn order(epoch: u64, order: Order) -> Command {
+    Command::Order { epoch: Epoch(epoch), order }
 }
 
 async fn next(platform: &mut Platform) -> Event {
@@ -105,7 +114,7 @@ async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
     assert!(first.until <= clock::now() + Duration::from_secs(30));
 
     let mut b = start(settings(folder.path(), "b")).await.unwrap();
-    a.commands.send(Command::Register(vec![(worker("w"), Life(1), exposure(3))])).await.unwrap();
+    a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     loop {
         if let Event::Registered(said) = next(&mut a).await {
             assert_eq!(said, [(worker("w"), Life(1), exposure(3))]);
@@ -132,9 +141,16 @@ async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_
     slow.takeover_after = Duration::from_secs(3600);
     let mut a = start(slow.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
-    a.commands.send(Command::StepDown { above: Some(Epoch(40)) }).await.unwrap();
+    a.commands.send(order(1, Order::StepDown { above: Some(Epoch(40)) })).await.unwrap();
     assert_eq!(deposed(&mut a).await, None);
     assert_eq!(elected(&mut a).await.epoch, Epoch(41));
+    // A driver in a long turn learned late that the former term was over.
+    a.commands.send(order(1, Order::StepDown { above: Some(Epoch(60)) })).await.unwrap();
+    a.commands.send(order(41, Order::Confirm)).await.unwrap();
+    match next(&mut a).await {
+        Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(41)),
+        other => panic!("{other:?}"),
+    }
 
     slow.identity = "b".into();
     slow.address = "b:7400".into();
@@ -182,7 +198,7 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
     let first = elected(&mut a).await;
     let terms = Terms::open(&settings.state_dir).unwrap();
     let mut usurper = terms.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
-    a.commands.send(Command::Register(vec![(worker("late"), Life(1), exposure(1))])).await.unwrap();
+    a.commands.send(order(1, Order::Register(vec![entry("late", 1, 1)]))).await.unwrap();
     loop {
         match next(&mut a).await {
             Event::Registered(said) => panic!("{said:?} registered by a deposed leader"),
@@ -208,10 +224,9 @@ async fn a_worker_that_is_struck_at_once_is_not_said_to_be_registered() {
     elected(&mut a).await;
     // Together, so that they can be taken together.
     let first = a.commands.reserve_many(3).await.unwrap();
-    let both = vec![(worker("w"), Life(1), exposure(3)), (worker("x"), Life(2), exposure(1))];
-    let commands =
-        [Command::Register(both), Command::Unregister(vec![worker("w")]), Command::Confirm];
-    first.zip(commands).for_each(|(place, command)| place.send(command));
+    let both = vec![entry("w", 1, 3), entry("x", 2, 1)];
+    let orders = [Order::Register(both), Order::Unregister(vec![worker("w")]), Order::Confirm];
+    first.zip(orders).for_each(|(place, wanted)| place.send(order(1, wanted)));
     loop {
         if let Event::Registered(said) = next(&mut a).await {
             assert_eq!(said, [(worker("x"), Life(2), exposure(1))]);
@@ -239,16 +254,16 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
-    a.commands.send(Command::StepDown { above: Some(Epoch(6)) }).await.unwrap();
+    a.commands.send(order(1, Order::StepDown { above: Some(Epoch(6)) })).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(7));
-    a.commands.send(Command::Register(vec![(worker("w"), Life(1), exposure(3))])).await.unwrap();
+    a.commands.send(order(7, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
 
     // In one step: the leader would put files back while others are being removed.
     fs::rename(&settings.state_dir, folder.path().join("removed")).unwrap();
     // Two confirmations later it has been seen to be gone, and is there again.
     let terms = loop {
-        a.commands.send(Command::Confirm).await.unwrap();
+        a.commands.send(order(7, Order::Confirm)).await.unwrap();
         match next(&mut a).await {
             Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(7)),
             other => panic!("{other:?}"),
@@ -266,11 +281,11 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     };
     fs::remove_file(alive().unwrap()).unwrap();
     while alive().is_none() {
-        a.commands.send(Command::Confirm).await.unwrap();
+        a.commands.send(order(7, Order::Confirm)).await.unwrap();
         next(&mut a).await;
     }
     assert!(!terms.is_over(Epoch(7)));
-    a.commands.send(Command::Register(vec![(worker("x"), Life(2), exposure(1))])).await.unwrap();
+    a.commands.send(order(7, Order::Register(vec![entry("x", 2, 1)]))).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
     let _a = drain(a);
     let register = Register::open(&settings.state_dir, Epoch(8)).unwrap();
@@ -288,7 +303,7 @@ async fn without_readable_manifests_nobody_leads() {
     timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
     // After each command it looks whether it is to lead.
     for _ in 0..5 {
-        a.commands.send(Command::Confirm).await.unwrap();
+        a.commands.send(order(7, Order::Confirm)).await.unwrap();
     }
     while a.commands.capacity() < a.commands.max_capacity() {
         tokio::task::yield_now().await;

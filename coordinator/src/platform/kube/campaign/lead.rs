@@ -65,7 +65,7 @@ impl Campaign {
                 tracing::warn!(epoch, "leadership is over: it could not be renewed");
                 self.stand_by_after(None).await
             }
-            Ended::StepDown { above } => {
+            Ended::GivenUp { above } => {
                 self.stay_above(above);
                 self.release(stores.seat()).await;
                 self.stand_by_after(None).await

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use kube::runtime::watcher::watch_object;
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_types::{Epoch, Moment};
 use tokio::sync::{mpsc, oneshot};
@@ -89,11 +90,12 @@ impl Campaign {
                     let _ = done.send(());
                     return Next::End;
                 }
-                Woken::Command(Some(Command::StepDown { above })) => self.stay_above(above),
                 // Meant for a term that is over.
-                Woken::Command(Some(
-                    Command::Register(_) | Command::Unregister(_) | Command::Confirm,
-                )) => {}
+                Woken::Command(Some(Command::Order { order, .. })) => {
+                    if let Order::StepDown { above } = order {
+                        self.stay_above(above);
+                    }
+                }
                 Woken::Ready(Ok(())) => *ready = None,
                 Woken::Ready(Err(next)) => return next,
                 Woken::Found(found) => {
