@@ -14,6 +14,7 @@
 
 mod contiguous;
 mod dedicated;
+mod gaps;
 mod order;
 mod piles;
 mod room;

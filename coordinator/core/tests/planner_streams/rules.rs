@@ -127,6 +127,24 @@ proptest! {
         }
     }
 
+    /// After a failover that leases did not outlive, some streams have no owner any more: they
+    /// are placed anew, and the slices of all others stay where they are.
+    #[test]
+    fn slices_stay_where_streams_have_lost_their_workers(
+        fleet in (Bounds { full: false, frozen: false, workers: 20, ..Bounds::ALL }).fleets(),
+        lost in prop::collection::vec(any::<bool>(), 20),
+    ) {
+        let mut fleet = fleet.after(&fleet.plan());
+        let streams = fleet.sets.iter_mut().flat_map(|set| &mut set.streams);
+        for stream in streams {
+            stream.present = stream.present.filter(|worker| !lost[*worker as usize]);
+        }
+        let plan = fleet.plan();
+        for (set, placements) in fleet.sets.iter().zip(&plan) {
+            prop_assert!(set.policy == Policy::Sticky || set.moves(placements) == 0);
+        }
+    }
+
     #[test]
     fn a_frozen_stream_stays(fleet in (Bounds { full: false, ..Bounds::ALL }).fleets()) {
         let plan = fleet.plan();

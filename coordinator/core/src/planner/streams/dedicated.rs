@@ -5,8 +5,10 @@
 //! A dedicated stream whose worker has no stream that is not dedicated stays there and goes
 //! before all others; then come those that share a worker, then those that have none, each in the
 //! order of the sets and their lists. So nobody loses a worker to a stream that had none, and
-//! where workers run out, the later in the list is without.
+//! where workers run out, the later in the list is without. Those that have none take workers
+//! that no slice was cut for before others, so that no slice moves.
 
+use super::gaps::{Gaps, Use};
 use super::step_budget::StepBudget;
 use super::{Placement, StreamInput, StreamSpec, Unplaced, WorkerIndex};
 
@@ -51,6 +53,10 @@ pub(super) struct Desk {
     /// The workers, those with the least to move first, and how many of them are looked at.
     by_shared: Vec<WorkerIndex>,
     passed: usize,
+    /// Where slices are, and the gaps between them: workers for those that have none, before
+    /// others; the next one last.
+    gaps: Gaps,
+    in_gaps: Vec<WorkerIndex>,
     /// How many more workers may be reserved.
     left: usize,
     reservation: Reservation,
@@ -83,6 +89,8 @@ impl Desk {
             shared: vec![Shared::default(); input.workers.len()],
             by_shared: Vec::new(),
             passed: 0,
+            gaps: Gaps::new(input),
+            in_gaps: Vec::new(),
             left: 0,
             reservation: Reservation {
                 reserved: vec![false; input.workers.len()],
@@ -102,7 +110,7 @@ impl Desk {
             let next = match self.phase {
                 Phase::Find => self.find(input, budget),
                 Phase::Stay => self.stay(placements, budget),
-                Phase::Sharing => self.give_sharing(placements, budget),
+                Phase::Sharing => self.give_sharing(input, placements, budget),
                 Phase::Without => self.give_without(placements, budget),
                 Phase::Done => return Some(std::mem::take(&mut self.reservation)),
             };
@@ -119,6 +127,7 @@ impl Desk {
                     continue;
                 }
                 self.any_shared = true;
+                self.gaps.note(input, self.set, stream.present);
                 if let Some(on) = stream.present.and_then(|at| self.shared.get_mut(at as usize)) {
                     on.streams += 1;
                     on.frozen += u32::from(stream.frozen);
@@ -160,6 +169,7 @@ impl Desk {
 
     fn give_sharing(
         &mut self,
+        input: &StreamInput<'_>,
         placements: &mut [Vec<Placement>],
         budget: &mut StepBudget,
     ) -> Option<Phase> {
@@ -167,7 +177,16 @@ impl Desk {
             let (want, own) = self.sharing[at];
             self.give_own_or_least(&want, own, placements);
         }
-        (self.at == self.sharing.len()).then_some(Phase::Without)
+        if self.at < self.sharing.len() {
+            return None;
+        }
+        let more = self.without.len().min(self.left);
+        if more > 0 {
+            budget.spend(self.shared.len());
+            self.in_gaps = self.gaps.find(input, more, |worker| self.used(worker));
+            self.in_gaps.reverse();
+        }
+        Some(Phase::Without)
     }
 
     fn give_without(
@@ -177,12 +196,20 @@ impl Desk {
     ) -> Option<Phase> {
         for at in budget.some(&mut self.at, self.without.len()) {
             let want = self.without[at];
-            match self.least() {
-                Some(least) => self.give(&want, least, placements),
+            match self.in_gaps.pop().or_else(|| self.least()) {
+                Some(worker) => self.give(&want, worker, placements),
                 None => refuse(&want, placements),
             }
         }
         (self.at == self.without.len()).then_some(Phase::Done)
+    }
+
+    fn used(&self, worker: WorkerIndex) -> Use {
+        match self.shared[worker as usize].streams {
+            _ if self.reservation.reserved[worker as usize] => Use::Reserved,
+            0 => Use::Vacant,
+            _ => Use::Shared,
+        }
     }
 
     /// Whether the worker can be reserved.

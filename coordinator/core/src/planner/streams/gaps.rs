@@ -1,0 +1,92 @@
+//! Gaps between the slices of `Contiguous` sets.
+//!
+//! A dedicated stream that has lost its worker may take any that nobody uses. Which one it takes
+//! matters where slices are cut: every worker that is reserved pushes the slices behind it to the
+//! next one. Streams that were placed tell how many reserved workers were before theirs, and so
+//! where the gaps are.
+
+use super::{StreamInput, WorkerIndex, order};
+use crate::desired::Policy;
+
+/// What is known of slices: where streams were, and how many are cut.
+#[derive(Clone, Debug)]
+pub(super) struct Gaps {
+    /// Per set, its streams that are not dedicated.
+    streams: Vec<usize>,
+    /// Per worker, a stream that it has: its set, and its place among those.
+    known: Vec<Option<(usize, usize)>>,
+}
+
+/// What a worker may be given for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A dedicated stream has it.
+    Reserved,
+    /// No stream has it.
+    Vacant,
+    /// Others have it.
+    Shared,
+}
+
+impl Gaps {
+    pub(super) fn new(input: &StreamInput<'_>) -> Self {
+        Self { streams: vec![0; input.sets.len()], known: vec![None; input.workers.len()] }
+    }
+
+    /// Takes the next stream of a set that is not dedicated.
+    pub(super) fn note(&mut self, input: &StreamInput<'_>, set: usize, on: Option<WorkerIndex>) {
+        let place = self.streams[set];
+        self.streams[set] += 1;
+        if input.sets[set].policy == Policy::Contiguous
+            && let Some(known) = on.and_then(|worker| self.known.get_mut(worker as usize))
+        {
+            known.get_or_insert((set, place));
+        }
+    }
+
+    /// Vacant workers that no slice was cut for, as far as streams that were placed tell; at most
+    /// `more`, in the workers' natural order. None where no stream tells.
+    pub(super) fn find(
+        &self,
+        input: &StreamInput<'_>,
+        more: usize,
+        used: impl Fn(WorkerIndex) -> Use,
+    ) -> Vec<WorkerIndex> {
+        let all = input.workers.len();
+        let reserved = (0..).take(all).filter(|worker| used(*worker) == Use::Reserved).count();
+        let open = all - reserved - more;
+        let (mut found, mut vacant) = (Vec::new(), Vec::new());
+        let mut before = 0;
+        for (at, worker) in order::natural(input.workers).into_iter().enumerate() {
+            if let Some(rank) = self.rank(worker, open) {
+                // So many of the workers before this one were reserved beside those that are.
+                let missing = (at - before).saturating_sub(rank);
+                let here = missing.min(vacant.len()).min(more - found.len());
+                found.extend_from_slice(&vacant[vacant.len() - here..]);
+                before += here;
+                vacant.clear();
+            }
+            match used(worker) {
+                Use::Reserved => before += 1,
+                Use::Vacant => vacant.push(worker),
+                Use::Shared => {}
+            }
+        }
+        // Those behind the last slice push none.
+        let told = self.known.iter().any(Option::is_some);
+        let rest = more - found.len();
+        found.extend(vacant.into_iter().filter(|_| told).take(rest));
+        found
+    }
+
+    /// How many slices were cut for workers before this one, where that is known.
+    fn rank(&self, worker: WorkerIndex, open: usize) -> Option<usize> {
+        let (set, place) = self.known[worker as usize]?;
+        let (least, larger) = (self.streams[set] / open, self.streams[set] % open);
+        let in_larger = larger * (least + 1);
+        Some(match place < in_larger {
+            true => place / (least + 1),
+            false => larger + (place - in_larger) / least,
+        })
+    }
+}
