@@ -1,7 +1,7 @@
 //! Pipelines once faults stop: whatever fits is served as it is planned, and each worker knows
 //! where its documents go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{Desired, Pipeline, Rebalance};
@@ -185,8 +185,14 @@ impl World {
         if !waiting.is_empty() && classes(&desired).iter().any(rebalances) {
             return false;
         }
+        // Also since the class's workers could take less: they come together where it is healed.
+        let usable = self.usable_shares();
+        let shares = usable.keys().map(|(_, stream)| stream);
+        let parts = shares.filter_map(|stream| ShareKey::of(stream)).filter(|it| it.index > 0);
+        let cut: BTreeSet<_> = parts.map(|share| share.pipeline).collect();
         let is_plain = |name: &PipelineName| {
-            let pipeline = desired.pipelines.get(name).filter(|_| !waiting.contains(name));
+            let whole = !waiting.contains(name) && !cut.contains(name);
+            let pipeline = desired.pipelines.get(name).filter(|_| whole);
             pipeline.is_some_and(|pipeline| {
                 let mut classes = pipeline.nodes.values().map(|node| &node.class);
                 classes
@@ -201,7 +207,7 @@ impl World {
         workers.sort_by(|a, b| self.pods[*a].key.worker.cmp(&self.pods[*b].key.worker));
         let mut used = vec![Load::ZERO; workers.len()];
         let mut lost = Vec::new();
-        for ((at, stream), load) in self.usable_shares() {
+        for ((at, stream), load) in usable {
             if at == pod {
                 lost.push((stream, load));
             } else if let Some(worker) = workers.iter().position(|it| *it == at) {
