@@ -159,12 +159,6 @@ impl Lead {
         self.renewed_at + self.settings.leadership
     }
 
-    /// Whether the core was told of this term.
-    #[must_use]
-    pub fn is_elected(&self) -> bool {
-        self.elected
-    }
-
     /// Why it leads no more; none while it does.
     #[must_use]
     pub fn over(&self) -> Option<Over> {

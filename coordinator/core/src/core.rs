@@ -50,6 +50,7 @@ use pools::Pools;
 use round_robin::RoundRobin;
 use slices::{Budget, Walk};
 use stream_plan::StreamPlan;
+use term::TakenTerm;
 use time::Timer;
 
 /// Reports of agents that a leader lets wait at once. At a round trip of 50 ms that is 2,500 agents
@@ -137,7 +138,11 @@ pub struct Core {
 
 #[derive(Clone, Debug)]
 enum Role {
-    StandsBy { leader: Option<String> },
+    StandsBy {
+        leader: Option<String>,
+    },
+    /// The term is this replica's, and begins once its manifest is read.
+    Begins(Box<TakenTerm>),
     Leads(Box<Term>),
 }
 
@@ -249,13 +254,7 @@ impl Core {
             Event::TermStands { epoch, asked_at } => self.term_stands(epoch, asked_at),
             Event::Deposed { leader } => self.deposed(leader),
             Event::Registered(workers) => self.registered(workers),
-            Event::Gone(workers) => {
-                if matches!(self.role, Role::Leads(_)) {
-                    for key in workers {
-                        self.leaving.entry(key).or_default();
-                    }
-                }
-            }
+            Event::Gone(workers) => self.end_accounts(workers),
             Event::Drain(key) => self.order_drain(&key, at),
             Event::Wake => {}
         }
@@ -270,6 +269,7 @@ impl Core {
         self.budget.allow(self.config.slice);
         self.drop_garbage();
         self.read_manifest(now);
+        self.begin_term(now);
         let Role::Leads(term) = &self.role else { return };
         if now >= term.until && !mutation::on(Mutation::GrantAfterTerm) {
             self.order(Order::StepDown { above: None });
@@ -343,6 +343,7 @@ impl Core {
     pub fn leadership(&self) -> Leadership {
         match &self.role {
             Role::StandsBy { leader } => Leadership::StandsBy(leader.clone()),
+            Role::Begins(_) => Leadership::StandsBy(None),
             Role::Leads(term) => Leadership::Leads(term.ledger.epoch()),
         }
     }
@@ -418,7 +419,7 @@ impl Core {
 
     fn ledger(&self) -> Option<&Ledger> {
         match &self.role {
-            Role::StandsBy { .. } => None,
+            Role::StandsBy { .. } | Role::Begins(_) => None,
             Role::Leads(term) => Some(&term.ledger),
         }
     }

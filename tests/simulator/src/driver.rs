@@ -163,11 +163,6 @@ impl Driver {
         }
     }
 
-    /// Whether the core has yet to hear that it leads.
-    pub(super) fn brings_election(&self) -> bool {
-        self.platform.iter().any(|event| matches!(event, Event::Elected(_)))
-    }
-
     /// Up to when everything that had arrived was read. The pulse is caught up with: it beat all
     /// the time that the process was not stopped.
     pub(super) fn read_by(&mut self, clock: Clock, paused_until: Real, t: Real) -> Moment {

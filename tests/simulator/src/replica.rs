@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use leasehold_coordinator_core::campaign::Lead;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
@@ -143,11 +142,6 @@ impl World {
     pub(super) fn after_settle(&mut self, replica: usize) {
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_ref() else { return };
-        let told = node.election.lead.as_ref().is_some_and(Lead::is_elected);
-        if told && !node.driver.brings_election() && node.leads().is_none() {
-            // The core has stepped down by itself.
-            node.election.lead = None;
-        }
         let wake = core.poll_timeout().map(|wakeup| wakeup.at);
         if wake != node.wake {
             node.wake = wake;

@@ -25,11 +25,16 @@ impl Core {
 
     /// Replaces the agent's older connection by this one, which waits for its welcome.
     fn greet(&mut self, conn: ConnId, hello: &Hello, now: Moment) -> Result<(), Refused> {
-        let Role::Leads(_) = &self.role else {
-            let Role::StandsBy { leader } = &self.role else { return Ok(()) };
-            let reason = RefusalReason::NotLeader(leader.clone());
-            return Err((reason, "this replica does not lead".into()));
+        let not_leader = |leader: &Option<String>, why: &str| {
+            Err((RefusalReason::NotLeader(leader.clone()), why.to_owned()))
         };
+        match &self.role {
+            Role::StandsBy { leader } => return not_leader(leader, "this replica does not lead"),
+            Role::Begins(_) => {
+                return not_leader(&None, "this replica leads soon: it reads its manifests first");
+            }
+            Role::Leads(_) => {}
+        }
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
         self.finish_gone(&key, now);
         let Role::Leads(term) = &self.role else { return Ok(()) };

@@ -12,14 +12,32 @@ use crate::effect::{Effect, Notice};
 use crate::event::{Elected, Renewed};
 use crate::ledger::Ledger;
 
+/// A term that was taken, and begins as soon as what is desired is known.
+#[derive(Clone, Debug)]
+pub(super) struct TakenTerm {
+    elected: Elected,
+    /// Workers that were said to be gone meanwhile.
+    gone: Vec<WorkerKey>,
+}
+
 impl Core {
-    /// A term begins: what its leader knows is what is written down.
+    /// This replica has the term. It may have to read its manifest to the end before.
     pub(super) fn elected(&mut self, elected: Elected, now: Moment) {
         self.leave_term(&None);
-        // The hold waits for agents of all clusters that are desired now: they must be known.
-        let read = self.read_some(usize::MAX);
-        self.worked(read);
-        self.enforce(now);
+        self.role = Role::Begins(Box::new(TakenTerm { elected, gone: Vec::new() }));
+        self.begin_term(now);
+    }
+
+    /// Begins the term that was taken: what its leader knows is what is written down. Its hold
+    /// waits for agents of all clusters that are desired now, so a manifest that is being read
+    /// must be in force.
+    pub(super) fn begin_term(&mut self, now: Moment) {
+        if self.incoming.is_some() || !matches!(self.role, Role::Begins(_)) {
+            return;
+        }
+        let role = std::mem::replace(&mut self.role, Role::StandsBy { leader: None });
+        let Role::Begins(taken) = role else { return };
+        let TakenTerm { elected, gone } = *taken;
         let bounds = self.config.bounds;
         // The shares of a pipeline are planned together, when all of them are known.
         let clusters = &self.desired.clusters;
@@ -40,10 +58,29 @@ impl Core {
         self.pipelines = Pipelines::default();
         self.desire_anew(now);
         self.effects.push_back(Effect::Notice(Notice::Elected(epoch)));
+        self.end_accounts(gone);
+    }
+
+    /// The platform says that these workers are gone: their accounts end, one after the other.
+    pub(super) fn end_accounts(&mut self, gone: Vec<WorkerKey>) {
+        match &mut self.role {
+            Role::StandsBy { .. } => {}
+            Role::Begins(taken) => taken.gone.extend(gone),
+            Role::Leads(_) => {
+                for key in gone {
+                    self.leaving.entry(key).or_default();
+                }
+            }
+        }
     }
 
     /// The term lasts longer, and what waited for that goes on.
     pub(super) fn renewed(&mut self, renewed: Renewed) {
+        if let Role::Begins(taken) = &mut self.role
+            && taken.elected.epoch == renewed.epoch
+        {
+            taken.elected.until = taken.elected.until.max(renewed.until);
+        }
         let Role::Leads(term) = &mut self.role else { return };
         if term.ledger.epoch() != renewed.epoch {
             return;

@@ -1,0 +1,146 @@
+//! How a term begins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_coordinator_core::effect::{Effect, Notice, Order};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_coordinator_core::exposure::{Entry, Exposure};
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::{CoordinatorMessage, Hello, RefusalReason};
+use leasehold_types::{
+    ClusterName, Epoch, Incarnation, LinkNumber, Moment, SetName, StreamName, WorkerKey, WorkerName,
+};
+
+const SLICE: u32 = 64;
+const STREAMS: usize = 5_000;
+const TTL: Duration = Duration::from_secs(10);
+const TERM: Duration = Duration::from_secs(15);
+
+/// A leader that was just started has a large manifest to read: it reads it in slices, as a leader
+/// does that leads already, and what it is told meanwhile is not lost.
+#[test]
+fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() {
+    let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
+    let mut now = Moment(1_000_000_000);
+    let worker = worker();
+    let entry = Entry {
+        epoch: Epoch(3),
+        exposure: Exposure { incarnation: Incarnation(7), ttl: TTL, ..Exposure::default() },
+    };
+    let elected = Elected {
+        epoch: Epoch(4),
+        until: now + TERM,
+        predecessor_end: now,
+        exposed: BTreeMap::from([(worker.clone(), entry)]),
+    };
+    core.handle(Event::Desired(Arc::new(desired())), now);
+    core.handle(Event::Elected(elected), now);
+    core.take_cost();
+    let later = Renewed { epoch: Epoch(4), sent_at: now, until: now + TERM * 2 };
+    core.handle(Event::Renewed(later), now);
+    core.handle(Event::Gone(vec![worker.clone()]), now);
+    core.handle(Event::Hello(ConnId(1), hello(&worker)), now);
+
+    let mut effects = Vec::new();
+    let mut turns = 0;
+    while core.has_more() {
+        assert_eq!(core.leadership(), Leadership::StandsBy(None), "turn {turns}");
+        core.settle(now, now);
+        turns += 1;
+        effects.extend(std::iter::from_fn(|| core.poll_effect()));
+        assert!(core.take_cost() <= SLICE * 2, "turn {turns} is long");
+        if matches!(core.leadership(), Leadership::Leads(_)) {
+            break;
+        }
+    }
+    assert!(turns > STREAMS / SLICE as usize, "it was read in {turns} turns");
+    assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
+    let refused = effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: CoordinatorMessage::Refusal(refusal), .. } => Some(refusal),
+        _ => None,
+    });
+    assert_eq!(refused.expect("a word to the agent").reason, RefusalReason::NotLeader(None));
+
+    now = now + TERM;
+    while core.has_more() {
+        core.settle(now, now);
+    }
+    core.settle(now, now);
+    assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)), "it was renewed");
+    effects.extend(std::iter::from_fn(|| core.poll_effect()));
+    assert!(effects.contains(&Effect::Notice(Notice::Gone(worker.clone()))));
+    let struck = Effect::Order { epoch: Epoch(4), order: Order::Unregister(vec![worker]) };
+    assert!(effects.contains(&struck));
+}
+
+#[test]
+fn a_term_that_is_lost_before_it_begins_never_does() {
+    let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
+    let now = Moment(1_000_000_000);
+    let (epoch, until) = (Epoch(4), now + TERM);
+    core.handle(Event::Desired(Arc::new(desired())), now);
+    let exposed = BTreeMap::new();
+    core.handle(Event::Elected(Elected { epoch, until, predecessor_end: now, exposed }), now);
+    core.settle(now, now);
+    core.handle(Event::Deposed { leader: Some("b:7400".into()) }, now);
+    while core.has_more() {
+        core.settle(now, now);
+    }
+    assert_eq!(core.leadership(), Leadership::StandsBy(Some("b:7400".into())));
+    assert_eq!(core.poll_effect(), None, "nobody was told that it leads");
+}
+
+fn worker() -> WorkerKey {
+    let cluster = ClusterName::new("k").expect("a name");
+    WorkerKey { cluster, worker: WorkerName::new("w").expect("a name") }
+}
+
+fn hello(key: &WorkerKey) -> Hello {
+    Hello {
+        protocol: 1,
+        cluster: key.cluster.clone(),
+        worker: key.worker.clone(),
+        incarnation: Incarnation(7),
+        link: LinkNumber(1),
+        epoch_seen: None,
+        stops_worker: true,
+        generation: 0,
+        address: None,
+    }
+}
+
+fn desired() -> Desired {
+    let cluster = ClusterName::new("k").expect("a name");
+    let spec = Cluster {
+        jobs_max: 0,
+        jobs_per_worker_max: 1,
+        drain_deadline: TTL,
+        ttl: TTL,
+        floor: 0,
+        class: None,
+    };
+    let stream = |number| Stream {
+        name: StreamName::new(&format!("x{number}")).expect("a name"),
+        weight: 1,
+        dedicated: false,
+    };
+    let set = StreamSet {
+        cluster: cluster.clone(),
+        streams: (0..STREAMS).map(stream).collect(),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: TTL,
+        moves: Moves { per_round_max: 1, cooldown: TTL, settle: Duration::ZERO },
+    };
+    Desired {
+        clusters: BTreeMap::from([(cluster, Arc::new(spec))]),
+        sets: BTreeMap::from([(SetName::new("s").expect("a name"), Arc::new(set))]),
+        ..Desired::default()
+    }
+}
