@@ -9,6 +9,7 @@ use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
 use super::clock::MS;
 use super::faults::Fault;
 use super::journal::Left;
+use super::liveness::Stage;
 use super::network::{Cut, SlowStore};
 use super::queue::Happening;
 use super::world::World;
@@ -413,7 +414,11 @@ impl World {
         for pod in self.living() {
             if self.stuck_by_design(pod) {
                 self.cover.hit("declared gone");
+                let pipelines = self.pipelines_at(pod);
                 self.end_pod(pod);
+                if let Stage::Changed(change) = &mut self.stage {
+                    change.end(pod, pipelines);
+                }
             }
         }
     }

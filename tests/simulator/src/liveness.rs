@@ -36,6 +36,20 @@ pub(super) struct Change {
     waiting: Vec<PipelineName>,
     /// All that a worker had which is lost finds room beside everything else.
     fits_beside: bool,
+    /// Workers that somebody declared gone since, and the pipelines of which they had shares.
+    ended: BTreeMap<usize, Vec<PipelineName>>,
+}
+
+impl Change {
+    /// A worker was declared gone.
+    pub(super) fn end(&mut self, pod: usize, pipelines: Vec<PipelineName>) {
+        self.ended.insert(pod, pipelines);
+    }
+
+    /// Whether a pipeline was to be healed since, because a worker was declared gone.
+    fn breaks(&self, pipeline: &PipelineName) -> bool {
+        self.ended.values().flatten().any(|it| it == pipeline)
+    }
 }
 
 #[derive(Debug)]
@@ -313,7 +327,8 @@ impl World {
             }
         };
         self.trace.say(self.t, || format!("        one change: {what:?}"));
-        let change = Change { what, owners, handed_over, waiting, fits_beside };
+        let ended = BTreeMap::new();
+        let change = Change { what, owners, handed_over, waiting, fits_beside, ended };
         self.stage = Stage::Changed(change);
         self.calm_since = Some(self.t);
         self.observer.last_change = self.t;
@@ -322,8 +337,8 @@ impl World {
     /// L4, L6: no move that the change did not ask for.
     fn check_change(&mut self, change: &Change) {
         let owners = self.owners();
-        let moved: Vec<_> =
-            change.owners.iter().filter(|(key, pod)| owners.get(*key) != Some(*pod)).collect();
+        let moved = change.owners.iter().filter(|(key, pod)| owners.get(*key) != Some(*pod));
+        let moved: Vec<_> = moved.filter(|(_, pod)| !change.ended.contains_key(pod)).collect();
         match change.what {
             What::Failover => {
                 self.cover.hit("checked: a failover moves nothing");
@@ -357,7 +372,7 @@ impl World {
                 let (shares, moved) = parted(moved);
                 self.check_shares_moved(change, &shares, Some(pod));
                 if change.fits_beside {
-                    self.check_healed(&shares, pod);
+                    self.check_healed(change, &shares, pod);
                 }
                 let others = moved.iter().any(|(_, from)| **from != pod);
                 if others && self.plain(&self.pods[pod].key.cluster.clone()) {
@@ -378,12 +393,16 @@ impl World {
             Some(ShareKey { pipeline, .. }) => {
                 let mut expired = expired.iter().filter_map(ShareKey::of);
                 // What is served of a pipeline whose change waits, a new leader cannot know.
-                change.waiting.contains(&pipeline) || expired.any(|it| it.pipeline == pipeline)
+                let waits = change.waiting.contains(&pipeline) || change.breaks(&pipeline);
+                waits || expired.any(|it| it.pipeline == pipeline)
             }
             // One without an owner waited for a worker of its own. If it gets one, the stream that
-            // had this worker is judged itself.
-            None if !change.owners.contains_key(key) => true,
-            None => expired.contains(key) || change.handed_over.contains(key),
+            // had this worker is judged itself. Somebody may have ended the owner since.
+            None => match change.owners.get(key) {
+                None => true,
+                Some(owner) if change.ended.contains_key(owner) => true,
+                Some(_) => expired.contains(key) || change.handed_over.contains(key),
+            },
         }
     }
 
@@ -418,7 +437,9 @@ impl World {
         let had = change.owners.iter().filter(|(_, pod)| Some(**pod) == left);
         let had: Vec<_> = had.filter_map(|(key, _)| pipeline(key)).collect();
         let wrong = moved.iter().find(|(key, _)| {
-            pipeline(key).is_some_and(|it| !had.contains(&it) && !change.waiting.contains(&it))
+            let excused =
+                |it| had.contains(&it) || change.waiting.contains(&it) || change.breaks(&it);
+            pipeline(key).is_some_and(|it| !excused(it))
         });
         if change.owners.keys().any(|key| key.set.is_shares()) {
             self.cover.hit("checked: healthy pipelines stay as they are");
@@ -430,13 +451,14 @@ impl World {
 
     /// L4 for shares: where all that a lost worker had fits beside everything else, whatever is
     /// healed keeps what it still has.
-    fn check_healed(&mut self, moved: &[(&StreamKey, &usize)], lost: usize) {
+    fn check_healed(&mut self, change: &Change, moved: &[(&StreamKey, &usize)], lost: usize) {
         self.cover.hit("checked: what is healed keeps what it has");
         let expired: Vec<_> =
             self.observer.streams_expired.iter().filter_map(ShareKey::of).collect();
         let ended = |key: &StreamKey| {
             let pipeline = ShareKey::of(key).map(|share| share.pipeline);
-            expired.iter().any(|share| Some(&share.pipeline) == pipeline.as_ref())
+            pipeline.as_ref().is_some_and(|it| change.breaks(it))
+                || expired.iter().any(|share| Some(&share.pipeline) == pipeline.as_ref())
         };
         let wrong = moved.iter().find(|(key, from)| **from != lost && !ended(key));
         if let Some((key, from)) = wrong {
