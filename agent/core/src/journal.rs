@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     Epoch, Incarnation, JobId, Load, Moment, NodeName, StartId, StreamKey, Token,
 };
@@ -272,7 +273,7 @@ impl Memory {
             incarnation: self.incarnation.map(above),
             epoch: self.epoch,
             begun: self.begun.map(|(first, _)| (first, Moment(0))),
-            complete: self.complete,
+            complete: self.complete || mutation::on(Mutation::BootForgivesAll),
             jobs_known: true,
             ..Self::default()
         }

@@ -99,6 +99,11 @@ mutations! {
     NodeLoadPerClass,
     /// Coordinator: a share that an agent reports takes nothing of its worker's capacity.
     AdoptWithoutLoad,
+    /// Coordinator: a report that comes late has its leases held, though they have ended.
+    LateReportHeld,
+    /// Coordinator: claims that came to their end while their cluster was held are not looked at
+    /// again.
+    HeldBackForgotten,
     /// Coordinator: grants go out after the leadership's end.
     GrantAfterTerm,
     /// Coordinator: a message counts from the start of the turn that takes it.
@@ -154,6 +159,8 @@ mutations! {
     StaleTokenTaken,
     /// Agent: who goes above another's number takes the next one, which a third may take, too.
     RaiseByOne,
+    /// Agent: after a boot of its host it says that nobody else can hold anything under its name.
+    BootForgivesAll,
     /// Agent: a journal speaks for a time in which another agent had its number.
     RaisedJournalSpeaks,
     /// Agent: a worker is shown a larger size that is not written down.

@@ -102,6 +102,9 @@ impl Mutant {
                 &["S5", "S6", "S10", "S11", "L1", "L2", "L3", "L9"]
             }
             Mutation::OlderIncarnationAdmitted => &["S9"],
+            Mutation::BootForgivesAll => &["S2", "S3", "S4", "S9", "S13"],
+            Mutation::LateReportHeld => &["S3", "S13", "S14", "S15", "L6"],
+            Mutation::HeldBackForgotten => &["L2"],
             Mutation::RaiseByOne => &["S2", "S3", "S8", "S9", "S10"],
             Mutation::OrphansEndAtOnce => &["S3", "S4", "S9"],
             Mutation::GapInBeatsTaken => &["S10", "L1", "L2", "L3"],

@@ -1,6 +1,7 @@
 //! From what is desired and observed to what the plan wants, cluster by cluster. During a hold
 //! nothing is planned, so a failover moves nothing.
 
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
 use super::{Core, PlanDue, Timer};
@@ -25,7 +26,8 @@ impl Core {
             }
             self.budget.spend(1);
             self.end_hold(&name, now);
-            for stream in self.held_back.remove(&name).into_iter().flatten() {
+            let held_back = self.held_back.remove(&name).into_iter().flatten();
+            for stream in held_back.filter(|_| !mutation::on(Mutation::HeldBackForgotten)) {
                 self.timers.insert((self.heard, Timer::Claim(stream)));
             }
             if !self.plan_pools(&name) {

@@ -220,7 +220,8 @@ impl Ledger {
             self.claims.change_or_add(stream, |claims| {
                 let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
                 let Some(claim) = known else {
-                    let phase = match token.epoch == epoch || is_known {
+                    let ended = token.epoch == epoch || is_known;
+                    let phase = match ended && !mutation::on(Mutation::LateReportHeld) {
                         false => Phase::Held,
                         true => Phase::Lapsing { free_at },
                     };
