@@ -19,7 +19,7 @@ use leasehold_types::{
 };
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
-use crate::journal::{Journal, JournalError, Memory, Record};
+use crate::journal::{Journal, JournalError, Memory, Record, end_of_lease};
 use crate::lease::{BindingLease, Lease, PoolView, StreamLease};
 use link::Link;
 
@@ -440,10 +440,9 @@ impl Held {
         !same
     }
 
-    /// When the lease ends, if it does by time. Its own end may be that of a renewal that could not
-    /// be written: then it lasts no longer than the others.
+    /// When the lease ends, if it does by time.
     fn until(&self, renewed_until: Moment) -> Option<Moment> {
-        (!self.pinned).then(|| self.lapses.map_or(renewed_until, |end| end.min(renewed_until)))
+        (!self.pinned).then(|| end_of_lease(self.lapses, renewed_until))
     }
 
     fn has_ended(&self, renewed_until: Moment, now: Moment) -> bool {

@@ -193,6 +193,26 @@ pub struct RememberedStream {
     pub next: Vec<NodeName>,
 }
 
+impl RememberedStream {
+    /// When the lease ends, if it does by time; all others end at `renewed_until`.
+    #[must_use]
+    pub fn until(&self, renewed_until: Moment) -> Option<Moment> {
+        (!self.pinned).then(|| end_of_lease(self.lapses, renewed_until))
+    }
+
+    /// Whether the lease has not ended yet.
+    #[must_use]
+    pub fn lives(&self, renewed_until: Moment, now: Moment) -> bool {
+        self.until(renewed_until).is_none_or(|until| now < until)
+    }
+}
+
+/// When a lease ends by time. Its own end may be that of a renewal that could not be written: then
+/// it lasts no longer than the others.
+pub(crate) fn end_of_lease(lapses: Option<Moment>, renewed_until: Moment) -> Moment {
+    lapses.map_or(renewed_until, |end| end.min(renewed_until))
+}
+
 impl Memory {
     /// Adds one record.
     pub fn apply(&mut self, record: &Record) {
@@ -325,5 +345,34 @@ mod milli {
     ) -> Result<Option<Load>, D::Error> {
         let milli = Option::<u64>::deserialize(from)?;
         milli.map(Load::from_milli).transpose().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::{SetName, StreamName};
+
+    use super::*;
+
+    /// On a full disk the end of a lease that a renewal no longer covers may be written, and the
+    /// renewal itself not.
+    #[test]
+    fn a_lease_with_an_end_of_its_own_outlives_no_renewal_that_is_written() {
+        let (set, name) = (SetName::new("s"), StreamName::new("x"));
+        let stream = StreamKey { set: set.expect("a name"), stream: name.expect("a name") };
+        let token = Token { epoch: Epoch(1), seq: 1 };
+        let mut memory = Memory::default();
+        let pinned = false;
+        let lease =
+            Record::Stream { stream: stream.clone(), token, pinned, load: None, next: vec![] };
+        memory.apply(&lease);
+        memory.apply(&Record::Renewed { until: Moment(10) });
+        let lives =
+            |memory: &Memory, now| memory.streams[&stream].lives(memory.renewed_until, Moment(now));
+        assert!(lives(&memory, 9) && !lives(&memory, 10));
+        memory.apply(&Record::Lapsing { stream: stream.clone(), until: Moment(12) });
+        assert!(lives(&memory, 9) && !lives(&memory, 10), "the renewal until 12 is not written");
+        memory.apply(&Record::Renewed { until: Moment(20) });
+        assert!(lives(&memory, 11) && !lives(&memory, 12));
     }
 }

@@ -69,7 +69,7 @@ impl Past {
         let now = clock::now();
         let claimed = |stream: &StreamKey, token: Token| {
             let held = memory.streams.get(stream).filter(|held| minds && held.token == token);
-            held.is_some_and(|it| it.pinned || it.lapses.unwrap_or(memory.renewed_until) > now)
+            held.is_some_and(|it| it.lives(memory.renewed_until, now))
         };
         Ok(Self {
             forgot: memory.incarnation.is_none(),

@@ -168,8 +168,7 @@ impl Pod {
             self.streams.iter().map(|(stream, used)| (stream.clone(), *used)).collect();
         if !(self.left || self.dead) {
             for (stream, held) in &self.memory.streams {
-                let ends = held.lapses.unwrap_or(self.memory.renewed_until);
-                let until = (!held.pinned).then_some(ends);
+                let until = held.until(self.memory.renewed_until);
                 let load = held.load.map_or(0, leasehold_types::Load::milli);
                 let used = Use { token: held.token, until, revoked: false, load };
                 all.push((stream.clone(), used));

@@ -109,8 +109,7 @@ impl World {
         let disk = node.disk.borrow();
         let agent = !node.superseded
             && disk.memory.streams.get(stream).is_some_and(|held| {
-                held.token == token
-                    && (held.pinned || now < held.lapses.unwrap_or(disk.memory.renewed_until))
+                held.token == token && held.lives(disk.memory.renewed_until, now)
             });
         worker || agent
     }
@@ -207,8 +206,8 @@ impl World {
                 _ => None,
             };
             held.is_some_and(|held| {
-                let until = held.lapses.unwrap_or(memory.renewed_until);
-                !held.pinned && node.clock.local(self.t) < until
+                let now = node.clock.local(self.t);
+                !held.pinned && held.lives(memory.renewed_until, now)
             })
         });
         if let Some(pod) = holder {

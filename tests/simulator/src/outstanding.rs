@@ -68,10 +68,8 @@ impl World {
         let disk = node.disk.borrow();
         let memory = &disk.memory;
         let held = memory.streams.get(stream).filter(|_| !node.superseded);
-        let agent = held.map(|held| match held.pinned {
-            true => Real::MAX,
-            false => node.clock.real(held.lapses.unwrap_or(memory.renewed_until)),
-        });
+        let until = held.map(|held| held.until(memory.renewed_until));
+        let agent = until.map(|until| until.map_or(Real::MAX, |until| node.clock.real(until)));
         worker.max(agent)
     }
 }

@@ -77,9 +77,8 @@ impl World {
         });
         let ended = said.ended.get(&pod);
         let stream = ended.and_then(|ended| {
-            let mut streams = memory.streams.iter().filter(|(_, held)| {
-                held.pinned || now < held.lapses.unwrap_or(memory.renewed_until)
-            });
+            let mut streams =
+                memory.streams.iter().filter(|(_, held)| held.lives(memory.renewed_until, now));
             streams.find(|(key, held)| ended.contains(&((*key).clone(), held.token)))
         });
         let stream = stream.map(|(key, held)| format!("{key} {}, told as ended", held.token));

@@ -188,7 +188,7 @@ impl World {
         // Also since the class's workers could take less: they come together where it is healed.
         let usable = self.usable_shares();
         let shares = usable.keys().map(|(_, stream)| stream);
-        let parts = shares.filter_map(|stream| ShareKey::of(stream)).filter(|it| it.index > 0);
+        let parts = shares.filter_map(ShareKey::of).filter(|it| it.index > 0);
         let cut: BTreeSet<_> = parts.map(|share| share.pipeline).collect();
         let is_plain = |name: &PipelineName| {
             let whole = !waiting.contains(name) && !cut.contains(name);

@@ -70,7 +70,7 @@ impl World {
             let disk = pod.disk.borrow();
             let memory = &disk.memory;
             for (stream, held) in memory.streams.iter().filter(|_| !pod.superseded) {
-                let lives = held.pinned || now < held.lapses.unwrap_or(memory.renewed_until);
+                let lives = held.lives(memory.renewed_until, now);
                 held.load.filter(|_| lives).iter().for_each(|load| add(index, stream, *load));
             }
         }
