@@ -307,7 +307,8 @@ impl Core {
     /// taken.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        let is_read = self.incoming.is_none() && self.adoptions.is_empty();
+        let begins = matches!(self.role, Role::Begins(_));
+        let is_read = self.incoming.is_none() && self.adoptions.is_empty() && !begins;
         let walks_done = self.walks.is_empty() && self.leaving.is_empty();
         let all_done = is_read && walks_done && self.garbage.is_empty() && self.is_all_told();
         let plans_done = self.plans.is_empty() && self.stream_plan.is_none();
@@ -468,7 +469,6 @@ fn size(event: &Event) -> usize {
     match event {
         Event::Report(_, report) => report.streams.len(),
         Event::Beat(_, beat) => beat.released.len(),
-        Event::Elected(elected) => elected.exposed.len(),
         Event::Registered(workers) => workers.len(),
         Event::Gone(workers) => workers.len(),
         Event::Hello(..)
@@ -479,7 +479,7 @@ fn size(event: &Event) -> usize {
         | Event::Drain(_)
         | Event::TermStands { .. }
         | Event::Wake => 0,
-        // It is counted as it is read.
-        Event::Desired(_) => 0,
+        // They are counted as they are read.
+        Event::Desired(_) | Event::Elected(_) => 0,
     }
 }

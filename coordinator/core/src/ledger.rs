@@ -16,8 +16,7 @@ use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Moment, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
 };
 
-use crate::event::Elected;
-use crate::exposure::{Life, SetLists};
+use crate::exposure::Life;
 pub(crate) use account::{Account, Unknown};
 pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
@@ -58,14 +57,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// The ledger of a new term: every worker of an earlier one counts with the most that it may
     /// hold. `comes_back` says by when the agents of a cluster that live have dialled again.
-    pub(crate) fn new(
-        elected: Elected,
-        bounds: TimeBounds,
-        lists: &SetLists,
-        comes_back: impl Fn(&ClusterName) -> Moment,
-    ) -> Self {
-        let Elected { epoch, predecessor_end, exposed, until: _ } = elected;
-        let mut ledger = Self {
+    pub(crate) fn new(epoch: Epoch, predecessor_end: Moment, bounds: TimeBounds) -> Self {
+        Self {
             epoch,
             seq: 0,
             number_max: GrantNumber(0),
@@ -77,9 +70,7 @@ impl Ledger {
             unheard: UnheardWorkers::default(),
             life: Life(0),
             reports: ReportNumber(0),
-        };
-        ledger.expose(exposed, lists, comes_back);
-        ledger
+        }
     }
 
     pub(crate) fn epoch(&self) -> Epoch {

@@ -19,29 +19,20 @@ use leasehold_types::{
 
 const SLICE: u32 = 64;
 const STREAMS: usize = 5_000;
+const WORKERS: usize = 2_000;
 const TTL: Duration = Duration::from_secs(10);
 const TERM: Duration = Duration::from_secs(15);
 
-/// A leader that was just started has a large manifest to read: it reads it in slices, as a leader
-/// does that leads already, and what it is told meanwhile is not lost.
+/// A leader that was just started has a large manifest to read and much that is written down: it
+/// takes that in slices, and what it is told meanwhile is not lost.
 #[test]
 fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() {
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
     let mut now = Moment(1_000_000_000);
-    let worker = worker();
-    let entry = Entry {
-        epoch: Epoch(3),
-        exposure: Exposure { incarnation: Incarnation(7), ttl: TTL, ..Exposure::default() },
-    };
-    let elected = Elected {
-        epoch: Epoch(4),
-        until: now + TERM,
-        predecessor_end: now,
-        exposed: BTreeMap::from([(worker.clone(), entry)]),
-    };
+    let worker = worker(7);
     core.handle(Event::Desired(Arc::new(desired())), now);
-    core.handle(Event::Elected(elected), now);
-    core.take_cost();
+    core.handle(Event::Elected(elected(now)), now);
+    assert!(core.take_cost() <= SLICE * 2);
     let later = Renewed { epoch: Epoch(4), sent_at: now, until: now + TERM * 2 };
     core.handle(Event::Renewed(later), now);
     core.handle(Event::Gone(vec![worker.clone()]), now);
@@ -59,7 +50,7 @@ fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() 
             break;
         }
     }
-    assert!(turns > STREAMS / SLICE as usize, "it was read in {turns} turns");
+    assert!(turns > (STREAMS + WORKERS) / SLICE as usize, "it began in {turns} turns");
     assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
     let refused = effects.iter().find_map(|effect| match effect {
         Effect::Send { message: CoordinatorMessage::Refusal(refusal), .. } => Some(refusal),
@@ -83,10 +74,8 @@ fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() 
 fn a_term_that_is_lost_before_it_begins_never_does() {
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
     let now = Moment(1_000_000_000);
-    let (epoch, until) = (Epoch(4), now + TERM);
     core.handle(Event::Desired(Arc::new(desired())), now);
-    let exposed = BTreeMap::new();
-    core.handle(Event::Elected(Elected { epoch, until, predecessor_end: now, exposed }), now);
+    core.handle(Event::Elected(elected(now)), now);
     core.settle(now, now);
     core.handle(Event::Deposed { leader: Some("b:7400".into()) }, now);
     while core.has_more() {
@@ -96,9 +85,41 @@ fn a_term_that_is_lost_before_it_begins_never_does() {
     assert_eq!(core.poll_effect(), None, "nobody was told that it leads");
 }
 
-fn worker() -> WorkerKey {
+/// What is written down is entered under the manifest that is in force when the term begins.
+#[test]
+fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
+    let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
+    let now = Moment(1_000_000_000);
+    core.handle(Event::Elected(elected(now)), now);
+    (0..3).for_each(|_| core.settle(now, now));
+    assert_eq!(core.leadership(), Leadership::StandsBy(None), "workers are being entered");
+    core.handle(Event::Desired(Arc::new(desired())), now);
+    while core.has_more() {
+        core.settle(now, now);
+    }
+    assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
+    let clusters = core.clusters(now);
+    let held = clusters.iter().map(|it| (it.unreported, it.held.is_some())).collect::<Vec<_>>();
+    assert_eq!(held, [(WORKERS, true)], "the cluster waits for all that are written down");
+}
+
+/// Many workers are written down.
+fn elected(now: Moment) -> Elected {
+    let entry = Entry {
+        epoch: Epoch(3),
+        exposure: Exposure { incarnation: Incarnation(7), ttl: TTL, ..Exposure::default() },
+    };
+    Elected {
+        epoch: Epoch(4),
+        until: now + TERM,
+        predecessor_end: now,
+        exposed: (0..WORKERS).map(|number| (worker(number), entry.clone())).collect(),
+    }
+}
+
+fn worker(number: usize) -> WorkerKey {
     let cluster = ClusterName::new("k").expect("a name");
-    WorkerKey { cluster, worker: WorkerName::new("w").expect("a name") }
+    WorkerKey { cluster, worker: WorkerName::new(&format!("w{number}")).expect("a name") }
 }
 
 fn hello(key: &WorkerKey) -> Hello {

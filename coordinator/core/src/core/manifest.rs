@@ -33,6 +33,8 @@ struct SetDraft {
     places: Places,
     /// Where the streams were in the set as it is in force; none for those that are new.
     former: Vec<Option<u32>>,
+    /// Where a set of which nothing was known has its streams planned: nowhere.
+    planned: Vec<Planned>,
     /// All of them are as they were, in the same order.
     same: bool,
 }
@@ -273,7 +275,7 @@ impl SetDraft {
     fn new(spec: &Arc<StreamSet>) -> Self {
         let former = Vec::with_capacity(spec.streams.len());
         let places = Places::new(&spec.streams);
-        Self { spec: spec.clone(), places, former, same: true }
+        Self { spec: spec.clone(), places, former, planned: Vec::new(), same: true }
     }
 
     /// Reads some more streams; how many.
@@ -287,6 +289,10 @@ impl SetDraft {
             let is_same = |set: &SetState, was| was == at && set.spec.streams[was] == *stream;
             self.same &= found.is_some_and(|(set, was)| is_same(set, was));
             self.former.push(found.map(|(_, was)| was as u32));
+        }
+        if before.is_none() {
+            self.planned.reserve_exact(streams.len() - self.planned.len());
+            self.planned.resize_with(end, Planned::default);
         }
         end - start
     }
@@ -307,11 +313,14 @@ impl SetDraft {
     /// The set as it is desired now; streams that it had before stay where they were planned. What
     /// is left of the former set is given back.
     fn put_in_place_of(self, mut former: Option<SetState>) -> (SetState, Option<SetState>) {
-        let Self { spec, places, former: positions, same: _ } = self;
+        let Self { spec, places, former: positions, mut planned, same: _ } = self;
         let kept = former.as_mut().filter(|former| former.spec.cluster == spec.cluster);
         let streams = match kept {
             Some(former) => rearranged(&mut former.streams, &positions),
-            None => vec![Planned::default(); spec.streams.len()],
+            None => {
+                planned.resize_with(spec.streams.len(), Planned::default);
+                planned
+            }
         };
         let is_planned = former.as_ref().is_some_and(|former| former.is_planned);
         (SetState { spec, places, streams, is_planned, limited: false }, former)

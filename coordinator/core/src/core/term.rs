@@ -1,5 +1,8 @@
 //! The beginning and the end of a term. Invariant: nothing that was known in a term outlives it.
 
+use std::ops::Bound;
+use std::sync::Arc;
+
 use leasehold_types::message::RefusalReason;
 use leasehold_types::{Moment, WorkerKey};
 
@@ -7,52 +10,90 @@ use super::admission::Admission;
 use super::ahead::Ahead;
 use super::pipelines::Pipelines;
 use super::round_robin::RoundRobin;
+use super::slices::STEP;
 use super::{Core, Role, Term, Timer};
+use crate::desired::Desired;
 use crate::effect::{Effect, Notice};
 use crate::event::{Elected, Renewed};
 use crate::ledger::Ledger;
 
-/// A term that was taken, and begins as soon as what is desired is known.
+/// A term that was taken. It begins once the manifest is in force and everything that is written
+/// down has been entered.
 #[derive(Clone, Debug)]
 pub(super) struct TakenTerm {
     elected: Elected,
+    /// What its leader knows, as far as it is entered: up to this worker.
+    ledger: Ledger,
+    entered: Option<WorkerKey>,
+    /// The manifest that this was entered under.
+    desired: Arc<Desired>,
     /// Workers that were said to be gone meanwhile.
     gone: Vec<WorkerKey>,
 }
 
 impl Core {
-    /// This replica has the term. It may have to read its manifest to the end before.
+    /// This replica has the term, which begins at once where there is little to read before.
     pub(super) fn elected(&mut self, elected: Elected, now: Moment) {
         self.leave_term(&None);
-        self.role = Role::Begins(Box::new(TakenTerm { elected, gone: Vec::new() }));
+        let ledger = Ledger::new(elected.epoch, elected.predecessor_end, self.config.bounds);
+        let (desired, entered, gone) = (self.desired.clone(), None, Vec::new());
+        let taken = TakenTerm { elected, ledger, entered, desired, gone };
+        self.role = Role::Begins(Box::new(taken));
+        self.budget.allow(self.config.slice);
         self.begin_term(now);
     }
 
-    /// Begins the term that was taken: what its leader knows is what is written down. Its hold
-    /// waits for agents of all clusters that are desired now, so a manifest that is being read
+    /// Goes on to begin the term that was taken: what its leader knows is what is written down. Its
+    /// hold waits for agents of all clusters that are desired now, so a manifest that is being read
     /// must be in force.
     pub(super) fn begin_term(&mut self, now: Moment) {
-        if self.incoming.is_some() || !matches!(self.role, Role::Begins(_)) {
+        let Role::Begins(taken) = &mut self.role else { return };
+        if self.incoming.is_some() {
             return;
         }
+        if !Arc::ptr_eq(&taken.desired, &self.desired) {
+            // Other sets and clusters may be meant by what was entered.
+            let TakenTerm { elected, .. } = &**taken;
+            let anew = Ledger::new(elected.epoch, elected.predecessor_end, self.config.bounds);
+            self.garbage.add_ledger(std::mem::replace(&mut taken.ledger, anew));
+            (taken.desired, taken.entered) = (self.desired.clone(), None);
+            self.timers.clear();
+        }
+        while self.budget.is_left() {
+            let most = STEP.min(self.budget.left());
+            let entered = self.enter(most, now);
+            self.budget.spend(entered);
+            if entered < most {
+                return self.lead(now);
+            }
+        }
+    }
+
+    /// Enters some more workers of a predecessor's time; how many.
+    fn enter(&mut self, most: usize, now: Moment) -> usize {
+        let Role::Begins(taken) = &mut self.role else { return 0 };
+        let TakenTerm { elected, ledger, entered, desired, .. } = &mut **taken;
+        let after = entered.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut count = 0;
+        for (key, entry) in elected.exposed.range((after, Bound::Unbounded)).take(most) {
+            // The shares of a pipeline are planned together, when all of them are known.
+            let cluster = desired.clusters.get(&key.cluster).filter(|it| it.class.is_none());
+            let outlast = |ttl| now + self.config.bounds.outlast(ttl);
+            let comes_back = cluster.map_or(Moment::NEVER, |cluster| outlast(cluster.ttl));
+            for at in ledger.expose(key, entry, &self.lists, comes_back) {
+                self.timers.insert((at, Timer::Unheard(key.clone())));
+            }
+            *entered = Some(key.clone());
+            count += 1;
+        }
+        count
+    }
+
+    fn lead(&mut self, now: Moment) {
         let role = std::mem::replace(&mut self.role, Role::StandsBy { leader: None });
         let Role::Begins(taken) = role else { return };
-        let TakenTerm { elected, gone } = *taken;
-        let bounds = self.config.bounds;
-        // The shares of a pipeline are planned together, when all of them are known.
-        let clusters = &self.desired.clusters;
-        let plain = |name: &_| clusters.get(name).filter(|cluster| cluster.class.is_none());
-        let comes_back = |name: &_| match plain(name) {
-            Some(cluster) => now + bounds.outlast(cluster.ttl),
-            None => Moment::NEVER,
-        };
+        let TakenTerm { elected, ledger, gone, .. } = *taken;
         let (epoch, until) = (elected.epoch, elected.until);
-        let ledger = Ledger::new(elected, bounds, &self.lists, comes_back);
-        let timer = |at, key: &WorkerKey| (at, Timer::Unheard(key.clone()));
-        let awaited = ledger.unheard().map(|(key, it)| timer(it.awaited_until, key));
-        let lasting = ledger.unheard().map(|(key, it)| timer(it.until, key));
-        // Sets that are filled in order take a fraction of the time.
-        self.timers.append(&mut awaited.chain(lasting).collect());
         self.role = Role::Leads(Box::new(Term { ledger, until }));
         self.timers.insert((until, Timer::Term));
         self.pipelines = Pipelines::default();
@@ -105,6 +146,13 @@ impl Core {
 
     /// Ends the term, if there is one: agents are sent to the leader, or to look for one.
     fn leave_term(&mut self, leader: &Option<String>) {
+        if matches!(self.role, Role::Begins(_)) {
+            self.timers.clear();
+            let role = Role::StandsBy { leader: leader.clone() };
+            if let Role::Begins(taken) = std::mem::replace(&mut self.role, role) {
+                self.garbage.add_ledger(taken.ledger);
+            }
+        }
         let Role::Leads(term) = &self.role else { return };
         let epoch = term.ledger.epoch();
         for conn in std::mem::take(&mut self.conns).into_keys() {

@@ -103,18 +103,6 @@ impl Accounts {
     }
 }
 
-/// Many accounts at once; a map that is filled in order takes a fraction of the time.
-impl FromIterator<(WorkerKey, Account)> for Accounts {
-    fn from_iter<T: IntoIterator<Item = (WorkerKey, Account)>>(accounts: T) -> Self {
-        let all: BTreeMap<_, _> = accounts.into_iter().collect();
-        let mut sums = Sums { changed: all.keys().cloned().collect(), ..Sums::default() };
-        for (key, account) in &all {
-            sums.add(&key.cluster, account.committed(), 0);
-        }
-        Self { all, sums }
-    }
-}
-
 impl Sums {
     fn note(&mut self, key: &WorkerKey, before: PoolFacts, after: PoolFacts) {
         if before == after {

@@ -73,26 +73,6 @@ impl UnheardWorkers {
         self.workers.insert(key.clone(), unheard);
     }
 
-    /// All at the beginning, none of whom has reported, in order: sets that are filled in order
-    /// take a fraction of the time.
-    fn fill(&mut self, workers: Vec<(WorkerKey, Unheard)>) {
-        let mut silent: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (key, unheard) in &workers {
-            let awaited = (unheard.awaited_until, key.worker.clone());
-            silent.entry(key.cluster.clone()).or_default().push(awaited);
-            if let Some(scope) = &unheard.scope {
-                groups.entry(scope.clone()).or_default().push((unheard.until, key.clone()));
-            }
-        }
-        let silent = silent.into_iter();
-        self.silent = silent.map(|(name, workers)| (name, workers.into_iter().collect())).collect();
-        for (scope, workers) in groups {
-            self.groups.entry(scope).or_default().workers = workers.into_iter().collect();
-        }
-        self.workers = workers.into_iter().collect();
-    }
-
     pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Unheard> {
         let unheard = self.take_out(key);
         if self.workers.is_empty() {
@@ -164,44 +144,31 @@ impl UnheardWorkers {
 }
 
 impl Ledger {
-    /// Workers of a predecessor's time; `comes_back` says by when the agents of a cluster that live
-    /// have dialled again.
-    pub(super) fn expose(
+    /// A worker of a predecessor's time; `comes_back` says by when its agent has dialled again, if
+    /// it lives. The moments at which it is to be looked at, unless it has reported.
+    pub(crate) fn expose(
         &mut self,
-        exposed: BTreeMap<WorkerKey, Entry>,
+        key: &WorkerKey,
+        entry: &Entry,
         lists: &SetLists,
-        comes_back: impl Fn(&ClusterName) -> Moment,
-    ) {
-        let mut accounts = Vec::with_capacity(exposed.len());
-        let mut workers = Vec::with_capacity(exposed.len());
-        // Workers of one cluster come one after the other, and most may hold the same.
-        let mut last: Option<(ClusterName, Sets, Option<Scope>)> = None;
-        for (key, Entry { epoch, exposure }) in exposed {
-            let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
-            let life = self.next_life();
-            let mut account = Account::new(life, GrantNumber(0), Moment(0));
-            account.exposure = exposure.clone();
-            account.adopted = epoch == self.epoch;
-            account.ttl = exposure.ttl;
-            account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
-            account.jobs = Jobs::Unknown;
-            accounts.push((key.clone(), account));
-            let same = last.as_ref().filter(|it| it.0 == key.cluster && it.1 == exposure.sets);
-            let scope = match same {
-                Some((_, _, scope)) => scope.clone(),
-                None => {
-                    let scope = self.unheard.scope(&key, exposure.sets, lists);
-                    last = Some((key.cluster.clone(), exposure.sets, scope.clone()));
-                    scope
-                }
-            };
-            let comes_back = until.min(comes_back(&key.cluster));
-            let (awaited_until, amnesiac) = (comes_back, false);
-            let unheard = Unheard { exposure, until, comes_back, awaited_until, amnesiac, scope };
-            workers.push((key, unheard));
-        }
-        self.accounts = accounts.into_iter().collect();
-        self.unheard.fill(workers);
+        comes_back: Moment,
+    ) -> [Moment; 2] {
+        let Entry { epoch, exposure } = entry;
+        let until = self.predecessor_end + self.bounds.outlast(exposure.ttl);
+        let life = self.next_life();
+        let mut account = self.accounts.open(key, || Account::new(life, GrantNumber(0), Moment(0)));
+        account.exposure = exposure.clone();
+        account.adopted = *epoch == self.epoch;
+        account.ttl = exposure.ttl;
+        account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
+        account.jobs = Jobs::Unknown;
+        drop(account);
+        let scope = self.unheard.scope(key, exposure.sets, lists);
+        let comes_back = until.min(comes_back);
+        let (awaited_until, amnesiac, exposure) = (comes_back, false, exposure.clone());
+        let unheard = Unheard { exposure, until, comes_back, awaited_until, amnesiac, scope };
+        self.unheard.insert(key, unheard);
+        [awaited_until, until]
     }
 
     /// A report came of a worker of a predecessor's time: what its journal cannot know of lasts
@@ -339,10 +306,5 @@ impl Ledger {
         let silent = self.unheard.silent.iter();
         let held = silent.filter(|(_, workers)| workers.last().is_some_and(|last| now < last.0));
         held.map(|(cluster, _)| cluster.clone()).collect()
-    }
-
-    /// All that may hold something unheard of.
-    pub(crate) fn unheard(&self) -> impl Iterator<Item = (&WorkerKey, &Unheard)> {
-        self.unheard.workers.iter()
     }
 }
