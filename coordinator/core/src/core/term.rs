@@ -146,14 +146,16 @@ impl Core {
 
     /// Ends the term, if there is one: agents are sent to the leader, or to look for one.
     fn leave_term(&mut self, leader: &Option<String>) {
-        if matches!(self.role, Role::Begins(_)) {
-            self.timers.clear();
-            let role = Role::StandsBy { leader: leader.clone() };
-            if let Role::Begins(taken) = std::mem::replace(&mut self.role, role) {
+        let role = Role::StandsBy { leader: leader.clone() };
+        let term = match std::mem::replace(&mut self.role, role) {
+            Role::StandsBy { .. } => return,
+            Role::Begins(taken) => {
+                self.timers.clear();
                 self.garbage.add_ledger(taken.ledger);
+                return;
             }
-        }
-        let Role::Leads(term) = &self.role else { return };
+            Role::Leads(term) => term,
+        };
         let epoch = term.ledger.epoch();
         for conn in std::mem::take(&mut self.conns).into_keys() {
             let reason = RefusalReason::NotLeader(leader.clone());
@@ -180,10 +182,7 @@ impl Core {
         self.flushing.clear();
         self.unanswered = RoundRobin::default();
         self.pipelines = Pipelines::default();
-        let role = Role::StandsBy { leader: leader.clone() };
-        if let Role::Leads(term) = std::mem::replace(&mut self.role, role) {
-            self.garbage.add_ledger(term.ledger);
-        }
+        self.garbage.add_ledger(term.ledger);
         self.effects.push_back(Effect::Notice(Notice::Deposed(epoch)));
     }
 }
