@@ -89,6 +89,8 @@ pub struct Holder<J> {
     drain: Drain,
     /// The coordinator wants the drain.
     drain_ordered: bool,
+    /// A goodbye may have been said in it.
+    left: bool,
     version: u64,
     effects: VecDeque<Effect>,
 }
@@ -180,6 +182,7 @@ impl<J: Journal> Holder<J> {
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
             drain_ordered: memory.drain_ordered,
+            left: memory.left,
             version: 1,
             effects: VecDeque::new(),
             config,

@@ -127,6 +127,8 @@ pub enum Record {
     DrainOrdered,
     /// The drain is over, because the worker was started anew; the pool lease ended with it.
     DrainOver,
+    /// The agent is about to say goodbye. Others may hold leases under its name from then on.
+    Left,
 }
 
 impl Record {
@@ -176,6 +178,8 @@ pub struct Memory {
     pub draining: bool,
     /// Whether the coordinator wanted it.
     pub drain_ordered: bool,
+    /// Whether a goodbye may have been said in it.
+    pub left: bool,
 }
 
 /// A stream lease in a [`Memory`].
@@ -274,9 +278,10 @@ impl Memory {
             Record::Draining => self.draining = true,
             Record::DrainOrdered => self.drain_ordered = true,
             Record::DrainOver => {
-                (self.draining, self.drain_ordered) = (false, false);
+                (self.draining, self.drain_ordered, self.left) = (false, false, false);
                 self.pool = None;
             }
+            Record::Left => self.left = true,
         }
     }
 
@@ -326,6 +331,7 @@ impl Memory {
         all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));
         all.extend(self.draining.then_some(Record::Draining));
         all.extend(self.drain_ordered.then_some(Record::DrainOrdered));
+        all.extend(self.left.then_some(Record::Left));
         all
     }
 }

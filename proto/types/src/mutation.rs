@@ -159,6 +159,8 @@ mutations! {
     StaleTokenTaken,
     /// Agent: who goes above another's number takes the next one, which a third may take, too.
     RaiseByOne,
+    /// Agent: after its goodbye it says that nobody else can hold anything under its name.
+    LeftStaysComplete,
     /// Agent: after a boot of its host it says that nobody else can hold anything under its name.
     BootForgivesAll,
     /// Agent: a journal speaks for a time in which another agent had its number.

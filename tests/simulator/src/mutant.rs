@@ -102,6 +102,7 @@ impl Mutant {
                 &["S5", "S6", "S10", "S11", "L1", "L2", "L3", "L9"]
             }
             Mutation::OlderIncarnationAdmitted => &["S9"],
+            Mutation::LeftStaysComplete => &["S2", "S3", "S9"],
             Mutation::BootForgivesAll => &["S2", "S3", "S4", "S9", "S13"],
             Mutation::LateReportHeld => &["S3", "S13", "S14", "S15", "L6"],
             Mutation::HeldBackForgotten => &["L1", "L2"],
@@ -134,6 +135,9 @@ impl Mutant {
             // The rest of the report is adopted in the next turns, and a plan of streams takes
             // more turns than that: it was noticed while plans were made in one turn.
             Mutation::ActOnHalfReport => true,
+            // A twin with a lower number must be admitted between a goodbye and a return: 1 in some
+            // 100,000 seeds. A scenario of the agent's core notices it.
+            Mutation::LeftStaysComplete => true,
             // A report must take longer than its leases last, and its stream must have had another
             // owner since: 1 in some 15,000 seeds. A scenario of the core notices it.
             Mutation::LateReportHeld => true,

@@ -53,12 +53,19 @@ impl<J: Journal> Holder<J> {
         if !self.config.stays || !over {
             return Ok(());
         }
+        // Whoever has said goodbye is forgotten: another agent of the name may have been admitted
+        // since, under any number. What that one holds, this journal cannot tell.
+        let told = self.left && !self.owed.contains(&Record::Left);
+        if told && !mutation::on(Mutation::LeftStaysComplete) {
+            self.begin_anew(self.config.incarnation, now)?;
+        }
         self.write(&Record::DrainOver)?;
+        self.left = false;
         // It was told as not in effect, and is the coordinator's to grant anew.
         if !mutation::on(Mutation::ResumedPool) {
             self.pool = None;
         }
-        self.owed.retain(|record| *record != Record::Draining);
+        self.owed.retain(|record| !matches!(record, Record::Draining | Record::Left));
         self.drain = Drain::Working;
         self.notice(Notice::DrainOver);
         self.effects.push_back(Effect::Resumed);
@@ -96,6 +103,9 @@ impl<J: Journal> Holder<J> {
                     self.leave();
                 } else if empty || (late && !self.config.stays) {
                     self.drain = Drain::Leaving { give_up: now + LEAVE_MAX };
+                    if !std::mem::replace(&mut self.left, true) {
+                        let _ = self.write_or_owe(Record::Left);
+                    }
                     self.say_goodbye(now);
                 } else if late && !overdue {
                     self.drain = Drain::Draining { since, overdue: true };

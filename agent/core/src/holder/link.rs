@@ -13,7 +13,7 @@ use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce};
 
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
-use crate::journal::{Journal, Record};
+use crate::journal::{Journal, JournalError, Record};
 
 /// The time between two beats where no coordinator has said one yet.
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
@@ -347,7 +347,8 @@ impl<J: Journal> Holder<J> {
             RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
-                self.raise_incarnation(newer, now);
+                // Where it cannot be written, it is refused again.
+                let _ = self.begin_anew(newer, now);
                 self.redial(Target::Next, now);
             }
             RefusalReason::NotLeader(None)
@@ -362,22 +363,24 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Another agent had this number or a higher one. This journal tells nothing of what that one
-    /// may hold: it begins anew, for all that it says of the time before.
-    fn raise_incarnation(&mut self, newer: Incarnation, now: Moment) {
+    /// Another agent had this number or a higher one, or may have had one. This journal tells
+    /// nothing of what that one may hold: it begins anew, for all that it says of the time before.
+    pub(super) fn begin_anew(
+        &mut self,
+        newer: Incarnation,
+        now: Moment,
+    ) -> Result<(), JournalError> {
         let above = newer.max(self.config.incarnation);
         let raise = if mutation::on(Mutation::RaiseByOne) { 1 } else { self.config.raise.max(1) };
         let incarnation = Incarnation(above.0.saturating_add(raise));
         let begun = Record::Begun { incarnation, begun: now, first: incarnation };
-        if self.write(&begun).is_err() {
-            return;
-        }
+        self.write(&begun)?;
         self.config.incarnation = incarnation;
-        if mutation::on(Mutation::RaisedJournalSpeaks) {
-            return;
+        if !mutation::on(Mutation::RaisedJournalSpeaks) {
+            (self.first, self.begun, self.complete) = (incarnation, now, false);
+            self.notice(Notice::IncarnationRaised(incarnation));
         }
-        (self.first, self.begun, self.complete) = (incarnation, now, false);
-        self.notice(Notice::IncarnationRaised(incarnation));
+        Ok(())
     }
 
     /// Another agent speaks for the worker now: everything stops here.
