@@ -106,16 +106,23 @@ fn a_registration_is_answered_after_a_renewal_that_was_sent_after_it() {
 
 #[test]
 fn a_strike_ends_what_was_to_be_said() {
-    let mut lead = leader();
-    lead.order(lead.epoch(), Order::Register(vec![enter(0, 1), enter(1, 2)]), seconds(2));
-    let changes = batch(&mut lead);
-    // One while it is in flight, one when it is written.
-    lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
-    lead.wrote(done(changes, Written::Done), seconds(3));
-    lead.order(lead.epoch(), Order::Unregister(vec![key(1)]), seconds(3));
-    lead.renewed(Standing::Leads, seconds(3), seconds(4));
-    assert_eq!(registered(&mut lead), []);
-    assert_eq!(batch(&mut lead), [Change::Strike(key(0))]);
+    let run = || {
+        let mut lead = leader();
+        let both = vec![enter(0, 1), enter(1, 2)];
+        lead.order(lead.epoch(), Order::Register(both), seconds(2));
+        let changes = batch(&mut lead);
+        // One while it is in flight, one when it is written.
+        lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
+        lead.wrote(done(changes, Written::Done), seconds(3));
+        lead.order(lead.epoch(), Order::Unregister(vec![key(1)]), seconds(3));
+        lead.renewed(Standing::Leads, seconds(3), seconds(4));
+        (registered(&mut lead), batch(&mut lead))
+    };
+    assert_eq!(run(), (vec![], vec![Change::Strike(key(0))]));
+    mutation::set(Some(Mutation::RegisteredOfAnotherLife));
+    let (said, _) = run();
+    mutation::set(None);
+    assert_eq!(said, [enter(0, 1), enter(1, 2)], "the fault shows here");
 }
 
 #[test]
