@@ -171,9 +171,9 @@ impl Lead {
         self.changes.have_failed()
     }
 
-    /// Takes an order that the core gave as the leader of `epoch`. A core learns late, in the middle
-    /// of a long turn, that its replica has lost a term and taken another; what it ordered for the
-    /// former one says nothing about the entries that this one has adopted.
+    /// Takes an order that the core gave as the leader of `epoch`. A core learns late, in the
+    /// middle of a long turn, that its replica has lost a term and taken another; what it ordered
+    /// for the former one says nothing about the entries that this one has adopted.
     pub fn order(&mut self, epoch: Epoch, order: Order, now: Moment) {
         if epoch != self.epoch && !mutation::on(Mutation::OrderOfAnotherTerm) {
             return;

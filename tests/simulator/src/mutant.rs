@@ -61,8 +61,8 @@ impl Mutant {
             // Two classes with room for one cut node are rare (1 of 600 seeds at the most): the
             // scenarios of the coordinator's core notice it.
             Mutation::NodeLoadPerClass => &[],
-            // A replica that loses and takes a term within one turn, and strikes a worker in it that
-            // comes back: 1 seed in 27,000. The tests of the campaign notice it.
+            // A replica that loses and takes a term within one turn, and strikes a worker in it
+            // that comes back: 1 seed in 27,000. The tests of the campaign notice it.
             Mutation::OrderOfAnotherTerm => &[],
             // An agent that comes back after a goodbye has a higher incarnation, which an entry of
             // its life before does not cover. The tests of the campaign notice it.
