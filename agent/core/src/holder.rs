@@ -89,7 +89,7 @@ pub struct Holder<J> {
     drain: Drain,
     /// The coordinator wants the drain.
     drain_ordered: bool,
-    /// A goodbye may have been said in it.
+    /// The agent may have reported that it leaves.
     left: bool,
     version: u64,
     effects: VecDeque<Effect>,
@@ -445,7 +445,7 @@ impl Held {
 
     /// When the lease ends, if it does by time.
     fn until(&self, renewed_until: Moment) -> Option<Moment> {
-        (!self.pinned).then(|| end_of_lease(self.lapses, renewed_until))
+        end_of_lease(self.pinned, self.lapses, renewed_until)
     }
 
     fn has_ended(&self, renewed_until: Moment, now: Moment) -> bool {

@@ -127,7 +127,8 @@ pub enum Record {
     DrainOrdered,
     /// The drain is over, because the worker was started anew; the pool lease ended with it.
     DrainOver,
-    /// The agent is about to say goodbye. Others may hold leases under its name from then on.
+    /// The agent is about to report that it leaves. From then on the coordinator may admit another
+    /// agent under its name.
     Left,
 }
 
@@ -178,7 +179,7 @@ pub struct Memory {
     pub draining: bool,
     /// Whether the coordinator wanted it.
     pub drain_ordered: bool,
-    /// Whether a goodbye may have been said in it.
+    /// Whether the agent may have reported that it leaves.
     pub left: bool,
 }
 
@@ -201,7 +202,7 @@ impl RememberedStream {
     /// When the lease ends, if it does by time; all others end at `renewed_until`.
     #[must_use]
     pub fn until(&self, renewed_until: Moment) -> Option<Moment> {
-        (!self.pinned).then(|| end_of_lease(self.lapses, renewed_until))
+        end_of_lease(self.pinned, self.lapses, renewed_until)
     }
 
     /// Whether the lease has not ended yet.
@@ -211,10 +212,14 @@ impl RememberedStream {
     }
 }
 
-/// When a lease ends by time. Its own end may be that of a renewal that could not be written: then
-/// it lasts no longer than the others.
-pub(crate) fn end_of_lease(lapses: Option<Moment>, renewed_until: Moment) -> Moment {
-    lapses.map_or(renewed_until, |end| end.min(renewed_until))
+/// When a lease ends, if it ends by time. Its own end can belong to a renewal that was never
+/// written, so it is at most the written one.
+pub(crate) fn end_of_lease(
+    pinned: bool,
+    lapses: Option<Moment>,
+    renewed_until: Moment,
+) -> Option<Moment> {
+    (!pinned).then(|| lapses.map_or(renewed_until, |end| end.min(renewed_until)))
 }
 
 impl Memory {

@@ -60,6 +60,17 @@ pub enum Order {
     },
 }
 
+impl Order {
+    /// The epoch that the next term must be above, if this order names one.
+    #[must_use]
+    pub fn above(&self) -> Option<Epoch> {
+        match self {
+            Self::StepDown { above } => *above,
+            Self::Register(_) | Self::Unregister(_) | Self::Confirm | Self::AskTerm { .. } => None,
+        }
+    }
+}
+
 /// A change that people and metrics care about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {

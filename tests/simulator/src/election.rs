@@ -434,19 +434,17 @@ impl World {
         });
         let now = self.local_of_replica(replica);
         let node = &mut self.replicas[replica];
-        if let Order::StepDown { above } = order {
+        if matches!(order, Order::StepDown { .. }) {
             node.driver.gate.take_if(|(of, _)| *of == epoch);
-            if node.election.lead.is_none() {
-                node.election.stay_above(above);
-            }
         }
-        if let Some(lead) = node.election.lead.as_mut() {
-            if lead.epoch() != epoch {
-                self.cover.hit("order of another term");
-            }
-            lead.order(epoch, order, now);
-            self.drive_lead(replica);
+        let Some(lead) = node.election.lead.as_mut() else {
+            return node.election.stay_above(order.above());
+        };
+        if lead.epoch() != epoch {
+            self.cover.hit("order of another term");
         }
+        lead.order(epoch, order, now);
+        self.drive_lead(replica);
     }
 
     fn deposed(&mut self, replica: usize, leader: Option<usize>) {

@@ -53,8 +53,8 @@ impl<J: Journal> Holder<J> {
         if !self.config.stays || !over {
             return Ok(());
         }
-        // Whoever has said goodbye is forgotten: another agent of the name may have been admitted
-        // since, under any number. What that one holds, this journal cannot tell.
+        // The coordinator forgets an agent that leaves, and may have admitted another one under
+        // this name since, with any incarnation. This journal does not know that agent's leases.
         let told = self.left && !self.owed.contains(&Record::Left);
         if told && !mutation::on(Mutation::LeftStaysComplete) {
             self.begin_anew(self.config.incarnation, now)?;

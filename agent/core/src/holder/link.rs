@@ -347,7 +347,7 @@ impl<J: Journal> Holder<J> {
             RefusalReason::NotLeader(Some(leader)) => self.redial(Target::Leader(leader), now),
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
-                // Where it cannot be written, it is refused again.
+                // If the record cannot be written, the coordinator refuses the next hello, too.
                 let _ = self.begin_anew(newer, now);
                 self.redial(Target::Next, now);
             }
@@ -363,8 +363,8 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Another agent had this number or a higher one, or may have had one. This journal tells
-    /// nothing of what that one may hold: it begins anew, for all that it says of the time before.
+    /// Begins a new journal under a higher incarnation: another agent has, or may have, leases under
+    /// this name that this journal does not list.
     pub(super) fn begin_anew(
         &mut self,
         newer: Incarnation,

@@ -31,7 +31,10 @@ impl Core {
         match &self.role {
             Role::StandsBy { leader } => return not_leader(leader, "this replica does not lead"),
             Role::Begins(_) => {
-                return not_leader(&None, "this replica leads soon: it reads its manifests first");
+                return not_leader(
+                    &None,
+                    "this replica has not read its manifests yet: dial again",
+                );
             }
             Role::Leads(_) => {}
         }

@@ -17,17 +17,17 @@ use crate::effect::{Effect, Notice};
 use crate::event::{Elected, Renewed};
 use crate::ledger::Ledger;
 
-/// A term that was taken. It begins once the manifest is in force and everything that is written
-/// down has been entered.
+/// A term that this replica has taken. It begins once the manifest is in force and every registered
+/// worker is in its ledger.
 #[derive(Clone, Debug)]
 pub(super) struct TakenTerm {
     elected: Elected,
-    /// What its leader knows, as far as it is entered: up to this worker.
+    /// The ledger of the term, with the registered workers up to `entered`.
     ledger: Ledger,
     entered: Option<WorkerKey>,
-    /// The manifest that this was entered under.
+    /// The manifest that was in force when they were entered.
     desired: Arc<Desired>,
-    /// Workers that were said to be gone meanwhile.
+    /// Workers that the platform has declared gone meanwhile.
     gone: Vec<WorkerKey>,
 }
 
@@ -36,25 +36,25 @@ impl Core {
     pub(super) fn elected(&mut self, elected: Elected, now: Moment) {
         self.leave_term(&None);
         let ledger = Ledger::new(elected.epoch, elected.predecessor_end, self.config.bounds);
-        let (desired, entered, gone) = (self.desired.clone(), None, Vec::new());
-        let taken = TakenTerm { elected, ledger, entered, desired, gone };
+        let (desired, gone) = (self.desired.clone(), Vec::new());
+        let taken = TakenTerm { elected, ledger, entered: None, desired, gone };
         self.role = Role::Begins(Box::new(taken));
         self.budget.allow(self.config.slice);
         self.begin_term(now);
     }
 
-    /// Goes on to begin the term that was taken: what its leader knows is what is written down. Its
-    /// hold waits for agents of all clusters that are desired now, so a manifest that is being read
-    /// must be in force.
+    /// Continues to begin the term: enters the registered workers into its ledger, then leads. The
+    /// hold of the term waits for the agents of every desired cluster, so a manifest that is still
+    /// being read must be in force first.
     pub(super) fn begin_term(&mut self, now: Moment) {
         let Role::Begins(taken) = &mut self.role else { return };
         if self.incoming.is_some() {
             return;
         }
         if !Arc::ptr_eq(&taken.desired, &self.desired) {
-            // Other sets and clusters may be meant by what was entered.
-            let TakenTerm { elected, .. } = &**taken;
-            let anew = Ledger::new(elected.epoch, elected.predecessor_end, self.config.bounds);
+            // The entries were read under other sets and clusters.
+            let Elected { epoch, predecessor_end, .. } = taken.elected;
+            let anew = Ledger::new(epoch, predecessor_end, self.config.bounds);
             self.garbage.add_ledger(std::mem::replace(&mut taken.ledger, anew));
             (taken.desired, taken.entered) = (self.desired.clone(), None);
             self.timers.clear();
@@ -69,7 +69,7 @@ impl Core {
         }
     }
 
-    /// Enters some more workers of a predecessor's time; how many.
+    /// Enters at most so many more registered workers; returns how many.
     fn enter(&mut self, most: usize, now: Moment) -> usize {
         let Role::Begins(taken) = &mut self.role else { return 0 };
         let TakenTerm { elected, ledger, entered, desired, .. } = &mut **taken;
@@ -102,7 +102,7 @@ impl Core {
         self.end_accounts(gone);
     }
 
-    /// The platform says that these workers are gone: their accounts end, one after the other.
+    /// The platform has declared these workers gone: ends their accounts, one after the other.
     pub(super) fn end_accounts(&mut self, gone: Vec<WorkerKey>) {
         match &mut self.role {
             Role::StandsBy { .. } => {}

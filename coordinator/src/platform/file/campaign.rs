@@ -10,7 +10,6 @@ use std::time::Duration;
 use leasehold_coordinator_core::campaign::{
     Attempt, Change, LeadSettings, Standing, Taken, Written,
 };
-use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -137,11 +136,7 @@ impl Campaign {
                         return Next::End;
                     }
                     // Meant for a term that is over.
-                    Some(Command::Order { order, .. }) => {
-                        if let Order::StepDown { above } = order {
-                            self.stay_above(above);
-                        }
-                    }
+                    Some(Command::Order { order, .. }) => self.stay_above(order.above()),
                 },
                 () = self.events.closed() => return Next::End,
                 _ = overs.recv() => awaited = None,

@@ -1,14 +1,14 @@
 //! Gaps between the slices of `Contiguous` sets.
 //!
-//! A dedicated stream that has lost its worker may take any that nobody uses. Which one it takes
-//! matters where slices are cut: every worker that is reserved pushes the slices behind it to the
-//! next one. Streams that were placed tell how many reserved workers were before theirs, and so
+//! A dedicated stream that has lost its worker may take any vacant one. The choice matters in a
+//! `Contiguous` set: every reserved worker pushes the slices behind it to the next worker. The
+//! streams that still have an owner show how many reserved workers were before that owner, and so
 //! where the gaps are.
 
 use super::{StreamInput, WorkerIndex, order};
 use crate::desired::Policy;
 
-/// What is known of slices: where streams were, and how many are cut.
+/// The present owners of `Contiguous` slices.
 #[derive(Clone, Debug)]
 pub(super) struct Gaps {
     /// Per set, its streams that are not dedicated.
@@ -17,14 +17,14 @@ pub(super) struct Gaps {
     known: Vec<Option<(usize, usize)>>,
 }
 
-/// What a worker may be given for.
+/// Who uses a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// A dedicated stream has it.
     Reserved,
     /// No stream has it.
     Vacant,
-    /// Others have it.
+    /// Streams that are not dedicated have it.
     Shared,
 }
 

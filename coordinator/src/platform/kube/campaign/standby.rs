@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use kube::runtime::watcher::watch_object;
-use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_types::{Epoch, Moment};
 use tokio::sync::{mpsc, oneshot};
@@ -92,9 +91,7 @@ impl Campaign {
                 }
                 // Meant for a term that is over.
                 Woken::Command(Some(Command::Order { order, .. })) => {
-                    if let Order::StepDown { above } = order {
-                        self.stay_above(above);
-                    }
+                    self.stay_above(order.above());
                 }
                 Woken::Ready(Ok(())) => *ready = None,
                 Woken::Ready(Err(next)) => return next,
