@@ -19,8 +19,10 @@ use crate::journal::{Journal, JournalError, Record};
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that nobody waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
-/// Beats that are remembered: an echo of an older one renews nothing.
-const SENT_MAX: usize = 256;
+/// Sending times are remembered at most so often in a time to live.
+const SENT_PER_TTL: u32 = 128;
+/// Sending times that are remembered: those of two times to live.
+const SENT_MAX: usize = 2 * SENT_PER_TTL as usize;
 
 /// The newest link.
 #[derive(Clone, Debug)]
@@ -33,8 +35,7 @@ pub(super) struct Link {
     attempt: u32,
     /// The nonce that the next report or beat has.
     nonce: Nonce,
-    /// Reports and beats sent on any link, with the time of each.
-    sent: VecDeque<(Nonce, Moment)>,
+    sent: Sent,
     beat_at: Moment,
     /// Whether some coordinator has welcomed this process.
     welcomed: bool,
@@ -65,7 +66,7 @@ impl Link {
             heard: now,
             attempt: 0,
             nonce: Nonce(1),
-            sent: VecDeque::new(),
+            sent: Sent::default(),
             beat_at: Moment::NEVER,
             welcomed: false,
             applied: GrantNumber(0),
@@ -100,14 +101,15 @@ impl Link {
         self.gap = false;
     }
 
-    /// When the report or beat with this nonce was sent, if that is remembered.
+    /// A time at or shortly before the report or beat with this nonce was sent, if that is
+    /// remembered.
     pub(super) fn sent_at(&self, nonce: Nonce) -> Option<Moment> {
-        self.sent.iter().rev().find(|sent| sent.0 == nonce).map(|sent| sent.1)
+        self.sent.at(nonce).filter(|_| nonce < self.nonce)
     }
 
     /// When the newest report or beat was sent.
     pub(super) fn sent_last(&self) -> Option<Moment> {
-        self.sent.back().map(|sent| sent.1)
+        self.sent.last
     }
 
     pub(super) fn wakeup(&self, terms: Option<&Terms>) -> Option<Wakeup> {
@@ -128,14 +130,42 @@ impl Link {
         }
     }
 
-    fn next_nonce(&mut self, now: Moment) -> Nonce {
+    fn next_nonce(&mut self, ttl: Duration, now: Moment) -> Nonce {
         let nonce = self.nonce;
         self.nonce = nonce.next();
-        self.sent.push_back((nonce, now));
-        if self.sent.len() > SENT_MAX {
-            self.sent.pop_front();
-        }
+        self.sent.note(nonce, ttl / SENT_PER_TTL, now);
         nonce
+    }
+}
+
+/// When reports and beats were sent, on any link.
+///
+/// An agent that gives back many streams sends many beats before one is answered. So the times are
+/// thinned out: a beat that follows another closely counts from when that one was sent.
+#[derive(Clone, Debug, Default)]
+struct Sent {
+    /// In the order of both.
+    times: VecDeque<(Nonce, Moment)>,
+    last: Option<Moment>,
+}
+
+impl Sent {
+    /// A report or beat is sent, with the next nonce.
+    fn note(&mut self, nonce: Nonce, step: Duration, now: Moment) {
+        self.last = Some(now);
+        if self.times.back().is_some_and(|(_, at)| now < *at + step) {
+            return;
+        }
+        self.times.push_back((nonce, now));
+        if self.times.len() > SENT_MAX {
+            self.times.pop_front();
+        }
+    }
+
+    /// The newest time that is remembered of this nonce and those before it.
+    fn at(&self, nonce: Nonce) -> Option<Moment> {
+        let before = self.times.partition_point(|(sent, _)| *sent <= nonce);
+        self.times.get(before.checked_sub(1)?).map(|(_, at)| *at)
     }
 }
 
@@ -230,9 +260,11 @@ impl<J: Journal> Holder<J> {
         }
         // What cannot be written now is tried again with the next beat.
         let _ = self.write_owed();
+        let (ttl, interval) =
+            self.terms.map_or((Duration::ZERO, BEAT_DEFAULT), |terms| (terms.ttl, terms.beat));
         let beat = Beat {
             epoch: self.epoch.unwrap_or_default(),
-            nonce: self.link.next_nonce(now),
+            nonce: self.link.next_nonce(ttl, now),
             applied: self.link.applied,
             pool: self.held_pool(),
             jobs: self.jobs_told(),
@@ -240,14 +272,13 @@ impl<J: Journal> Holder<J> {
             released: std::mem::take(&mut self.released),
             wants_snapshot: self.link.gap,
         };
-        let interval = self.terms.map_or(BEAT_DEFAULT, |terms| terms.beat);
         self.link.beat_at = now + interval;
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Beat(beat)));
     }
 
     /// Sends a beat soon: nobody waits for it, but people like to see it.
     pub(super) fn beat_soon(&mut self, now: Moment) {
-        let last = self.link.sent.back().map_or(Moment(0), |sent| sent.1);
+        let last = self.link.sent_last().unwrap_or(Moment(0));
         let soon = now.max(last + BEAT_GAP_MIN);
         self.link.beat_at = self.link.beat_at.min(soon);
     }
@@ -316,7 +347,7 @@ impl<J: Journal> Holder<J> {
         });
         let report = Report {
             epoch: self.epoch.unwrap_or_default(),
-            nonce: self.link.next_nonce(now),
+            nonce: self.link.next_nonce(terms.ttl, now),
             memory: self.memory(terms, now),
             pool: self.held_pool(),
             streams: streams.collect(),
