@@ -28,6 +28,7 @@ impl<J: Journal> Holder<J> {
             self.offence("a grant before the report", now);
             return;
         }
+        self.link.answered(grant.nonce);
         let repeated = grant.number <= self.link.applied;
         if repeated && !mutation::on(Mutation::ObeyLowerNumber) {
             return;
@@ -334,6 +335,7 @@ impl<J: Journal> Holder<J> {
             Change::Routes => self.beat_soon(now),
             Change::Nothing => {}
         }
+        self.tell_released(now);
         self.check_drain(now);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, HeldStream, Hello, Jobs, Refusal, RefusalReason,
-    Report, ReportedMemory, Terms, Welcome,
+    AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldStream, Hello, Jobs, Refusal,
+    RefusalReason, Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce};
@@ -19,6 +19,8 @@ use crate::journal::{Journal, JournalError, Record};
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that nobody waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
+/// Streams that are given back in one beat: the coordinator takes a beat in one piece.
+const RELEASED_MAX: usize = 1_024;
 /// Sending times are remembered at most so often in a time to live.
 const SENT_PER_TTL: u32 = 128;
 /// Sending times that are remembered: those of two times to live.
@@ -36,6 +38,8 @@ pub(super) struct Link {
     /// The nonce that the next report or beat has.
     nonce: Nonce,
     sent: Sent,
+    /// The newest report or beat that a grant has answered.
+    answered: Nonce,
     beat_at: Moment,
     /// Whether some coordinator has welcomed this process.
     welcomed: bool,
@@ -67,6 +71,7 @@ impl Link {
             attempt: 0,
             nonce: Nonce(1),
             sent: Sent::default(),
+            answered: Nonce(0),
             beat_at: Moment::NEVER,
             welcomed: false,
             applied: GrantNumber(0),
@@ -110,6 +115,16 @@ impl Link {
     /// When the newest report or beat was sent.
     pub(super) fn sent_last(&self) -> Option<Moment> {
         self.sent.last
+    }
+
+    /// A grant came that answers this report or beat.
+    pub(super) fn answered(&mut self, nonce: Nonce) {
+        self.answered = self.answered.max(nonce);
+    }
+
+    /// Whether a report or beat is on its way, or its answer.
+    fn awaits_answer(&self) -> bool {
+        self.answered.next() < self.nonce
     }
 
     pub(super) fn wakeup(&self, terms: Option<&Terms>) -> Option<Wakeup> {
@@ -262,6 +277,11 @@ impl<J: Journal> Holder<J> {
         let _ = self.write_owed();
         let (ttl, interval) =
             self.terms.map_or((Duration::ZERO, BEAT_DEFAULT), |terms| (terms.ttl, terms.beat));
+        let told = match self.drain_phase() {
+            // A goodbye says that nothing is held.
+            DrainPhase::Leaving => self.released.len(),
+            DrainPhase::Working | DrainPhase::Draining => self.released.len().min(RELEASED_MAX),
+        };
         let beat = Beat {
             epoch: self.epoch.unwrap_or_default(),
             nonce: self.link.next_nonce(ttl, now),
@@ -269,11 +289,25 @@ impl<J: Journal> Holder<J> {
             pool: self.held_pool(),
             jobs: self.jobs_told(),
             drain: self.drain_phase(),
-            released: std::mem::take(&mut self.released),
+            released: self.released.drain(..told).collect(),
             wants_snapshot: self.link.gap,
         };
         self.link.beat_at = now + interval;
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Beat(beat)));
+        if !self.released.is_empty() {
+            self.beat_soon(now);
+        }
+    }
+
+    /// Tells what was given back: at once, or, where a beat is on its way, when that is answered or
+    /// soon. A worker may give back thousands of streams one by one. A beat for each would make the
+    /// coordinator take them all before the beats of other agents.
+    pub(super) fn tell_released(&mut self, now: Moment) {
+        match self.link.awaits_answer() {
+            _ if self.released.is_empty() => {}
+            false => self.beat(now),
+            true => self.beat_soon(now),
+        }
     }
 
     /// Sends a beat soon: nobody waits for it, but people like to see it.

@@ -157,7 +157,7 @@ impl<J: Journal> Holder<J> {
         }
         self.give_back(stream, token)?;
         self.changed();
-        self.beat(now);
+        self.tell_released(now);
         self.check_drain(now);
         Ok(())
     }
