@@ -475,8 +475,8 @@ impl World {
                 self.end_pod(pod);
                 continue;
             }
+            self.go_on(pod);
             let node = &mut self.pods[pod];
-            node.paused_until = self.t;
             let mut disk = node.disk.borrow_mut();
             (disk.failing, disk.failing_next, disk.nearly_full) = (false, 0, false);
             disk.crash_after = None;

@@ -18,6 +18,7 @@ use leasehold_types::{Epoch, Moment};
 
 use super::clock::{Clock, MS, Real};
 use super::faults::pick;
+use super::names;
 use super::queue::Happening;
 use super::replica::WAKE_GAP_MIN;
 use super::world::World;
@@ -421,7 +422,7 @@ impl World {
             self.trace.say(self.t, || format!("        c{replica} -> {effect:?}"));
             match effect {
                 Effect::Notice(notice) => {
-                    self.count_notice(&notice);
+                    self.cover.hit(names::of_notice(&notice));
                     self.observe_notice(replica, &notice);
                 }
                 effect => {

@@ -16,6 +16,7 @@ use super::clock::{MS, Real};
 use super::faults::one_in;
 use super::network::{Cut, SlowStore};
 use super::queue::Happening;
+use super::replica::address;
 use super::store::{Answer, Commit, LeadAnswer, Request, Shape};
 use super::world::World;
 
@@ -493,9 +494,4 @@ impl World {
         }
         self.drive_lead(replica);
     }
-}
-
-/// A replica's address.
-pub(super) fn address(replica: usize) -> String {
-    format!("c{replica}:7400")
 }

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::desired::{Policy, Rebalance};
-use leasehold_coordinator_core::view::{ClaimPhase, Presence};
-use leasehold_types::{ClusterName, PipelineName, ShareKey, StreamKey};
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::{ClusterName, PipelineName, SetName, ShareKey, StreamKey};
 
 use super::clock::Real;
 use super::queue::Happening;
@@ -29,15 +29,15 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Change {
     what: What,
-    owners: BTreeMap<StreamKey, usize>,
+    pub(super) owners: BTreeMap<StreamKey, usize>,
     /// Streams that were asked back, or that the plan had elsewhere.
     handed_over: BTreeSet<StreamKey>,
     /// Pipelines that waited for workers.
-    waiting: Vec<PipelineName>,
+    pub(super) waiting: Vec<PipelineName>,
     /// All that a worker had which is lost finds room beside everything else.
     fits_beside: bool,
     /// Workers that somebody declared gone since, and the pipelines of which they had shares.
-    ended: BTreeMap<usize, Vec<PipelineName>>,
+    pub(super) ended: BTreeMap<usize, Vec<PipelineName>>,
 }
 
 impl Change {
@@ -46,8 +46,13 @@ impl Change {
         self.ended.insert(pod, pipelines);
     }
 
+    /// Whether a stream of the set was on its way from one worker to another.
+    pub(super) fn hands_over(&self, set: &SetName) -> bool {
+        self.handed_over.iter().any(|key| key.set == *set)
+    }
+
     /// Whether a pipeline was to be healed since, because a worker was declared gone.
-    fn breaks(&self, pipeline: &PipelineName) -> bool {
+    pub(super) fn breaks(&self, pipeline: &PipelineName) -> bool {
         self.ended.values().flatten().any(|it| it == pipeline)
     }
 }
@@ -381,44 +386,6 @@ impl World {
                 }
             }
         }
-    }
-
-    /// Whether a failover may end this stream's lease. Each excuse is about this stream alone, or
-    /// about its pipeline, whose shares are placed together.
-    fn may_move_at_failover(&self, change: &Change, key: &StreamKey) -> bool {
-        // An election and the way to the new leader can take longer than the leases of a seed
-        // last; then what has ended is granted anew.
-        let expired = &self.observer.streams_expired;
-        match ShareKey::of(key) {
-            Some(ShareKey { pipeline, .. }) => {
-                let mut expired = expired.iter().filter_map(ShareKey::of);
-                // What is served of a pipeline whose change waits, a new leader cannot know.
-                let waits = change.waiting.contains(&pipeline) || change.breaks(&pipeline);
-                waits || expired.any(|it| it.pipeline == pipeline)
-            }
-            // One without an owner waited for a worker of its own. If it gets one, the stream that
-            // had this worker is judged itself. Somebody may have ended the owner since.
-            None => match change.owners.get(key) {
-                None => true,
-                Some(owner) if change.ended.contains_key(owner) => true,
-                Some(_) => expired.contains(key) || change.handed_over.contains(key),
-            },
-        }
-    }
-
-    /// Streams on their way from one worker to another: the next leader ends what this one began.
-    fn handed_over(&self) -> BTreeSet<StreamKey> {
-        let leader = self.true_leader().and_then(|(it, _)| self.replicas[it].core.as_ref());
-        let Some(core) = leader else { return BTreeSet::new() };
-        let desired = self.manifests.desired();
-        let views = desired.sets.keys().filter_map(|set| core.streams(set, None)).flatten();
-        let moves = views.filter(|view| {
-            view.claims.iter().any(|claim| {
-                claim.phase != ClaimPhase::Held
-                    || Some(&claim.worker.worker) != view.planned.as_ref()
-            })
-        });
-        moves.map(|view| view.key).collect()
     }
 
     /// L4 for shares: a healthy pipeline that has nothing on a worker that leaves stays as it is.

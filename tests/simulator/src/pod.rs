@@ -13,6 +13,7 @@ use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Worke
 
 use super::clock::{Clock, MS, Real};
 use super::journal::{Disk, Left, SimJournal};
+use super::names;
 use super::network::{LinkId, SlowStore};
 use super::queue::Happening;
 use super::replica::WAKE_GAP_MIN;
@@ -292,6 +293,17 @@ impl World {
         }
     }
 
+    /// An agent that was stopped goes on earlier than it was to: so do its wake-ups.
+    pub(super) fn go_on(&mut self, pod: usize) {
+        let node = &mut self.pods[pod];
+        let stopped = node.paused_until > self.t;
+        node.paused_until = self.t;
+        if let Some(agent) = node.agent.as_mut().filter(|_| stopped) {
+            agent.wake = None;
+            self.agent_effects(pod);
+        }
+    }
+
     /// A wake-up is due.
     pub(super) fn agent_wake(&mut self, pod: usize, at: Moment) {
         let Some(agent) = self.pods[pod].agent.as_mut() else { return };
@@ -471,24 +483,6 @@ impl World {
         if let Notice::StreamExpired(stream, _) = notice {
             self.observer.streams_expired.insert(stream.clone());
         }
-        self.cover.hit(match notice {
-            Notice::Welcomed(_) => "agent welcomed",
-            Notice::Refused(..) => "agent refused",
-            Notice::Unlinked(_) => "agent unlinked",
-            Notice::PoolGranted(..) => "agent took a pool",
-            Notice::PoolExpired(_) => "agent's pool expired",
-            Notice::StreamGranted(..) => "agent took a stream",
-            Notice::StreamRevoked(..) => "agent was asked for a stream",
-            Notice::StreamKept(..) => "agent keeps a stream after all",
-            Notice::StreamReleased(..) => "agent released a stream",
-            Notice::StreamExpired(..) => "agent's stream expired",
-            Notice::JobBegan(_) => "job began",
-            Notice::JobEnded(_) => "job ended",
-            Notice::DrainStarted => "agent began to drain",
-            Notice::DrainOver => "agent drains no more",
-            Notice::JournalFailed(_) => "journal failed",
-            Notice::Offence(_) => "agent saw an offence",
-            Notice::IncarnationRaised(_) => "incarnation raised",
-        });
+        self.cover.hit(names::of_agent_notice(notice));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_coordinator_core::effect::{Effect, Notice};
+use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::PULSE;
 use leasehold_coordinator_core::view::Leadership;
@@ -18,6 +18,7 @@ use leasehold_types::{ClusterName, Epoch, Moment};
 use super::clock::{Clock, MS, Real};
 use super::driver::Driver;
 use super::election::Election;
+use super::names;
 use super::network::{Data, LinkId};
 use super::queue::Happening;
 use super::wire;
@@ -176,7 +177,7 @@ impl World {
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
                     // A stranger's.
-                    self.count_message(&message);
+                    self.cover.hit(names::of_message(&message));
                     return;
                 }
                 let mut delay = self.rng.u64(0..=MS);
@@ -219,7 +220,7 @@ impl World {
             self.core_event(replica, Event::Closed(ConnId(link as u64)));
             return;
         }
-        self.count_message(&message);
+        self.cover.hit(names::of_message(&message));
         let bytes = wire::encode_down(&message);
         self.trace.hash(&bytes);
         self.put_down(link, Data::Message(bytes));
@@ -230,56 +231,11 @@ impl World {
     pub(super) fn local_of_replica(&self, replica: usize) -> Moment {
         self.replicas[replica].clock.local(self.t)
     }
+}
 
-    pub(super) fn count_notice(&mut self, notice: &Notice) {
-        use leasehold_coordinator_core::effect::Freed;
-        self.cover.hit(match notice {
-            Notice::Elected(_) => "elected",
-            Notice::Deposed(_) => "deposed",
-            Notice::HoldEnded(_) => "hold ended",
-            Notice::Joined(_) => "worker joined",
-            Notice::Disconnected(_) => "worker disconnected",
-            Notice::Lost(_) => "worker lost",
-            Notice::DrainStarted(_) => "drain started",
-            Notice::Gone(_) => "worker gone",
-            Notice::PoolGranted { .. } => "pool granted",
-            Notice::StreamGranted { .. } => "stream granted",
-            Notice::StreamRevoked { .. } => "stream revoked",
-            Notice::StreamFreed { how: Freed::Released, .. } => "stream freed: released",
-            Notice::StreamFreed { how: Freed::Expired, .. } => "stream freed: expired",
-            Notice::StreamFreed { how: Freed::Gone, .. } => "stream freed: gone",
-            Notice::Pipeline { .. } => "pipeline in another state",
-            Notice::Binding { .. } => "binding in another state",
-            Notice::Endpoints { .. } => "endpoints changed",
-            Notice::EpochAhead { .. } => "an agent's epoch is ahead",
-            Notice::Offence { .. } => "coordinator saw an offence",
-        });
-    }
-
-    fn count_message(&mut self, message: &CoordinatorMessage) {
-        self.cover.hit(match message {
-            CoordinatorMessage::Welcome(_) => "sent: welcome",
-            CoordinatorMessage::Grant(grant) if grant.snapshot => "sent: snapshot",
-            CoordinatorMessage::Grant(grant)
-                if grant.pool.is_none() && grant.streams.is_empty() =>
-            {
-                "sent: renewal"
-            }
-            CoordinatorMessage::Grant(_) => "sent: change",
-            CoordinatorMessage::Refusal(refusal) => match refusal.reason {
-                RefusalReason::NotLeader(_) => "refused: not leader",
-                RefusalReason::UnknownCluster => "refused: unknown cluster",
-                RefusalReason::NewerIncarnation(_) => "refused: newer incarnation",
-                RefusalReason::NewerLink => "refused: newer link",
-                RefusalReason::Protocol => "refused: protocol",
-                RefusalReason::Limit => "refused: limit",
-                RefusalReason::Invalid => "refused: invalid",
-                RefusalReason::Unauthorized => "refused: unauthorized",
-                RefusalReason::GoAway => "refused: go away",
-                RefusalReason::EpochAhead => "refused: epoch ahead",
-            },
-        });
-    }
+/// A replica's address.
+pub(super) fn address(replica: usize) -> String {
+    format!("c{replica}:7400")
 }
 
 /// Stands for the end of the connection in the writer's queue; never sent.

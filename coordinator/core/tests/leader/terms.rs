@@ -1,27 +1,23 @@
 //! How a term begins.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
-};
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
-use leasehold_types::message::{CoordinatorMessage, Hello, RefusalReason};
-use leasehold_types::{
-    ClusterName, Epoch, Incarnation, LinkNumber, Moment, SetName, StreamName, WorkerKey, WorkerName,
-};
+use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use leasehold_types::{Epoch, Incarnation, Moment};
+
+use super::fixture::{TTL, desired, hello, worker};
 
 const SLICE: u32 = 64;
 const STREAMS: usize = 5_000;
 const WORKERS: usize = 2_000;
-const TTL: Duration = Duration::from_secs(10);
 const TERM: Duration = Duration::from_secs(15);
+const INCARNATION: Incarnation = Incarnation(7);
 
 /// A leader that was just started has a large manifest to read and much that is written down: it
 /// takes that in slices, and what it is told meanwhile is not lost.
@@ -30,13 +26,13 @@ fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() 
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
     let mut now = Moment(1_000_000_000);
     let worker = worker(7);
-    core.handle(Event::Desired(Arc::new(desired())), now);
+    core.handle(Event::Desired(Arc::new(desired(STREAMS))), now);
     core.handle(Event::Elected(elected(now)), now);
     assert!(core.take_cost() <= SLICE * 2);
     let later = Renewed { epoch: Epoch(4), sent_at: now, until: now + TERM * 2 };
     core.handle(Event::Renewed(later), now);
     core.handle(Event::Gone(vec![worker.clone()]), now);
-    core.handle(Event::Hello(ConnId(1), hello(&worker)), now);
+    core.handle(Event::Hello(ConnId(1), hello(worker.clone(), INCARNATION)), now);
 
     let mut effects = Vec::new();
     let mut turns = 0;
@@ -74,7 +70,7 @@ fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() 
 fn a_term_that_is_lost_before_it_begins_never_does() {
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
     let now = Moment(1_000_000_000);
-    core.handle(Event::Desired(Arc::new(desired())), now);
+    core.handle(Event::Desired(Arc::new(desired(STREAMS))), now);
     core.handle(Event::Elected(elected(now)), now);
     core.settle(now, now);
     core.handle(Event::Deposed { leader: Some("b:7400".into()) }, now);
@@ -93,7 +89,7 @@ fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
     core.handle(Event::Elected(elected(now)), now);
     (0..3).for_each(|_| core.settle(now, now));
     assert_eq!(core.leadership(), Leadership::StandsBy(None), "workers are being entered");
-    core.handle(Event::Desired(Arc::new(desired())), now);
+    core.handle(Event::Desired(Arc::new(desired(STREAMS))), now);
     while core.has_more() {
         core.settle(now, now);
     }
@@ -107,61 +103,12 @@ fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
 fn elected(now: Moment) -> Elected {
     let entry = Entry {
         epoch: Epoch(3),
-        exposure: Exposure { incarnation: Incarnation(7), ttl: TTL, ..Exposure::default() },
+        exposure: Exposure { incarnation: INCARNATION, ttl: TTL, ..Exposure::default() },
     };
     Elected {
         epoch: Epoch(4),
         until: now + TERM,
         predecessor_end: now,
         exposed: (0..WORKERS).map(|number| (worker(number), entry.clone())).collect(),
-    }
-}
-
-fn worker(number: usize) -> WorkerKey {
-    let cluster = ClusterName::new("k").expect("a name");
-    WorkerKey { cluster, worker: WorkerName::new(&format!("w{number}")).expect("a name") }
-}
-
-fn hello(key: &WorkerKey) -> Hello {
-    Hello {
-        protocol: 1,
-        cluster: key.cluster.clone(),
-        worker: key.worker.clone(),
-        incarnation: Incarnation(7),
-        link: LinkNumber(1),
-        epoch_seen: None,
-        stops_worker: true,
-        generation: 0,
-        address: None,
-    }
-}
-
-fn desired() -> Desired {
-    let cluster = ClusterName::new("k").expect("a name");
-    let spec = Cluster {
-        jobs_max: 0,
-        jobs_per_worker_max: 1,
-        drain_deadline: TTL,
-        ttl: TTL,
-        floor: 0,
-        class: None,
-    };
-    let stream = |number| Stream {
-        name: StreamName::new(&format!("x{number}")).expect("a name"),
-        weight: 1,
-        dedicated: false,
-    };
-    let set = StreamSet {
-        cluster: cluster.clone(),
-        streams: (0..STREAMS).map(stream).collect(),
-        policy: Policy::Sticky,
-        mode: Mode::Expiring,
-        handover_deadline: TTL,
-        moves: Moves { per_round_max: 1, cooldown: TTL, settle: Duration::ZERO },
-    };
-    Desired {
-        clusters: BTreeMap::from([(cluster, Arc::new(spec))]),
-        sets: BTreeMap::from([(SetName::new("s").expect("a name"), Arc::new(set))]),
-        ..Desired::default()
     }
 }

@@ -4,23 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
-};
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Grant, Hello, Jobs, Report, ReportedMemory,
+    Beat, CoordinatorMessage, DrainPhase, Grant, Jobs, Report, ReportedMemory,
 };
-use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName,
-    WorkerName,
-};
+use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce};
 
-const AGENTS: u64 = 8;
+use super::fixture::{desired, hello, worker};
+
+const AGENTS: usize = 8;
 const STREAMS: usize = 320;
-const TTL: Duration = Duration::from_secs(10);
 const TERM: Duration = Duration::from_secs(1_000);
 
 /// One agent, as far as a leader sees it.
@@ -119,11 +114,13 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
         exposed: BTreeMap::new(),
     }));
     for agent in 0..AGENTS {
-        world.take(Event::Hello(ConnId(agent), hello(agent)));
+        let incarnation = Incarnation(agent as u64 + 1);
+        let hello = hello(worker(agent), incarnation);
+        world.take(Event::Hello(ConnId(agent as u64), hello));
     }
     (0..200).for_each(|_| world.turn());
     let live = world.agents.values().filter(|agent| agent.applied > GrantNumber(0)).count();
-    assert_eq!(live as u64, AGENTS);
+    assert_eq!(live, AGENTS);
 
     world.take(Event::Desired(Arc::new(desired(STREAMS))));
     let owned = |world: &World| world.agents.values().map(|it| it.streams).sum::<usize>();
@@ -142,50 +139,4 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
         }
     }
     panic!("{} of {STREAMS} streams are granted", owned(&world));
-}
-
-fn hello(agent: u64) -> Hello {
-    Hello {
-        protocol: 1,
-        cluster: ClusterName::new("k").expect("a name"),
-        worker: WorkerName::new(&format!("w{agent}")).expect("a name"),
-        incarnation: Incarnation(agent + 1),
-        link: LinkNumber(1),
-        epoch_seen: None,
-        stops_worker: true,
-        generation: 0,
-        address: None,
-    }
-}
-
-fn desired(streams: usize) -> Desired {
-    let cluster = ClusterName::new("k").expect("a name");
-    let spec = Cluster {
-        jobs_max: 0,
-        jobs_per_worker_max: 1,
-        drain_deadline: TTL,
-        ttl: TTL,
-        floor: 0,
-        class: None,
-    };
-    let stream = |number| Stream {
-        name: StreamName::new(&format!("x{number}")).expect("a name"),
-        weight: 1,
-        dedicated: false,
-    };
-    let moves =
-        Moves { per_round_max: 1_000, cooldown: Duration::ZERO, settle: Duration::from_millis(1) };
-    let set = StreamSet {
-        cluster: cluster.clone(),
-        streams: (0..streams).map(stream).collect(),
-        policy: Policy::Sticky,
-        mode: Mode::Expiring,
-        handover_deadline: TTL,
-        moves,
-    };
-    Desired {
-        clusters: [(cluster, Arc::new(spec))].into(),
-        sets: [(SetName::new("s").expect("a name"), Arc::new(set))].into(),
-        ..Desired::default()
-    }
 }

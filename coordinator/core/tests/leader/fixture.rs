@@ -1,0 +1,72 @@
+//! One cluster with one set of streams.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_types::message::Hello;
+use leasehold_types::{
+    ClusterName, Incarnation, LinkNumber, SetName, StreamName, WorkerKey, WorkerName,
+};
+
+/// The time to live of its leases.
+pub const TTL: Duration = Duration::from_secs(10);
+
+/// The cluster, and a set of so many streams.
+pub fn desired(streams: usize) -> Desired {
+    let spec = Cluster {
+        jobs_max: 0,
+        jobs_per_worker_max: 1,
+        drain_deadline: TTL,
+        ttl: TTL,
+        floor: 0,
+        class: None,
+    };
+    let stream = |number| Stream {
+        name: StreamName::new(&format!("x{number}")).expect("a name"),
+        weight: 1,
+        dedicated: false,
+    };
+    let moves =
+        Moves { per_round_max: 1_000, cooldown: Duration::ZERO, settle: Duration::from_millis(1) };
+    let set = StreamSet {
+        cluster: cluster(),
+        streams: (0..streams).map(stream).collect(),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: TTL,
+        moves,
+    };
+    Desired {
+        clusters: [(cluster(), Arc::new(spec))].into(),
+        sets: [(SetName::new("s").expect("a name"), Arc::new(set))].into(),
+        ..Desired::default()
+    }
+}
+
+/// A worker of the cluster.
+pub fn worker(number: usize) -> WorkerKey {
+    let worker = WorkerName::new(&format!("w{number}")).expect("a name");
+    WorkerKey { cluster: cluster(), worker }
+}
+
+/// What its agent says first.
+pub fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
+    Hello {
+        protocol: 1,
+        cluster: worker.cluster,
+        worker: worker.worker,
+        incarnation,
+        link: LinkNumber(1),
+        epoch_seen: None,
+        stops_worker: true,
+        generation: 0,
+        address: None,
+    }
+}
+
+fn cluster() -> ClusterName {
+    ClusterName::new("k").expect("a name")
+}
