@@ -2,6 +2,7 @@
 //! reaches the core through the bounded channels here; a full one slows its sender, never the
 //! driver.
 
+mod effects;
 mod notices;
 mod outbox;
 mod port;
@@ -15,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use leasehold_coordinator_core::core::{Config, Core};
-use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
@@ -423,64 +423,6 @@ impl Driver {
                 Some(self.core.workers_held(now))
             }
         }
-    }
-
-    fn carry_out(&mut self) {
-        let now = clock::now();
-        while let Some(effect) = self.core.poll_effect() {
-            self.progress.made();
-            match effect {
-                Effect::Send { conn, message } => self.send(conn, message),
-                Effect::Close(conn) => {
-                    self.sessions.remove(&conn);
-                    self.metrics.set_sessions(self.sessions.len());
-                }
-                Effect::Order { epoch, order } => {
-                    let term = self.gate.term();
-                    if matches!(order, Order::StepDown { .. })
-                        && term.is_some_and(|term| term.epoch == epoch)
-                    {
-                        self.gate.set(None);
-                    }
-                    self.outbox.push(Command::Order { epoch, order });
-                }
-                Effect::Notice(notice) => {
-                    notices::log(&notice);
-                    self.metrics.count_notice(&notice, now);
-                    // Nobody may be watching.
-                    let _ = self.changes.send(Change::Notice(notice));
-                }
-            }
-        }
-    }
-
-    fn send(&mut self, conn: ConnId, message: CoordinatorMessage) {
-        self.metrics.count_sent(&message);
-        let Some(slot) = self.sessions.get(&conn) else { return };
-        match slot.try_send(Box::new(message)) {
-            // A session that has just ended says so by itself.
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                tracing::error!(conn = conn.0, "a second message before the first was sent");
-                self.sessions.remove(&conn);
-            }
-        }
-    }
-
-    /// Tells a peer that was not asked for proof where the leader is. The core learns nothing of
-    /// it: what such a peer says must not even raise an epoch.
-    fn send_away(&mut self, conn: ConnId) {
-        let (reason, message) = match self.core.leadership() {
-            Leadership::StandsBy(leader) => {
-                (RefusalReason::NotLeader(leader), "this replica does not lead")
-            }
-            Leadership::Leads(_) => {
-                (RefusalReason::GoAway, "this replica leads since a moment: dial again")
-            }
-        };
-        let refusal = Refusal { reason, message: message.into() };
-        self.send(conn, CoordinatorMessage::Refusal(refusal));
-        self.sessions.remove(&conn);
     }
 
     fn count_problems(&mut self) {

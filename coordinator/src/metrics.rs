@@ -3,6 +3,7 @@
 
 mod figures;
 mod pipelines;
+mod reviews;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,7 @@ use prometheus::{Encoder, Registry, TextEncoder};
 
 use self::figures::Figures;
 use self::pipelines::Turn;
+pub(crate) use self::reviews::{Injection, Validation};
 use crate::scaler::View;
 use crate::tls::Certificates;
 
@@ -36,58 +38,6 @@ const HEAL_SECONDS: [f64; 15] =
 
 /// Series of the widest metric: every cluster by every presence of its workers, and the overflow.
 const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
-
-/// What came of a class or pipeline that the webhook was asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Validation {
-    /// It was let in.
-    Allowed,
-    /// It was let in with a warning.
-    Warned,
-    /// It was refused.
-    Refused,
-    /// This replica had not read everything yet.
-    Unready,
-}
-
-impl Validation {
-    const ALL: [Self; 4] = [Self::Allowed, Self::Warned, Self::Refused, Self::Unready];
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Warned => "warned",
-            Self::Refused => "refused",
-            Self::Unready => "unready",
-        }
-    }
-}
-
-/// What came of a pod that the webhook was asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Injection {
-    /// It got an agent.
-    Injected,
-    /// It has its agent already, or wants none.
-    Unchanged,
-    /// It was refused.
-    Refused,
-    /// This replica had not read the WorkerClusters yet.
-    Unready,
-}
-
-impl Injection {
-    const ALL: [Self; 4] = [Self::Injected, Self::Unchanged, Self::Refused, Self::Unready];
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Injected => "injected",
-            Self::Unchanged => "unchanged",
-            Self::Refused => "refused",
-            Self::Unready => "unready",
-        }
-    }
-}
 
 /// What a core says of its clusters, classes and pipelines, copied out.
 #[derive(Debug, Default)]
