@@ -47,7 +47,7 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Run one replica on Kubernetes, as its operator.
     Operator(Box<OperatorArgs>),
-    /// Read the manifests as `run` would, and print every problem.
+    /// Read the manifests as `run` would, and print every problem, or what they define.
     Check(CheckArgs),
     /// Print the custom resource definitions of Kubernetes.
     Crds(CrdsArgs),
@@ -55,8 +55,8 @@ pub enum Command {
 
 /// The flags of `check`.
 #[derive(Args, Debug)]
-#[command(after_help = "Prints FILE:LINE:COLUMN: FIELD: MESSAGE for each problem. \
-    Exit code: 0 without problems, 1 with some.\n\nExample:\n  \
+#[command(after_help = "Prints FILE:LINE:COLUMN: FIELD: MESSAGE for each problem, \
+    or how many objects of each kind are defined. Exit code: 0 without problems, 1 with some.\n\nExample:\n  \
     leasehold-coordinator check --manifests ./manifests")]
 pub struct CheckArgs {
     /// Folder of the manifests (YAML).

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use leasehold_coordinator_core::desired::Desired;
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
 use tokio::net::{TcpListener, TcpSocket};
@@ -23,6 +24,7 @@ use crate::http::{self, HttpState};
 use crate::metrics::Metrics;
 use crate::platform::{Platform, file, kube};
 use crate::server::{self, GrpcPort, Reach};
+use crate::spec::{Catalog, Reading};
 use crate::telemetry::Telemetry;
 use crate::tls::trust::Trust;
 use crate::tls::{Certificates, TlsFiles};
@@ -34,6 +36,8 @@ const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
 /// Connections that may wait to be accepted: after a failover all agents dial at once. The system
 /// may allow fewer (net.core.somaxconn).
 const BACKLOG: u32 = 16_384;
+/// What `check` says of a folder without manifests.
+const NOTHING_DEFINED: &str = "no object is defined (manifests are files *.yaml and *.yml)";
 /// How long the last metrics may take to be sent.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
@@ -266,17 +270,39 @@ pub async fn serve(
     outcome
 }
 
-/// Reads the manifests as [`run`] would and prints what is wrong with them: 0 for nothing.
+/// Reads the manifests as [`run`] would. Prints what is wrong with them, or what they define where
+/// nothing is: then it returns success.
 #[must_use]
 pub fn check(manifests: &Path) -> ExitCode {
-    let problems = crate::spec::problems(manifests);
+    let Reading { desired, problems } = Catalog::new(manifests).read();
     for problem in &problems {
         println!("{problem}");
     }
-    match problems.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if !problems.is_empty() {
+        return ExitCode::FAILURE;
     }
+    println!("{}: ok", desired.as_deref().map_or_else(|| NOTHING_DEFINED.into(), defined));
+    ExitCode::SUCCESS
+}
+
+/// What manifests define, counted.
+fn defined(desired: &Desired) -> String {
+    let classes = desired.clusters.values().filter(|cluster| cluster.class.is_some()).count();
+    let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
+    let counts = [
+        (desired.clusters.len() - classes, "WorkerCluster", "WorkerClusters"),
+        (classes, "WorkerClass", "WorkerClasses"),
+        (desired.sets.len(), "StreamSet", "StreamSets"),
+        (streams, "stream", "streams"),
+        (desired.pipelines.len(), "Pipeline", "Pipelines"),
+    ];
+    let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
+    let counts = counts.map(|(count, one, many)| match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {many}"),
+    });
+    let counts: Vec<_> = counts.collect();
+    if counts.is_empty() { NOTHING_DEFINED.into() } else { counts.join(", ") }
 }
 
 /// Prints the custom resource definitions that `platform::kube` reads.

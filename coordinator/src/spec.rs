@@ -22,7 +22,7 @@ mod tree;
 mod tests;
 
 pub use amount::Amount;
-pub use catalog::{Catalog, Reading, problems};
+pub use catalog::{Catalog, Reading};
 pub(crate) use check::{ObjectId, Spec};
 pub use duration::{DURATION_MAX, Span};
 pub use problem::Problem;

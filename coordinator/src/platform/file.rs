@@ -17,11 +17,12 @@ mod good_tests;
 #[cfg(test)]
 mod manifests_tests;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -31,6 +32,7 @@ use self::manifests::Manifests;
 use self::terms::Terms;
 use super::herald::Herald;
 use super::{Access, COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use crate::spec::last_good;
 
 /// How a replica runs on files.
 #[derive(Clone, Debug)]
@@ -54,7 +56,8 @@ pub struct Settings {
 /// Starts the platform on the present runtime.
 ///
 /// # Errors
-/// Where the state folder cannot be made. Whatever goes wrong later is logged and tried again.
+/// Where the state folder cannot be made, and where the manifests cannot be read at the first start.
+/// Whatever goes wrong later is logged and tried again.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = settings.state_dir.clone();
     let terms = blocking(move || Terms::open(&state_dir)).await;
@@ -63,6 +66,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     })?;
     let manifests = std::path::absolute(&settings.manifests)
         .with_context(|| format!("{:?} is no folder's name", settings.manifests))?;
+    check_first_start(&manifests, &settings.state_dir).await?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (problem_sender, problems) = watch::channel(Arc::default());
@@ -76,6 +80,24 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let campaign = Campaign::new(settings, terms, event_sender, command_receiver, driver);
     tokio::spawn(campaign.run(is_ready));
     Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
+}
+
+/// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it may
+/// be back soon, and what was last good is in force meanwhile.
+async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
+    let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
+    let wrong = blocking(move || match last_good.exists() {
+        true => None,
+        false => fs::read_dir(folder).err(),
+    });
+    match wrong.await {
+        None => Ok(()),
+        Some(error) => bail!(
+            "--manifests {}: the folder cannot be read ({error}), and no manifest was ever read: \
+             make the folder, or correct the path",
+            manifests.display()
+        ),
+    }
 }
 
 /// Runs what waits for the disk where it holds nobody up.

@@ -90,12 +90,6 @@ enum Content {
     Documents(Vec<Node>),
 }
 
-/// Every problem of a folder's manifests, by file and line.
-#[must_use]
-pub fn problems(folder: &Path) -> Vec<Problem> {
-    Catalog::new(folder).read().problems
-}
-
 impl Catalog {
     /// The manifests of `folder`, of which nothing is in force yet.
     #[must_use]

@@ -73,9 +73,10 @@ fn list_one(
     folder: &str,
     seen: &mut BTreeSet<(u64, u64)>,
 ) -> Result<Vec<(String, bool)>, String> {
-    let path = root.join(folder);
+    let path = if folder.is_empty() { root.to_owned() } else { root.join(folder) };
     let unreadable = |error: io::Error| {
-        format!("the folder cannot be read ({error}): what it gave stays in force")
+        let path = path.display();
+        format!("the folder {path} cannot be read ({error}): what it gave stays in force")
     };
     let meta = fs::metadata(&path).map_err(unreadable)?;
     if !seen.insert((meta.dev(), meta.ino())) {

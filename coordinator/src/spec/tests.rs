@@ -35,7 +35,7 @@ fn copy(from: &Path, to: &Path) {
 fn told(case: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     copy(case, folder.path());
-    let problems = super::problems(folder.path());
+    let problems = Catalog::new(folder.path()).read().problems;
     problems.iter().map(|problem| format!("{problem}\n")).collect()
 }
 

@@ -74,7 +74,26 @@ fn a_bad_log_filter_is_an_error() {
 }
 
 #[test]
-fn check_prints_every_problem_and_its_place() {
+fn a_first_start_without_the_manifests_folder_is_an_error_that_names_it() {
+    let folder = TempDir::new().expect("a folder");
+    let (wrong, state) = (folder.path().join("manifest"), folder.path().join("state"));
+    let (wrong, state) = (wrong.to_str().expect("a path"), state.to_str().expect("a path"));
+    let output = coordinator(&[
+        "run",
+        "--manifests",
+        wrong,
+        "--state-dir",
+        state,
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let text = errors(&output);
+    assert_eq!(code(&output), 1, "{text}");
+    assert!(text.contains("--manifests") && text.contains(wrong), "{text}");
+}
+
+#[test]
+fn check_prints_every_problem_and_its_place_or_what_is_defined() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().to_str().expect("a path");
     let manifest = |jobs: &str| {
@@ -83,9 +102,13 @@ fn check_prints_every_problem_and_its_place() {
              spec:\n  maxJobs: {jobs}\n  maxJobsPerWorker: 3\n"
         )
     };
+    let output = coordinator(&["check", "--manifests", path]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(said.starts_with("no object is defined"), "{said}");
     fs::write(folder.path().join("a.yaml"), manifest("8")).expect("a file");
     let output = coordinator(&["check", "--manifests", path]);
-    assert_eq!((code(&output), output.stdout.as_slice()), (0, b"".as_slice()));
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert_eq!((output.status.code(), said.as_str()), (Some(0), "1 WorkerCluster: ok\n"));
     fs::write(folder.path().join("a.yaml"), manifest("-1")).expect("a file");
     let output = coordinator(&["check", "--manifests", path]);
     assert_eq!(code(&output), 1);

@@ -298,6 +298,11 @@ async fn without_readable_manifests_nobody_leads() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
     fs::remove_dir(&settings.manifests).unwrap();
+    let error = start(settings.clone()).await.unwrap_err().to_string();
+    assert!(error.contains(settings.manifests.to_str().unwrap()), "{error}");
+    // What an earlier replica left is of no use.
+    fs::create_dir_all(&settings.state_dir).unwrap();
+    fs::write(settings.state_dir.join("manifests.good"), "torn").unwrap();
     let mut a = start(settings.clone()).await.unwrap();
     let mut problems = a.problems.clone();
     timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
