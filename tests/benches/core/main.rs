@@ -63,6 +63,8 @@ fn story(mut stage: Stage) {
     stage.show("beats with nothing new");
     stage.one_more_job();
     stage.show("one more job");
+    stage.give_back_one();
+    stage.show("one worker gives all back");
     stage.lose_one();
     stage.show("one worker lost");
     stage.gone_one();

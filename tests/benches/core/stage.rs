@@ -9,7 +9,7 @@ use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::{Config, Core};
-use leasehold_types::limits::PROTOCOL_VERSION;
+use leasehold_types::limits::{PROTOCOL_VERSION, RELEASED_MAX};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
     Report, ReportedMemory, StreamState,
@@ -134,6 +134,19 @@ impl Stage {
         self.beat_all(|agent| agent.jobs += 1);
     }
 
+    /// One worker gives all its streams back.
+    pub(crate) fn give_back_one(&mut self) {
+        let at = self.agents.len() - 1;
+        let agent = &mut self.agents[at];
+        let streams = std::mem::take(&mut agent.streams).into_iter();
+        agent.released = streams.map(|(stream, token)| Release { stream, token }).collect();
+        while !self.agents[at].released.is_empty() {
+            self.beat(at);
+            self.answer();
+        }
+        self.pass(Duration::from_millis(600));
+    }
+
     /// One worker is silent until its streams are others'.
     pub(crate) fn lose_one(&mut self) {
         self.agents[0].silent = true;
@@ -217,6 +230,9 @@ impl Stage {
             if self.events.is_empty() {
                 for at in std::mem::take(&mut self.releasing) {
                     self.beat(at);
+                    if !self.agents[at].released.is_empty() {
+                        self.releasing.insert(at);
+                    }
                 }
             }
         }
@@ -331,6 +347,7 @@ impl Agent {
 
     fn beat(&mut self) -> Beat {
         self.nonce = self.nonce.next();
+        let told = self.released.len().min(RELEASED_MAX);
         Beat {
             epoch: EPOCH,
             nonce: self.nonce,
@@ -338,7 +355,7 @@ impl Agent {
             pool: self.pool,
             jobs: Jobs::Running(self.jobs),
             drain: DrainPhase::Working,
-            released: std::mem::take(&mut self.released),
+            released: self.released.drain(..told).collect(),
             wants_snapshot: false,
         }
     }

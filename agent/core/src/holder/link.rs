@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use leasehold_types::limits::PROTOCOL_VERSION;
+use leasehold_types::limits::{PROTOCOL_VERSION, RELEASED_MAX};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldStream, Hello, Jobs, Refusal,
     RefusalReason, Report, ReportedMemory, Terms, Welcome,
@@ -19,8 +19,6 @@ use crate::journal::{Journal, JournalError, Record};
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that nobody waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
-/// Streams that are given back in one beat: the coordinator takes a beat in one piece.
-const RELEASED_MAX: usize = 1_024;
 /// Sending times are remembered at most so often in a time to live.
 const SENT_PER_TTL: u32 = 128;
 /// Sending times that are remembered: those of two times to live.
