@@ -12,10 +12,10 @@ use leasehold_types::{
 };
 
 /// The time to live of its leases.
-pub const TTL: Duration = Duration::from_secs(10);
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// The cluster, and a set of so many streams.
-pub fn desired(streams: usize) -> Desired {
+pub(crate) fn desired(streams: usize) -> Desired {
     let spec = Cluster {
         jobs_max: 0,
         jobs_per_worker_max: 1,
@@ -47,13 +47,13 @@ pub fn desired(streams: usize) -> Desired {
 }
 
 /// A worker of the cluster.
-pub fn worker(number: usize) -> WorkerKey {
+pub(crate) fn worker(number: usize) -> WorkerKey {
     let worker = WorkerName::new(&format!("w{number}")).expect("a name");
     WorkerKey { cluster: cluster(), worker }
 }
 
 /// What its agent says first.
-pub fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
+pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
     Hello {
         protocol: 1,
         cluster: worker.cluster,
