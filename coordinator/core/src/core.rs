@@ -162,6 +162,11 @@ struct ClusterState {
     pools: Pools,
     /// Streams are to be planned, and since when.
     plan: Option<PlanDue>,
+    /// When they are to be planned again though nothing has changed: what kept some from moving is
+    /// over then.
+    plan_again: Option<Moment>,
+    /// Since when nothing moves for balance, because a worker is missing.
+    balance_waits: Option<Moment>,
     /// It waits in the queue of those whose streams are planned next.
     plan_waits: bool,
     /// The sets of which a worker may own streams, where its agent cannot stop it and where it can.
@@ -376,7 +381,7 @@ impl Core {
         self.order(Order::Unregister(vec![key.clone()]));
         self.effects.push_back(Effect::Notice(Notice::Gone(key.clone())));
         self.pool_changed(key);
-        self.plan_at(&key.cluster, now, now);
+        self.plan_now(&key.cluster, now);
         self.wake_wants(now);
     }
 

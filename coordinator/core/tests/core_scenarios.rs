@@ -124,7 +124,7 @@ impl Scenario {
                 self.renew(sent_at);
             }
             "after" => {
-                self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
+                self.now = self.now + ms(plain[0]);
                 self.core.handle(Event::Wake, self.now);
             }
             _ => panic!("no command {verb:?}"),
@@ -180,7 +180,7 @@ impl Scenario {
                 per_round_max: pairs
                     .get("moves")
                     .map_or(usize::MAX, |it| it.parse().expect("moves")),
-                cooldown: Duration::ZERO,
+                cooldown: pairs.get("cooldown").map_or(Duration::ZERO, |it| ms(it)),
                 settle: Duration::ZERO,
             },
         };
@@ -402,6 +402,10 @@ fn cluster_name() -> ClusterName {
 
 fn key(worker: &str) -> WorkerKey {
     WorkerKey { cluster: cluster_name(), worker: WorkerName::new(worker).expect("a worker") }
+}
+
+fn ms(text: &str) -> Duration {
+    Duration::from_millis(text.parse().expect("ms"))
 }
 
 fn conn(text: &str) -> ConnId {

@@ -129,7 +129,7 @@ impl Core {
         }
         let clusters: Vec<_> = self.cluster_sets.keys().cloned().collect();
         for cluster in &clusters {
-            self.plan_at(cluster, now, now);
+            self.plan_now(cluster, now);
         }
         self.list_sets(&changed);
         let desired = self.desired.clone();
@@ -161,6 +161,8 @@ impl Core {
                     workers: BTreeMap::new(),
                     pools: Pools::default(),
                     plan: None,
+                    plan_again: None,
+                    balance_waits: None,
                     plan_waits: false,
                     lists: Default::default(),
                     hold_ended: false,
@@ -223,7 +225,7 @@ impl Core {
             altered.insert(name.clone());
         }
         for cluster in &changed {
-            self.plan_at(cluster, now, now);
+            self.plan_now(cluster, now);
         }
         // A stream that is desired no more is in no plan: its owner is asked to give it back.
         if self.ledger().is_some() && !altered.is_empty() {
@@ -352,7 +354,8 @@ impl ClusterState {
     fn begin_anew(&mut self) {
         self.workers.clear();
         self.pools = Pools::default();
-        (self.plan, self.plan_waits, self.hold_ended) = (None, false, false);
+        (self.plan, self.plan_again, self.balance_waits) = (None, None, None);
+        (self.plan_waits, self.hold_ended) = (false, false);
     }
 }
 

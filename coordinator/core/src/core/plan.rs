@@ -9,6 +9,8 @@ use crate::effect::{Effect, Notice};
 
 /// Joins and drains that keep coming are gathered for at most so many times the settle time.
 const SETTLE_TIMES_MAX: u32 = 5;
+/// Moves for balance wait for workers that are missing at most so many times their leases' time.
+const BALANCE_WAITS_TTLS: u32 = 2;
 
 impl Core {
     /// Looks at the clusters for which something has changed, as far as the budget goes: plans
@@ -41,15 +43,20 @@ impl Core {
         }
     }
 
-    /// Plans a cluster's streams at `at`, unless they are planned before that anyway.
-    pub(super) fn plan_at(&mut self, name: &ClusterName, at: Moment, now: Moment) {
+    /// Plans a cluster's streams at once.
+    pub(super) fn plan_now(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        let due = cluster.plan.get_or_insert(PlanDue { at, first: now });
-        due.at = due.at.min(at);
-        self.timers.insert((due.at, Timer::Plan(name.clone())));
-        if due.at <= now {
-            self.due.insert(name.clone());
-        }
+        let due = cluster.plan.get_or_insert(PlanDue { at: now, first: now });
+        due.at = due.at.min(now);
+        self.due.insert(name.clone());
+    }
+
+    /// Plans a cluster's streams at `at`, unless they are planned before that anyway. What has
+    /// changed meanwhile does not wait for it.
+    pub(super) fn plan_again_at(&mut self, name: &ClusterName, at: Moment) {
+        let Some(cluster) = self.clusters.get_mut(name) else { return };
+        cluster.plan_again = cluster.plan_again.into_iter().chain([at]).min();
+        self.timers.insert((at, Timer::Plan(name.clone())));
     }
 
     /// Plans a cluster's streams once its joins and drains have settled.
@@ -69,13 +76,39 @@ impl Core {
 
     /// A reminder to plan: later joins may have put it off.
     pub(super) fn plan_due(&mut self, name: &ClusterName, now: Moment) {
-        let due = self.clusters.get(name).and_then(|cluster| cluster.plan);
-        let Some(due) = due else { return };
-        if due.at > now {
-            self.timers.insert((due.at, Timer::Plan(name.clone())));
-        } else {
-            self.due.insert(name.clone());
+        let Some(cluster) = self.clusters.get(name) else { return };
+        if cluster.plan_again.is_some_and(|at| at <= now) {
+            return self.plan_now(name, now);
         }
+        match cluster.plan {
+            Some(due) if due.at > now => {
+                self.timers.insert((due.at, Timer::Plan(name.clone())));
+            }
+            Some(_) => {
+                self.due.insert(name.clone());
+            }
+            None => {}
+        }
+    }
+
+    /// Whether nothing moves for balance in a plan that is made now. A worker that has disconnected
+    /// may be lost, and its streams then need places: what moved to a worker that has joined since
+    /// would have moved in vain. It is waited for as long as its leases last, and for others that
+    /// disconnect meanwhile as long again.
+    pub(super) fn balance_waits(&mut self, name: &ClusterName, now: Moment) -> bool {
+        let Some(cluster) = self.clusters.get_mut(name) else { return false };
+        let mut workers = cluster.workers.values();
+        if !workers.any(|worker| worker.owns_streams() && !worker.is_connected()) {
+            cluster.balance_waits = None;
+            return false;
+        }
+        let since = *cluster.balance_waits.get_or_insert(now);
+        let until = since + cluster.spec.ttl * BALANCE_WAITS_TTLS;
+        let waits = now < until;
+        if waits {
+            self.plan_again_at(name, until);
+        }
+        waits
     }
 
     fn end_hold(&mut self, name: &ClusterName, now: Moment) {
@@ -90,7 +123,7 @@ impl Core {
             self.timers.insert((self.heard, Timer::Silence(key)));
         }
         self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
-        self.plan_at(name, now, now);
+        self.plan_now(name, now);
         self.wake_wants(now);
     }
 

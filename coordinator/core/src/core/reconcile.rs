@@ -49,7 +49,7 @@ impl Core {
                 if let Some(planned) = self.planned_mut(stream) {
                     planned.on = None;
                 }
-                self.plan_at(&key.cluster, now, now);
+                self.plan_now(&key.cluster, now);
             }
             return;
         }
@@ -92,7 +92,7 @@ impl Core {
             if mutation::on(Mutation::PassedOverForgotten) {
                 continue;
             }
-            self.plan_at(&cluster, now, now);
+            self.plan_now(&cluster, now);
         }
         let waits = self.walks.iter().any(|walk| matches!(walk, Walk::Waiting { after: None }));
         if !waits {

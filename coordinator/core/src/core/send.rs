@@ -416,7 +416,7 @@ impl Core {
     /// A move has ended: where moves are limited, the next may begin.
     pub(super) fn note_moved(&mut self, stream: &StreamKey, key: &WorkerKey, now: Moment) {
         if self.sets.get(&stream.set).is_some_and(|set| set.limited) {
-            self.plan_at(&key.cluster, now, now);
+            self.plan_now(&key.cluster, now);
         }
     }
 

@@ -42,6 +42,8 @@ pub(super) struct StreamPlan {
     at: usize,
     /// Some streams are left out, since a worker that has not reported may hold them.
     passed_over: bool,
+    /// Nothing moves for balance, since a worker is missing.
+    balance_waits: bool,
     /// Something has changed since it was gathered.
     is_stale: bool,
     /// When the first frozen stream thaws.
@@ -91,7 +93,8 @@ impl StreamPlan {
     /// Goes on with the placing, for so many units of work; how many it took.
     fn place(&mut self, units: usize) -> usize {
         let workers: Vec<&str> = self.owners.iter().map(WorkerName::as_str).collect();
-        let sets = self.sets.iter().map(|set| set.input(self.passed_over));
+        let stays = self.passed_over || self.balance_waits;
+        let sets = self.sets.iter().map(|set| set.input(stays));
         let sets: Vec<_> = sets.collect();
         let input =
             StreamInput { workers: &workers, sets: &sets, per_worker_max: STREAMS_PER_WORKER_MAX };
@@ -142,10 +145,10 @@ impl SetPlan {
         self.spec.moves.per_round_max.saturating_sub(self.moving)
     }
 
-    /// What is planned of it. Where streams are left out, nothing moves for balance: with them it
-    /// would be another plan, and what moves now would have to go back.
-    fn input(&self, passed_over: bool) -> SetInput<'_> {
-        let moves_max = if passed_over { 0 } else { self.moves_max() };
+    /// What is planned of it. Where streams are left out, or their worker is missing, nothing moves
+    /// for balance: with them it would be another plan, and what moves now would have to go back.
+    fn input(&self, stays: bool) -> SetInput<'_> {
+        let moves_max = if stays { 0 } else { self.moves_max() };
         SetInput { policy: self.spec.policy, streams: &self.specs, moves_max }
     }
 
@@ -186,12 +189,13 @@ impl Core {
         while let Some(name) = self.plans.pop_front() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             cluster.plan_waits = false;
-            cluster.plan = None;
+            (cluster.plan, cluster.plan_again) = (None, None);
             if self.sets_of(&name).next().is_none() {
                 continue;
             }
             let owners = self.stream_owners(&name);
-            let plan = self.begin_plan(&name, owners, now);
+            let mut plan = self.begin_plan(&name, owners, now);
+            plan.balance_waits = self.balance_waits(&name, now);
             self.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);
         }
@@ -225,6 +229,7 @@ impl Core {
             set: 0,
             at: 0,
             passed_over: false,
+            balance_waits: false,
             is_stale: false,
             thaw: None,
         })

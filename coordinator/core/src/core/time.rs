@@ -140,7 +140,7 @@ impl Core {
             self.effects.push_back(Effect::Notice(Notice::Lost(key.clone())));
             self.lose_shares(key, now);
             self.pool_changed(key);
-            self.plan_at(&key.cluster, now, now);
+            self.plan_now(&key.cluster, now);
         }
         // Earlier agents' claims too: nobody else speaks of those.
         self.look_at_streams(key, Look::Ends);
@@ -232,7 +232,7 @@ impl Core {
             }
         }
         self.pool_changed(key);
-        self.plan_at(&key.cluster, now, now);
+        self.plan_now(&key.cluster, now);
         self.wake_wants(now);
         self.check_left(key, now);
     }

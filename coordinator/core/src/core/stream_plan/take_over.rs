@@ -116,10 +116,10 @@ impl Core {
             self.forget_plan_due(&cluster);
         }
         if is_stale {
-            self.plan_at(&cluster, now, now);
+            self.plan_now(&cluster, now);
         }
         if let Some(at) = thaw {
-            self.plan_at(&cluster, at, now);
+            self.plan_again_at(&cluster, at);
         }
     }
 
@@ -127,7 +127,7 @@ impl Core {
     fn forget_plan_due(&mut self, name: &ClusterName) {
         self.plans.retain(|waiting| waiting != name);
         if let Some(cluster) = self.clusters.get_mut(name) {
-            (cluster.plan, cluster.plan_waits) = (None, false);
+            (cluster.plan, cluster.plan_again, cluster.plan_waits) = (None, None, false);
         }
     }
 }
