@@ -56,7 +56,8 @@ pub enum Command {
 /// The flags of `check`.
 #[derive(Args, Debug)]
 #[command(after_help = "Prints FILE:LINE:COLUMN: FIELD: MESSAGE for each problem, \
-    or how many objects of each kind are defined. Exit code: 0 without problems, 1 with some.\n\nExample:\n  \
+    or how many objects of each kind are defined. Exit code: 0 without problems, 1 with some.\n\n\
+    Example:\n  \
     leasehold-coordinator check --manifests ./manifests")]
 pub struct CheckArgs {
     /// Folder of the manifests (YAML).

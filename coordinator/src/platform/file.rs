@@ -56,8 +56,8 @@ pub struct Settings {
 /// Starts the platform on the present runtime.
 ///
 /// # Errors
-/// Where the state folder cannot be made, and where the manifests cannot be read at the first start.
-/// Whatever goes wrong later is logged and tried again.
+/// Where the state folder cannot be made, and where the manifests cannot be read at the first
+/// start. Whatever goes wrong later is logged and tried again.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = settings.state_dir.clone();
     let terms = blocking(move || Terms::open(&state_dir)).await;
@@ -82,8 +82,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
 }
 
-/// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it may
-/// be back soon, and what was last good is in force meanwhile.
+/// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it
+/// may be back soon, and what was last good is in force meanwhile.
 async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
     let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
     let wrong = blocking(move || match last_good.exists() {

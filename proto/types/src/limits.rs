@@ -21,8 +21,8 @@ pub const JOB_ID_BYTES_MAX: usize = 256;
 
 /// Streams that one worker may own; keeps a snapshot within [`MESSAGE_BYTES_MAX`].
 pub const STREAMS_PER_WORKER_MAX: usize = 20_000;
-/// Streams that an agent gives back in one beat, but for its last: a coordinator takes a beat in one
-/// piece.
+/// Streams that an agent gives back in one beat, but for its last: a coordinator takes a beat in
+/// one piece.
 pub const RELEASED_MAX: usize = 1_024;
 /// Streams in all the sets of one coordinator.
 pub const STREAMS_MAX: usize = 1_000_000;

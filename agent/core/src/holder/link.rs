@@ -426,8 +426,8 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Begins a new journal under a higher incarnation: another agent has, or may have, leases under
-    /// this name that this journal does not list.
+    /// Begins a new journal under a higher incarnation: another agent has, or may have, leases
+    /// under this name that this journal does not list.
     pub(super) fn begin_anew(
         &mut self,
         newer: Incarnation,
