@@ -28,7 +28,7 @@ impl World {
             None => match change.owners.get(key) {
                 None => true,
                 Some(owner) if change.ended.contains_key(owner) => true,
-                // A set moves only so many streams at once: others wait for one that is let go late.
+                // A set moves only so many streams at once: others wait for one that goes late.
                 Some(_) => expired.contains(key) || change.hands_over(&key.set),
             },
         }
