@@ -281,11 +281,12 @@ pub fn check(manifests: &Path) -> ExitCode {
     if !problems.is_empty() {
         return ExitCode::FAILURE;
     }
-    println!("{}: ok", desired.as_deref().map_or_else(|| NOTHING_DEFINED.into(), defined));
+    let counts = desired.as_deref().map(defined).unwrap_or_default();
+    println!("{}: ok", if counts.is_empty() { NOTHING_DEFINED } else { &counts });
     ExitCode::SUCCESS
 }
 
-/// What manifests define, counted.
+/// How many objects of each kind manifests define.
 fn defined(desired: &Desired) -> String {
     let classes = desired.clusters.values().filter(|cluster| cluster.class.is_some()).count();
     let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
@@ -301,8 +302,7 @@ fn defined(desired: &Desired) -> String {
         1 => format!("1 {one}"),
         _ => format!("{count} {many}"),
     });
-    let counts: Vec<_> = counts.collect();
-    if counts.is_empty() { NOTHING_DEFINED.into() } else { counts.join(", ") }
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// Prints the custom resource definitions that `platform::kube` reads.

@@ -36,7 +36,7 @@ fn a_lease_is_renewed_however_many_beats_followed_the_answered_one() {
         let Said { nonce, .. } = said(&mut holder).expect("a beat for each");
         answered = answered.or((number == 20).then_some((nonce, now)));
     }
-    let (nonce, at) = answered.expect("the 20th");
+    let (nonce, at) = answered.expect("the beat that is answered late");
     holder.handle_message(LINK, granted(3, nonce, false, |_| None), now);
 
     let until = holder.lease(now).pool.until.expect("an end");

@@ -1,6 +1,7 @@
 //! L6: what a failover may move, though nothing else is to.
 //!
-//! Invariant: an excuse is about one stream, or about what is placed together with it.
+//! Invariant: an excuse is about one stream, or about what is placed together with it: the shares
+//! of its pipeline or class, the streams of its set.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +13,7 @@ use super::liveness::Change;
 use super::world::World;
 
 impl World {
-    /// Whether a failover may end this stream's lease. Each excuse is about this stream alone, or
-    /// about its pipeline, whose shares are placed together.
+    /// Whether a failover may end this stream's lease.
     pub(super) fn may_move_at_failover(&self, change: &Change, key: &StreamKey) -> bool {
         // An election and the way to the new leader can take longer than the leases of a seed
         // last; then what has ended is granted anew.
