@@ -46,7 +46,7 @@ class Sink:
     """A stream's file. It keeps the highest token that it has seen, and refuses lower ones."""
 
     def __init__(self, stream):
-        self.token, self.last_ns = stream.token, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self.token, self.last_ns = stream.token, None
         path = FOLDER / "sink" / f"{quote(stream.name, safe='')}.jsonl"
         self.file = open(path, "a+b", buffering=0)
 
@@ -80,18 +80,28 @@ def run_jobs(worker, journal):
 def consume(stream, journal):
     """Writes to the sink for as long as the stream is this worker's."""
     lease = {"set": stream.set, "stream": stream.name, "token": stream.token}
-    journal.write("own_start", **lease)
-    sink, why = Sink(stream), "revoked"
+    sink, why, owned = Sink(stream), "revoked", False
     try:
-        while not stream.stopping.wait(STEP_S):
+        while True:
             if stream.valid():
                 sink.append()
+                if not owned:
+                    # From its first record on: that one shuts out a former owner that was stopped
+                    # between "is it still mine?" and its write.
+                    journal.write("own_start", at_ns=sink.last_ns, **lease)
+                    owned = True
+            if stream.stopping.wait(STEP_S):
+                break
     except Fenced as fenced:
         why = f"fenced: {fenced}"
-    if stream.lost.is_set():
+    if not owned:
+        return
+    at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    if not stream.valid():
         why = "lost"
     # Of a stream that is over this thread may hear late; it wrote nothing after that moment.
-    journal.write("own_end", at_ns=None if why == "revoked" else sink.last_ns, why=why, **lease)
+    at_ns = at_ns if why == "revoked" else sink.last_ns
+    journal.write("own_end", at_ns=at_ns, why=why, **lease)
 
 
 def main():

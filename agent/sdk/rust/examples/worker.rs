@@ -66,6 +66,7 @@ fn now_ns() -> u64 {
 struct Sink {
     file: File,
     token: Token,
+    /// When the last record was written.
     last_ns: u64,
 }
 
@@ -74,7 +75,7 @@ impl Sink {
         let name = stream.name().replace(':', "%3A");
         let path = place.folder.join("sink").join(format!("{name}.jsonl"));
         let file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
-        Ok(Self { file, token: stream.token(), last_ns: now_ns() })
+        Ok(Self { file, token: stream.token(), last_ns: 0 })
     }
 
     /// Adds the next record.
@@ -126,27 +127,35 @@ async fn run_jobs(worker: Worker, place: Arc<Place>) -> anyhow::Result<()> {
 async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
     let (set, name, token) = (stream.set(), stream.name(), stream.token().to_string());
     let lease = json!({"set": set, "stream": name, "token": token});
-    place.note("own_start", now_ns(), lease.clone())?;
-    let mut sink = Sink::open(&place, &stream)?;
-    let written = async {
-        loop {
-            tokio::select! {
-                () = stream.stopping() => return "revoked".to_owned(),
-                () = tokio::time::sleep(STEP) => {}
+    let (mut sink, mut owned) = (Sink::open(&place, &stream)?, false);
+    let mut why = loop {
+        if stream.is_valid() {
+            if let Err(error) = sink.append(&place) {
+                break error.to_string();
             }
-            if stream.is_valid()
-                && let Err(error) = sink.append(&place)
-            {
-                return error.to_string();
+            if !owned {
+                // From its first record on: that one shuts out a former owner that was stopped
+                // between "is it still mine?" and its write.
+                place.note("own_start", sink.last_ns, lease.clone())?;
+                owned = true;
             }
         }
+        tokio::select! {
+            () = stream.stopping() => break "revoked".to_owned(),
+            () = tokio::time::sleep(STEP) => {}
+        }
     };
-    let mut why = written.await;
+    if !owned {
+        return Ok(());
+    }
+    let mut at_ns = now_ns();
     if !stream.is_valid() {
         why = "lost".into();
     }
     // Of a stream that is over this task may hear late; it wrote nothing after that moment.
-    let at_ns = if why == "revoked" { now_ns() } else { sink.last_ns };
+    if why != "revoked" {
+        at_ns = sink.last_ns;
+    }
     let mut end = lease;
     end["why"] = why.into();
     place.note("own_end", at_ns, end)
