@@ -1,6 +1,7 @@
 //! What probes are told: a replica is alive while its driver makes progress, whether it leads or
 //! not; it is ready when it knows its manifests and its role.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -47,11 +48,12 @@ impl Progress {
         loop {
             looks.tick().await;
             let stalled = !watchdog.look(self.done.load(Ordering::Relaxed));
-            let was = self.stalled.send_replace(stalled);
-            match (was, stalled) {
-                (false, true) => tracing::error!("the driver hangs: its sessions are ended"),
+            // Every session waits for it: what stays the same wakes nobody.
+            let changed = self.stalled.send_if_modified(|was| mem::replace(was, stalled) != stalled);
+            match (changed, stalled) {
+                (true, true) => tracing::error!("the driver hangs: its sessions are ended"),
                 (true, false) => tracing::warn!("the driver goes on"),
-                (true, true) | (false, false) => {}
+                (false, _) => {}
             }
         }
     }

@@ -2,6 +2,7 @@
 //! journal that is written nowhere. All of a fleet's run in this process.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -287,10 +288,10 @@ impl Driver {
             }
         };
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
-        let events = self.events.clone();
+        let (events, from) = (self.events.clone(), own_address(self.index));
         let task = tokio::spawn(async move {
             tokio::time::sleep(backoff(attempt)).await;
-            let why = match run_link(&address, number, messages, &events).await {
+            let why = match run_link(&address, from, number, messages, &events).await {
                 Ok(()) => "the coordinator has ended the session".to_owned(),
                 Err(error) => error.to_string(),
             };
@@ -303,11 +304,13 @@ impl Driver {
 /// Opens the session with an agent's own settings, and passes messages on until it ends.
 async fn run_link(
     address: &str,
+    from: IpAddr,
     number: LinkNumber,
     messages: mpsc::Receiver<AgentMessage>,
     events: &mpsc::Sender<(LinkNumber, LinkEvent)>,
 ) -> anyhow::Result<()> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .local_address(Some(from))
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
@@ -334,6 +337,13 @@ fn backoff(attempt: u32) -> Duration {
     let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
     let bound = BACKOFF_MIN.saturating_mul(1 << doublings.min(16)).min(BACKOFF_MAX);
     bound.mul_f64(fastrand::f64())
+}
+
+/// An address of the loopback network for each agent, as pods have: where thousands share one, the
+/// kernel takes longer to find a free port than for all the rest of a connection.
+fn own_address(index: usize) -> IpAddr {
+    let [_, high, middle, low] = u32::try_from(index).expect("fleets are smaller").to_be_bytes();
+    Ipv4Addr::new(127, high + 1, middle, low).into()
 }
 
 fn now() -> Moment {

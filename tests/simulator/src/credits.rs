@@ -64,7 +64,7 @@ impl World {
             Effect::Close(conn) => return self.end_credit(replica, *conn),
             _ => return,
         };
-        let (now, max) = (self.t, self.profile.reports_max);
+        let (now, max) = (self.t, self.profile.small_reports_max());
         let credits = &mut self.observer.credits.out;
         credits.insert((replica, conn), now);
         credits.retain(|_, since| now - *since < CREDIT_MIN);

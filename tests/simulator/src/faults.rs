@@ -287,6 +287,14 @@ impl Profile {
         None
     }
 
+    /// Reports that may wait at once at a leader to which small ones came.
+    pub(super) fn small_reports_max(&self) -> usize {
+        match self.reports_max {
+            1 => 1,
+            more => more * 32,
+        }
+    }
+
     /// A lease's time as real time.
     pub(super) fn ttl_real(&self) -> Real {
         u64::try_from(self.ttl.as_nanos()).expect("a few seconds")

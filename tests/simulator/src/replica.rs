@@ -113,6 +113,7 @@ impl World {
         node.core = Some(Core::new(Config {
             bounds: self.profile.bounds,
             reports_max: self.profile.reports_max,
+            small_reports_max: self.profile.small_reports_max(),
             slice: self.profile.slice,
         }));
         node.election = Election::default();

@@ -1,31 +1,48 @@
 //! Who is welcomed when. A welcome is the credit for one report: only so many are out at a time, so
-//! that after a failover the reports of a whole fleet do not wait here all at once. An agent that
-//! waits keeps its place when it dials again.
+//! that after a failover the reports of a whole fleet do not wait here all at once. The smaller the
+//! reports are that come, the more may be out. An agent that waits keeps its place when it dials
+//! again.
 //!
 //! Invariant: a session waits here, or has been welcomed, from its hello to its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::{CoordinatorMessage, RefusalReason, Terms, Welcome};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::{Core, Role, Timer};
+use super::{Config, Core, Role, Timer};
 use crate::effect::Effect;
 use crate::event::ConnId;
 
 /// How long a welcomed agent keeps others from theirs before it has reported.
 const CREDIT_MAX: Duration = Duration::from_secs(1);
 
+/// Streams of all reports that are on their way, where more than `reports_max` of these are.
+const STREAMS_AHEAD: usize = 65_536;
+/// How slowly the mean size of a report follows: the part of the way that one takes it.
+const MEAN_INERTIA: usize = 16;
+
 /// The agents that wait for a welcome, and those that were given one and have not reported.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Admission {
     /// The place that is given away next.
     next: u64,
     waiting: BTreeMap<u64, (ConnId, WorkerKey)>,
     /// Until when each welcome counts as a report to come.
     credits: BTreeMap<ConnId, Moment>,
+    /// The mean size of reports, in streams times [`MEAN_INERTIA`]. As large as can be to begin
+    /// with, so that the first ones come a few at a time.
+    mean: usize,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        let mean = STREAMS_PER_WORKER_MAX * MEAN_INERTIA;
+        Self { next: 0, waiting: BTreeMap::new(), credits: BTreeMap::new(), mean }
+    }
 }
 
 impl Admission {
@@ -37,9 +54,16 @@ impl Admission {
         }
     }
 
-    /// A report has come: it is not to come any more.
-    pub(super) fn reported(&mut self, conn: ConnId) {
+    /// A report of so many streams has come: it is not to come any more.
+    pub(super) fn reported(&mut self, conn: ConnId, streams: usize) {
         self.credits.remove(&conn);
+        self.mean = self.mean - self.mean / MEAN_INERTIA + streams;
+    }
+
+    /// How many reports may be on their way.
+    fn most(&self, config: &Config) -> usize {
+        let by_size = STREAMS_AHEAD / (self.mean / MEAN_INERTIA).max(1);
+        by_size.min(config.small_reports_max).max(config.reports_max)
     }
 
     /// Takes a connection in, in this place or in a new one; the place.
@@ -66,7 +90,7 @@ impl Core {
     /// Welcomes as many as there are credits for, in the order in which they came.
     pub(super) fn welcome_waiting(&mut self, now: Moment) {
         self.end_credits();
-        let max = self.config.reports_max;
+        let max = self.admission.most(&self.config);
         let ignored = mutation::on(Mutation::CreditsIgnored);
         // A report that is being adopted waits still.
         while self.admission.credits.len() + self.adoptions.len() < max || ignored {
@@ -127,5 +151,29 @@ impl Core {
             let message = "the store of leadership does not answer this replica".into();
             self.refuse(conn, RefusalReason::NotLeader(None), message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(admission: &mut Admission, reports: usize, streams: usize) -> usize {
+        (0..reports).for_each(|_| admission.reported(ConnId(0), streams));
+        admission.most(&Config::default())
+    }
+
+    #[test]
+    fn the_smaller_reports_are_the_more_may_be_on_their_way() {
+        let Config { reports_max, small_reports_max, .. } = Config::default();
+        let mut admission = Admission::default();
+        assert_eq!(after(&mut admission, 0, 0), reports_max, "nothing is known");
+        assert_eq!(after(&mut admission, 16, 2), reports_max, "too early to tell");
+        assert_eq!(after(&mut admission, 200, 2), small_reports_max);
+        let of_200_streams = after(&mut admission, 200, 200);
+        assert!((300..=360).contains(&of_200_streams), "{of_200_streams}");
+        assert_eq!(after(&mut admission, 16, STREAMS_PER_WORKER_MAX), reports_max);
+        assert_eq!(after(&mut admission, 200, STREAMS_PER_WORKER_MAX), reports_max);
+        assert_eq!(after(&mut admission, 1_000, 0), small_reports_max);
     }
 }

@@ -54,7 +54,8 @@ impl Core {
         let begun = term.ledger.begin_adoption(key, incarnation, ttl, at);
         let streams = term.ledger.account(key).map_or(0, |account| account.streams.len());
         let most = STEP.min(self.config.slice as usize / 4);
-        let is_short = report.streams.len() + streams <= most;
+        let listed = report.streams.len();
+        let is_short = listed + streams <= most;
         let adoption = Adoption {
             key: key.clone(),
             report,
@@ -66,7 +67,7 @@ impl Core {
             beats: VecDeque::new(),
         };
         self.adoptions.insert(conn, adoption);
-        self.admission.reported(conn);
+        self.admission.reported(conn, listed);
         match is_short {
             true => while self.adopt_some(conn, usize::MAX).is_some() {},
             // If it is never whole, what was adopted ends by time.

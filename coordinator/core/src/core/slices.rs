@@ -201,7 +201,8 @@ impl Core {
             if worker.wants.len() < blocked.len() {
                 std::mem::swap(&mut worker.wants, &mut blocked);
             }
-            worker.wants.append(&mut blocked);
+            // `append` would build the larger set anew.
+            worker.wants.extend(blocked);
             self.dirty.insert(key.clone());
         }
     }

@@ -103,7 +103,11 @@ impl Generation {
         let strays = std::mem::take(&mut self.by_share);
         for (_, mut strays) in strays {
             changes.extend(strays.iter().map(|(_, worker)| (worker.clone(), share)));
-            low.append(&mut strays);
+            if low.len() < strays.len() {
+                std::mem::swap(&mut low, &mut strays);
+            }
+            // `append` would build the larger set anew.
+            low.extend(strays);
         }
         let mut raise = |rank: &Rank| changes.push((rank.1.clone(), more));
         if high.is_empty() && odd > 0 {
