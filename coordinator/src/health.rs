@@ -49,7 +49,8 @@ impl Progress {
             looks.tick().await;
             let stalled = !watchdog.look(self.done.load(Ordering::Relaxed));
             // Every session waits for it: what stays the same wakes nobody.
-            let changed = self.stalled.send_if_modified(|was| mem::replace(was, stalled) != stalled);
+            let changed =
+                self.stalled.send_if_modified(|was| mem::replace(was, stalled) != stalled);
             match (changed, stalled) {
                 (true, true) => tracing::error!("the driver hangs: its sessions are ended"),
                 (true, false) => tracing::warn!("the driver goes on"),

@@ -23,7 +23,8 @@ Options:
   --agents N --streams N  this fleet alone (default: 1,000 agents with 1,000,000 streams; 50 agents
                           with as many; 20,000 agents with 40,000 streams, or as many agents as may
                           have open files here)
-  --ttl SECONDS           how long a lease lasts (default 10)
+  --ttl SECONDS           how long a lease lasts (default 10; twice as long for the 20,000 agents,
+                          which dial for some 8 s on the processors of this one machine)
   --patience SECONDS      a phase that takes longer is given up, and failed (default 600)
   -h, --help              print this
 
@@ -109,15 +110,19 @@ impl Options {
     }
 
     fn sizes(&self) -> Vec<Size> {
-        let size = |(agents, streams): (usize, usize)| Size {
+        let size = |agents, streams, ttl| Size {
             agents: at_most_files(agents),
             streams,
-            ttl: self.ttl,
+            ttl,
             patience: self.patience,
         };
         match self.agents.zip(self.streams) {
-            Some(own) => vec![size(own)],
-            None => [(1_000, 1_000_000), (50, 1_000_000), (20_000, 40_000)].map(size).into(),
+            Some((agents, streams)) => vec![size(agents, streams, self.ttl)],
+            None => vec![
+                size(1_000, 1_000_000, self.ttl),
+                size(50, 1_000_000, self.ttl),
+                size(20_000, 40_000, self.ttl * 2),
+            ],
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a welcome counts until its report is taken, its connection ends or it is old.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Event};
@@ -24,6 +24,11 @@ const STEPS_EACH: Real = 8;
 pub(super) struct Credits {
     /// The welcomes of each replica that have led to no report, by connection.
     out: BTreeMap<(usize, ConnId), Real>,
+    /// How many hellos came on each connection. A second one is refused as if it were another
+    /// connection; no session of the product's has two.
+    hellos: BTreeMap<ConnId, u32>,
+    /// Connections that are over for their replica.
+    ended: BTreeSet<ConnId>,
     /// The term in which everything was still.
     settled: Option<Epoch>,
 }
@@ -32,8 +37,10 @@ impl World {
     /// A replica's core takes an event: a report or an end gives a credit back.
     pub(super) fn note_heard(&mut self, replica: usize, event: &Event) {
         match event {
-            Event::Report(conn, _) | Event::Closed(conn) => self.end_credit(replica, *conn),
+            Event::Report(conn, _) => self.end_credit(replica, *conn),
+            Event::Closed(conn) => self.end_conn(replica, *conn),
             Event::Hello(conn, _) => {
+                *self.observer.credits.hellos.entry(*conn).or_default() += 1;
                 // It stands for all earlier ones of this agent.
                 let links = &self.network.links;
                 let pod = |conn: ConnId| links.get(conn.0 as usize).map(|line| line.pod);
@@ -47,21 +54,36 @@ impl World {
         }
     }
 
+    /// Nothing more is said on a connection.
+    fn end_conn(&mut self, replica: usize, conn: ConnId) {
+        self.end_credit(replica, conn);
+        self.observer.credits.ended.insert(conn);
+    }
+
     /// A credit is another's.
     fn end_credit(&mut self, replica: usize, conn: ConnId) {
         self.observer.credits.out.remove(&(replica, conn));
     }
 
     /// A leader welcomes no more agents at once than it lets report. It counts from its decision,
-    /// however long the turn is that follows.
+    /// however long the turn is that follows. A welcome or a grant on a connection that is over
+    /// reaches nobody, and takes the place of one that would (S10).
     pub(super) fn check_credits(&mut self, replica: usize, effect: &Effect) {
+        if let Effect::Send { conn, message } = effect
+            && !matches!(message, CoordinatorMessage::Refusal(_))
+            && self.observer.credits.ended.contains(conn)
+            && self.observer.credits.hellos.get(conn) == Some(&1)
+        {
+            let what = format!("c{replica} serves {conn:?}, which is over: {message:?}");
+            return self.fail("S10", || what);
+        }
         let conn = match effect {
             Effect::Send { conn, message } => match message {
                 CoordinatorMessage::Welcome(_) => *conn,
                 CoordinatorMessage::Grant(_) => return,
                 CoordinatorMessage::Refusal(_) => return self.end_credit(replica, *conn),
             },
-            Effect::Close(conn) => return self.end_credit(replica, *conn),
+            Effect::Close(conn) => return self.end_conn(replica, *conn),
             _ => return,
         };
         let (now, max) = (self.t, self.profile.small_reports_max());

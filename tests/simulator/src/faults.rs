@@ -271,7 +271,10 @@ impl Profile {
         let (pods_max, pods_ever_max) = (pods + pods / 4, pods * 2);
         let safety = self.ttl_real() * 6;
         let turns = self.turns.clone().enlarged(self.ttl_real());
-        Self { turns, pods, pods_max, pods_ever_max, sizes, steps_max: 10_000_000, safety, ..self }
+        // One at a time, a large fleet takes longer than a lease to report.
+        let reports_max = self.reports_max.max(16);
+        let steps_max = 10_000_000;
+        Self { turns, pods, pods_max, pods_ever_max, sizes, steps_max, safety, reports_max, ..self }
     }
 
     /// The next fault.

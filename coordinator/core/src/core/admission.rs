@@ -28,9 +28,11 @@ const MEAN_INERTIA: usize = 16;
 /// The agents that wait for a welcome, and those that were given one and have not reported.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
-    /// The place that is given away next.
-    next: u64,
+    /// The place that was given away last.
+    last: u64,
     waiting: BTreeMap<u64, (ConnId, WorkerKey)>,
+    /// The places of those that wait, also where their worker is known no more.
+    places: BTreeMap<ConnId, u64>,
     /// Until when each welcome counts as a report to come.
     credits: BTreeMap<ConnId, Moment>,
     /// The mean size of reports, in streams times [`MEAN_INERTIA`]. As large as can be to begin
@@ -40,16 +42,21 @@ pub(super) struct Admission {
 
 impl Default for Admission {
     fn default() -> Self {
-        let mean = STREAMS_PER_WORKER_MAX * MEAN_INERTIA;
-        Self { next: 0, waiting: BTreeMap::new(), credits: BTreeMap::new(), mean }
+        Self {
+            last: 0,
+            waiting: BTreeMap::new(),
+            places: BTreeMap::new(),
+            credits: BTreeMap::new(),
+            mean: STREAMS_PER_WORKER_MAX * MEAN_INERTIA,
+        }
     }
 }
 
 impl Admission {
     /// Forgets a connection: it waits no longer in its place, and its credit is another's.
-    pub(super) fn end(&mut self, conn: ConnId, place: Option<u64>) {
+    pub(super) fn end(&mut self, conn: ConnId) {
         self.credits.remove(&conn);
-        if let Some(place) = place.filter(|it| self.waiting.get(it).is_some_and(|w| w.0 == conn)) {
+        if let Some(place) = self.places.remove(&conn) {
             self.waiting.remove(&place);
         }
     }
@@ -69,11 +76,21 @@ impl Admission {
     /// Takes a connection in, in this place or in a new one; the place.
     fn wait(&mut self, place: Option<u64>, conn: ConnId, key: &WorkerKey) -> u64 {
         let place = place.unwrap_or_else(|| {
-            self.next += 1;
-            self.next
+            self.last += 1;
+            self.last
         });
-        self.waiting.insert(place, (conn, key.clone()));
+        if let Some((before, _)) = self.waiting.insert(place, (conn, key.clone())) {
+            self.places.remove(&before);
+        }
+        self.places.insert(conn, place);
         place
+    }
+
+    /// Takes out who has waited the longest.
+    fn next(&mut self) -> Option<(ConnId, WorkerKey)> {
+        let (_, (conn, key)) = self.waiting.pop_first()?;
+        self.places.remove(&conn);
+        Some((conn, key))
     }
 }
 
@@ -94,7 +111,7 @@ impl Core {
         let ignored = mutation::on(Mutation::CreditsIgnored);
         // A report that is being adopted waits still.
         while self.admission.credits.len() + self.adoptions.len() < max || ignored {
-            let Some((_, (conn, key))) = self.admission.waiting.pop_first() else { break };
+            let Some((conn, key)) = self.admission.next() else { break };
             self.welcome(conn, &key, now);
         }
         if let (false, Some(at)) =

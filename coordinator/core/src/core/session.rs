@@ -261,8 +261,7 @@ impl Core {
     /// Nothing more is heard on this connection; the worker that spoke there.
     pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
         let key = self.conns.remove(&conn)?;
-        let place = self.observed(&key).and_then(|worker| worker.place);
-        self.admission.end(conn, place);
+        self.admission.end(conn);
         self.drop_adoption(conn);
         self.await_no_report(&key);
         Some(key)

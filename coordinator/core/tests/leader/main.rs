@@ -1,5 +1,7 @@
-//! A leader's core, turn by turn: how its term begins, and that it renews leases while it is busy.
+//! A leader's core, turn by turn: how its term begins, whom it welcomes, and that it renews
+//! leases while it is busy.
 
 mod fixture;
 mod renewals;
 mod terms;
+mod welcomes;

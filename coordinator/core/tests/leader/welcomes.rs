@@ -1,0 +1,72 @@
+//! Who is welcomed, where several wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::event::{ConnId, Elected, Event};
+use leasehold_coordinator_core::{Config, Core};
+use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::{Epoch, Incarnation, Moment};
+
+use super::fixture::{desired, hello, worker};
+
+/// A leader that lets one report come at a time, and the time.
+struct Leader {
+    core: Core,
+    now: Moment,
+}
+
+impl Leader {
+    fn new() -> Self {
+        let config = Config { reports_max: 1, small_reports_max: 1, ..Config::default() };
+        let (mut core, now) = (Core::new(config), Moment(1_000_000_000));
+        core.handle(Event::Desired(Arc::new(desired(10))), now);
+        let elected = Elected {
+            epoch: Epoch(1),
+            until: now + Duration::from_secs(60),
+            predecessor_end: now,
+            exposed: BTreeMap::new(),
+        };
+        core.handle(Event::Elected(elected), now);
+        let mut leader = Self { core, now };
+        leader.welcomed();
+        leader
+    }
+
+    fn hello(&mut self, conn: u64, number: usize, incarnation: u64) {
+        let hello = hello(worker(number), Incarnation(incarnation));
+        self.core.handle(Event::Hello(ConnId(conn), hello), self.now);
+    }
+
+    /// The connections on which somebody is welcomed next.
+    fn welcomed(&mut self) -> Vec<ConnId> {
+        self.core.settle(self.now, self.now);
+        let effects = std::iter::from_fn(|| self.core.poll_effect());
+        effects
+            .filter_map(|effect| match effect {
+                Effect::Send { conn, message: CoordinatorMessage::Welcome(_) } => Some(conn),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn who_was_declared_gone_or_replaced_while_it_waited_is_not_welcomed() {
+    let mut leader = Leader::new();
+    leader.hello(1, 1, 7);
+    assert_eq!(leader.welcomed(), [ConnId(1)]);
+    leader.hello(2, 2, 7);
+    leader.hello(3, 3, 7);
+    leader.hello(4, 4, 7);
+    assert_eq!(leader.welcomed(), [], "one report is on its way");
+    leader.core.handle(Event::Gone(vec![worker(2)]), leader.now);
+    leader.hello(5, 3, 8);
+    assert_eq!(leader.welcomed(), []);
+    leader.core.handle(Event::Closed(ConnId(1)), leader.now);
+    assert_eq!(leader.welcomed(), [ConnId(4)]);
+    leader.core.handle(Event::Closed(ConnId(4)), leader.now);
+    assert_eq!(leader.welcomed(), [ConnId(5)]);
+}
