@@ -47,15 +47,17 @@ impl Progress {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            let stalled = !watchdog.look(self.done.load(Ordering::Relaxed));
-            // Every session waits for it: what stays the same wakes nobody.
-            let changed =
-                self.stalled.send_if_modified(|was| mem::replace(was, stalled) != stalled);
-            match (changed, stalled) {
-                (true, true) => tracing::error!("the driver hangs: its sessions are ended"),
-                (true, false) => tracing::warn!("the driver goes on"),
-                (false, _) => {}
-            }
+            self.found(!watchdog.look(self.done.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// Every session waits for it: what stays the same wakes none of them.
+    fn found(&self, stalled: bool) {
+        let changed = self.stalled.send_if_modified(|was| mem::replace(was, stalled) != stalled);
+        match (changed, stalled) {
+            (true, true) => tracing::error!("the driver hangs: its sessions are ended"),
+            (true, false) => tracing::warn!("the driver goes on"),
+            (false, _) => {}
         }
     }
 }
@@ -141,6 +143,17 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_another_finding_of_the_watchdog_wakes_those_that_wait() {
+        let progress = Progress::default();
+        let mut waiting = progress.stalled.subscribe();
+        for (stalled, wakes) in [(false, false), (true, true), (true, false), (false, true)] {
+            progress.found(stalled);
+            assert_eq!(waiting.has_changed().ok(), Some(wakes), "{stalled}");
+            waiting.mark_unchanged();
+        }
+    }
 
     #[test]
     fn ready_wants_manifests_and_a_role_and_ends_with_the_shutdown() {
