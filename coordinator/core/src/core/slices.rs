@@ -15,7 +15,7 @@ use crate::event::ConnId;
 
 /// Units of work that one turn may take by default; one is a stream, claim or account that is
 /// looked at.
-pub(super) const SLICE: u32 = 4_096;
+pub(super) const SLICE: u32 = 3_072;
 /// What one walk does before the next one's turn comes.
 pub(super) const STEP: usize = 256;
 /// What a worker may hold under another manifest takes so many units to tell.
