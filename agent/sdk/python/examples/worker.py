@@ -80,27 +80,27 @@ def run_jobs(worker, journal):
 def consume(stream, journal):
     """Writes to the sink for as long as the stream is this worker's."""
     lease = {"set": stream.set, "stream": stream.name, "token": stream.token}
-    sink, why, owned = Sink(stream), "revoked", False
+    sink, why = Sink(stream), "revoked"
     try:
         while True:
             if stream.valid():
+                is_first = sink.last_ns is None
                 sink.append()
-                if not owned:
+                if is_first:
                     # From its first record on: that one shuts out a former owner that was stopped
                     # between "is it still mine?" and its write.
                     journal.write("own_start", at_ns=sink.last_ns, **lease)
-                    owned = True
             if stream.stopping.wait(STEP_S):
                 break
     except Fenced as fenced:
         why = f"fenced: {fenced}"
-    if not owned:
+    if sink.last_ns is None:
         return
-    at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    looked_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     if not stream.valid():
         why = "lost"
     # Of a stream that is over this thread may hear late; it wrote nothing after that moment.
-    at_ns = at_ns if why == "revoked" else sink.last_ns
+    at_ns = looked_ns if why == "revoked" else sink.last_ns
     journal.write("own_end", at_ns=at_ns, why=why, **lease)
 
 
