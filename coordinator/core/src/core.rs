@@ -4,6 +4,7 @@
 mod admission;
 mod adopt;
 mod ahead;
+mod config;
 mod explain;
 mod garbage;
 mod manifest;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, TimeBounds, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
 
 use crate::desired::{Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
@@ -42,6 +43,7 @@ use crate::view::Leadership;
 use admission::Admission;
 use adopt::Adoption;
 use ahead::Ahead;
+pub use config::Config;
 use garbage::Garbage;
 use manifest::Incoming;
 use pipelines::Pipelines;
@@ -52,39 +54,6 @@ use slices::{Budget, Walk};
 use stream_plan::StreamPlan;
 use term::TakenTerm;
 use time::Timer;
-
-/// Reports of any size that a leader lets wait at once; the largest have 20,000 streams each, and
-/// 4 MB.
-pub const REPORTS_MAX: usize = 128;
-/// Small reports that a leader lets wait at once: a fleet of 20,000 agents with few streams each
-/// is through after five round trips.
-pub const SMALL_REPORTS_MAX: usize = 4_096;
-
-/// What a core must know before its first event.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// How far clocks may be apart.
-    pub bounds: TimeBounds,
-    /// Reports of any size that may wait at once: so many agents are welcomed ahead of their
-    /// reports.
-    pub reports_max: usize,
-    /// Reports that may wait at once where those that came were small.
-    pub small_reports_max: usize,
-    /// The units of work that one turn may take, at least 1: one is a stream, claim or account
-    /// that is looked at. What is left goes on in the next turn.
-    pub slice: u32,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            bounds: TimeBounds::default(),
-            reports_max: REPORTS_MAX,
-            small_reports_max: SMALL_REPORTS_MAX,
-            slice: slices::SLICE,
-        }
-    }
-}
 
 /// One cell's state.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ pub mod effect;
 pub mod event;
 pub mod exposure;
 mod ledger;
+mod merge;
 mod observed;
 pub mod planner;
 pub mod turn;

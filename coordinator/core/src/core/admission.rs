@@ -73,15 +73,14 @@ impl Admission {
         by_size.min(config.small_reports_max).max(config.reports_max)
     }
 
-    /// Takes a connection in, in this place or in a new one; the place.
+    /// Takes a connection in, in this place or in a new one; the place. Nobody waits in this one:
+    /// an earlier connection of the worker's has ended.
     fn wait(&mut self, place: Option<u64>, conn: ConnId, key: &WorkerKey) -> u64 {
         let place = place.unwrap_or_else(|| {
             self.last += 1;
             self.last
         });
-        if let Some((before, _)) = self.waiting.insert(place, (conn, key.clone())) {
-            self.places.remove(&before);
-        }
+        self.waiting.insert(place, (conn, key.clone()));
         self.places.insert(conn, place);
         place
     }

@@ -12,6 +12,7 @@ use super::Core;
 use crate::desired::StreamSet;
 use crate::effect::Freed;
 use crate::event::ConnId;
+use crate::merge::merge;
 
 /// Units of work that one turn may take by default; one is a stream, claim or account that is
 /// looked at.
@@ -197,12 +198,7 @@ impl Core {
         if let Some(worker) = self.worker_mut(key)
             && !worker.blocked.is_empty()
         {
-            let mut blocked = std::mem::take(&mut worker.blocked);
-            if worker.wants.len() < blocked.len() {
-                std::mem::swap(&mut worker.wants, &mut blocked);
-            }
-            // `append` would build the larger set anew.
-            worker.wants.extend(blocked);
+            merge(&mut worker.wants, std::mem::take(&mut worker.blocked));
             self.dirty.insert(key.clone());
         }
     }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::WorkerName;
 
+use crate::merge::merge;
+
 /// The workers of a cluster that can take jobs, with their shares.
 #[derive(Clone, Debug, Default)]
 pub struct KeptShares {
@@ -101,13 +103,9 @@ impl Generation {
         let mut high = self.by_share.remove(&more).unwrap_or_default();
         let mut low = self.by_share.remove(&share).unwrap_or_default();
         let strays = std::mem::take(&mut self.by_share);
-        for (_, mut strays) in strays {
+        for (_, strays) in strays {
             changes.extend(strays.iter().map(|(_, worker)| (worker.clone(), share)));
-            if low.len() < strays.len() {
-                std::mem::swap(&mut low, &mut strays);
-            }
-            // `append` would build the larger set anew.
-            low.extend(strays);
+            merge(&mut low, strays);
         }
         let mut raise = |rank: &Rank| changes.push((rank.1.clone(), more));
         if high.is_empty() && odd > 0 {
