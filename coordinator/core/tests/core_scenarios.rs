@@ -153,7 +153,7 @@ impl Scenario {
             jobs_max: number("max", 8),
             jobs_per_worker_max: number("per", 3),
             drain_deadline: Duration::from_secs(3600),
-            ttl: Duration::from_secs(10),
+            ttl: Duration::from_secs(number("ttl", 10).into()),
             floor: number("floor", 0),
             class: None,
         };

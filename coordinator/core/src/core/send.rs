@@ -115,15 +115,14 @@ impl Core {
         let epoch = ledger.epoch();
 
         // Whatever this grant renews lasts as long as it says.
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
-        {
-            let before = account.ttl;
-            account.ttl = before.max(terms.ttl);
-            if mutation::on(Mutation::ShorterTtlAtOnce) {
-                account.ttl = terms.ttl;
-            }
-        }
+        let before = account.ttl;
+        self.judge_by(
+            key,
+            match mutation::on(Mutation::ShorterTtlAtOnce) {
+                true => terms.ttl,
+                false => before.max(terms.ttl),
+            },
+        );
         let mut pool = None;
         let mut streams = Vec::new();
         if let Content::All(free) = content {
@@ -140,6 +139,7 @@ impl Core {
             streams = self.all_streams(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
+            self.judge_by(key, before);
             return;
         }
         if !streams.is_empty()
@@ -166,6 +166,15 @@ impl Core {
         accounts.map(|(_, account)| account.committed()).sum()
     }
 
+    /// From now on a worker's silence is judged by leases that last so long.
+    fn judge_by(&mut self, key: &WorkerKey, ttl: Duration) {
+        if let Role::Leads(term) = &mut self.role
+            && let Some(mut account) = term.ledger.account_mut(key)
+        {
+            account.ttl = ttl;
+        }
+    }
+
     fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
         if let Role::Leads(term) = &mut self.role
             && let Some(mut account) = term.ledger.account_mut(key)
@@ -186,13 +195,16 @@ impl Core {
         let cluster = self.clusters.get(&key.cluster)?;
         let account = self.ledger()?.account(key)?;
         let exposure = &account.exposure;
+        let worker = self.observed(key)?;
         // Written down for an older agent alone, it would not tell a successor of this one.
-        let written = exposure.incarnation >= self.observed(key)?.incarnation
-            || mutation::on(Mutation::SkipConfirm);
+        let written =
+            exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
         // What is being written in its place may allow less.
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
-        let ttl = cluster.spec.ttl.min(exposed).min(next);
+        // What a lost worker is told may still reach it, and must not put off the end of its leases.
+        let known = if worker.lost { account.ttl } else { Duration::MAX };
+        let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
             Terms { reserve: self.reserve(key, exposed), ..self.terms(&spec) }
