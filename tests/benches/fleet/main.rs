@@ -24,7 +24,7 @@ Options:
                           with as many; 20,000 agents with 40,000 streams, or as many agents as may
                           have open files here)
   --ttl SECONDS           how long a lease lasts (default 10; twice as long for the 20,000 agents,
-                          which dial for some 8 s on the processors of this one machine)
+                          all of which dial on the processors of this one machine)
   --patience SECONDS      a phase that takes longer is given up, and failed (default 600)
   -h, --help              print this
 
