@@ -248,7 +248,13 @@ impl World {
             }
             Fault::TwinPod if room && self.may_be_doubled(pod) => {
                 self.cover.hit("fault: twin appeared");
+                if self.profile.twins_are_late {
+                    // The leader has not heard of its new number when the twin's hello comes.
+                    self.crash_agent(pod, true, None);
+                    self.boot_agent(pod);
+                }
                 let twin = self.new_pod(Some(pod), newest);
+                self.pods[twin].late_clock = self.profile.twins_are_late;
                 let ttl = self.profile.ttl_real();
                 if self.rng.bool() {
                     // It may leave before the first one is known to be over.
@@ -293,7 +299,7 @@ impl World {
 
     /// A platform that takes a pod for dead starts another of its name; the first, unreachable
     /// to it, runs on.
-    fn may_be_doubled(&self, pod: usize) -> bool {
+    pub(super) fn may_be_doubled(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         // The leader knows the first one's incarnation, so that the second's is above it.
         let leads = |replica: &&super::replica::Replica| replica.leads().is_some();
@@ -414,7 +420,8 @@ impl World {
         for pod in self.living() {
             if self.stuck_by_design(pod) {
                 self.cover.hit("declared gone");
-                let pipelines = self.pipelines_at(pod);
+                let mut pipelines = self.pipelines_at(pod);
+                pipelines.extend(self.pipelines_planned_on(pod));
                 self.end_pod(pod);
                 if let Stage::Changed(change) = &mut self.stage {
                     change.end(pod, pipelines);

@@ -74,8 +74,8 @@ impl World {
             && self.observer.credits.ended.contains(conn)
             && self.observer.credits.hellos.get(conn) == Some(&1)
         {
-            let what = format!("c{replica} serves {conn:?}, which is over: {message:?}");
-            return self.fail("S10", || what);
+            return self
+                .fail("S10", || format!("c{replica} serves {conn:?}, which is over: {message:?}"));
         }
         let conn = match effect {
             Effect::Send { conn, message } => match message {

@@ -120,6 +120,20 @@ const FAULTS: [(Fault, u32); 29] = [
     (Fault::SpoilEntry, 3),
 ];
 
+/// A fault that is favoured comes so many times as often.
+const FAVOURED: u32 = 8;
+
+/// What a world has more of than chance gives it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Favour {
+    /// These come often, and always.
+    pub faults: &'static [Fault],
+    /// The names of agents that have left are taken by others.
+    pub taken_names: bool,
+    /// The clocks of twins are behind, and those whose names they take were just started again.
+    pub late_twins: bool,
+}
+
 /// The most that manifests define.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -182,6 +196,10 @@ pub(super) struct Profile {
     pub reports_max: usize,
     /// How long faults go on.
     pub safety: Real,
+    /// The names of agents that have left are taken by others.
+    pub names_are_taken: bool,
+    /// The clocks of twins are behind, and those whose names they take were just started again.
+    pub twins_are_late: bool,
     /// There are worker classes and pipelines.
     pub pipelines: bool,
     /// The drivers are busy, also once faults have ended.
@@ -196,8 +214,8 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// The profile of a seed.
-    pub(super) fn new(seed: u64, rng: &mut Rng) -> Self {
+    /// The profile of a seed, with more of some faults than other worlds have.
+    pub(super) fn new(seed: u64, favour: Favour, rng: &mut Rng) -> Self {
         let pipelines = seed.is_multiple_of(PIPELINES_EVERY);
         // A class needs some workers for a pipeline to be laid over.
         let more = if pipelines { 3 } else { 0 };
@@ -244,6 +262,8 @@ impl Profile {
             turns,
             reports_max: *pick(rng, &[1, 2, 128]),
             safety: ttl_real * 16,
+            names_are_taken: false,
+            twins_are_late: false,
             pipelines,
             busy,
             hinders: seed % HINDERS_EVERY == 2,
@@ -251,10 +271,22 @@ impl Profile {
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,
         };
+        let usual = usual.favouring(favour);
         match seed % LARGE_EVERY == LARGE_EVERY / 2 {
             true => usual.enlarged(rng),
             false => usual,
         }
+    }
+
+    /// The same with more of some faults.
+    fn favouring(mut self, favour: Favour) -> Self {
+        for (fault, weight) in FAULTS.iter().filter(|(fault, _)| favour.faults.contains(fault)) {
+            self.weights.retain(|(other, _)| other != fault);
+            self.weights.push((*fault, weight * FAVOURED));
+        }
+        self.names_are_taken = favour.taken_names;
+        self.twins_are_late = favour.late_twins;
+        self
     }
 
     /// The same with a large fleet, for a shorter time. Sizes are spread over all magnitudes.

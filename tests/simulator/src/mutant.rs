@@ -2,9 +2,14 @@
 
 use leasehold_types::mutation::{self, Mutation};
 
-/// One fault of one core.
+use super::faults::{Fault, Favour};
+
+/// One fault of one core, or the worlds in which it is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mutant(Mutation);
+pub struct Mutant {
+    mutation: Mutation,
+    in_force: bool,
+}
 
 impl Mutant {
     /// All that a few thousand seeds must notice.
@@ -13,7 +18,7 @@ impl Mutant {
     }
 
     fn known() -> impl Iterator<Item = Self> {
-        Mutation::ALL.iter().map(|mutation| Self(*mutation))
+        Mutation::ALL.iter().map(|mutation| Self { mutation: *mutation, in_force: true })
     }
 
     /// The one of that name.
@@ -22,16 +27,27 @@ impl Mutant {
         Self::known().find(|mutant| mutant.name() == name)
     }
 
+    /// Those that are looked for in worlds of their own.
+    pub fn with_worlds() -> impl Iterator<Item = Self> {
+        Self::all().filter(|mutant| !mutant.favour().faults.is_empty())
+    }
+
+    /// The worlds in which it is looked for, without the fault.
+    #[must_use]
+    pub fn worlds(self) -> Self {
+        Self { in_force: false, ..self }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(self) -> String {
-        format!("{:?}", self.0)
+        format!("{:?}", self.mutation)
     }
 
     /// The properties that it may break, one of which the observer must name.
     #[must_use]
     pub fn breaks(self) -> &'static [&'static str] {
-        match self.0 {
+        match self.mutation {
             Mutation::FreeOnSend | Mutation::FreeSilentSlots | Mutation::BeatFreesLater => {
                 &["S1", "S2"]
             }
@@ -58,12 +74,8 @@ impl Mutant {
             Mutation::LoadOverCapacity | Mutation::AdoptWithoutLoad => &["S13"],
             Mutation::HealWithoutOutstanding => &["L4"],
             Mutation::CutBeforeRelease => &["S14"],
-            // Two classes with room for one cut node are rare (1 of 600 seeds at the most): the
-            // scenarios of the coordinator's core notice it.
-            Mutation::NodeLoadPerClass => &[],
-            // A replica that loses and takes a term within one turn, and strikes a worker in it
-            // that comes back: 1 seed in 27,000. The tests of the campaign notice it.
-            Mutation::OrderOfAnotherTerm => &[],
+            Mutation::NodeLoadPerClass => &["S14"],
+            Mutation::OrderOfAnotherTerm => &["S1", "S2", "S3", "S8", "S13", "S14"],
             // An agent that comes back after a goodbye has a higher incarnation, which an entry of
             // its life before does not cover. The tests of the campaign notice it.
             Mutation::RegisteredOfAnotherLife => &[],
@@ -123,32 +135,42 @@ impl Mutant {
         }
     }
 
-    /// Whether nothing has shown yet that the simulator notices it (`simulate --mutations`).
+    /// Whether it shows in so few seeds that a test cannot wait for it.
     #[must_use]
-    pub fn is_unproven(self) -> bool {
-        match self.0 {
-            // Streams that nobody owns must have waited for a worker of another cluster, and
-            // nothing else of their own cluster may be planned after that worker is known to hold
-            // none.
-            Mutation::PassedOverForgotten => true,
-            // A twin must be refused for one number while its other half has just begun under the
-            // next one, which that leader has not heard of: about 1 in 2,000 seeds.
-            Mutation::RaiseByOne => true,
-            // The rest of the report is adopted in the next turns, and a plan of streams takes
-            // more turns than that: it was noticed while plans were made in one turn.
-            Mutation::ActOnHalfReport => true,
-            // A twin with a lower number must be admitted between a goodbye and a return: 1 in some
-            // 100,000 seeds. A scenario of the agent's core notices it.
-            Mutation::LeftStaysComplete => true,
-            // A report must take longer than its leases last, and its stream must have had another
-            // owner since: 1 in some 15,000 seeds. A scenario of the core notices it.
+    pub fn is_rare(self) -> bool {
+        match self.mutation {
+            // A report must take longer than its leases last, on a link that its agent has not yet
+            // given up. A scenario of the coordinator's core notices it.
             Mutation::LateReportHeld => true,
+            // A replica must lose and take a term within one turn, and strike a worker in it that
+            // comes back. The tests of the campaign notice it.
+            Mutation::OrderOfAnotherTerm => true,
             _ => false,
+        }
+    }
+
+    /// What its worlds have more of than others, in which it hardly ever shows.
+    pub(super) fn favour(self) -> Favour {
+        match self.mutation {
+            // A twin must be refused for one number while its other half has just begun under the
+            // next one, which that leader has not heard of.
+            Mutation::RaiseByOne => {
+                Favour { faults: &[Fault::TwinPod], late_twins: true, ..Favour::default() }
+            }
+            // A twin with a lower number must be admitted between a goodbye and a return.
+            Mutation::LeftStaysComplete => {
+                Favour { faults: &[Fault::DrainPod], taken_names: true, ..Favour::default() }
+            }
+            // Two classes must have room for one node that is cut.
+            Mutation::NodeLoadPerClass => {
+                Favour { faults: &[Fault::Edit, Fault::NewPod], ..Favour::default() }
+            }
+            _ => Favour::default(),
         }
     }
 
     /// Puts it in force on this thread; none takes it back.
     pub(super) fn put_in_force(mutant: Option<Self>) {
-        mutation::set(mutant.map(|mutant| mutant.0));
+        mutation::set(mutant.filter(|mutant| mutant.in_force).map(|mutant| mutant.mutation));
     }
 }

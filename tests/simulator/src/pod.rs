@@ -74,6 +74,8 @@ pub(super) struct Pod {
     pub lured: Option<usize>,
     /// It has taken the name of one that lived.
     pub twin: bool,
+    /// Its clock is far behind when its agent first starts.
+    pub late_clock: bool,
     /// The highest incarnation it has had.
     pub incarnation: Incarnation,
     /// How long its drain may take, where it was told.
@@ -107,6 +109,7 @@ impl Pod {
             replaced_at: None,
             lured: None,
             twin: false,
+            late_clock: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
             stays: false,
@@ -166,6 +169,7 @@ impl World {
         if node.dead || node.left || node.is_replaced() || node.agent.is_some() {
             return;
         }
+        let wrong_clock = wrong_clock || node.late_clock;
         node.run += 1;
         let memory: Memory = {
             let mut disk = node.disk.borrow_mut();
@@ -387,13 +391,31 @@ impl World {
             self.come_back_elsewhere(pod);
             return;
         }
-        if !ends && stays && self.rng.bool() {
+        // All that follows is over when faults end.
+        let takes = self.profile.names_are_taken && self.t + ttl * 8 < self.profile.safety;
+        if !ends && stays && takes && self.may_be_doubled(pod) {
+            self.take_name(pod);
+        } else if !ends && stays && self.rng.bool() {
             self.after(grace, Happening::RestartWorker { pod });
             self.after(ttl, Happening::EndLeft { pod });
         } else if ends || self.rng.u8(0..3) > 0 {
             self.after(grace, Happening::EndLeft { pod });
         } else {
             self.after(grace, Happening::ComeBack { pod });
+        }
+    }
+
+    /// While an agent that has left waits for its worker's next start, another one takes its name;
+    /// its clock is behind.
+    fn take_name(&mut self, pod: usize) {
+        self.cover.hit("fault: the name of an agent that left was taken");
+        let ttl = self.profile.ttl_real();
+        let twin = self.new_pod(Some(pod), self.pods[pod].generation);
+        self.pods[twin].late_clock = true;
+        let returns = self.rng.u64(ttl / 4..ttl * 3);
+        self.after(returns, Happening::RestartWorker { pod });
+        for (pod, lives) in [(twin, ttl * 2), (pod, ttl * 4)] {
+            self.after(returns + lives, Happening::EndPod { pod });
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::coverage::Coverage;
+use super::faults::Favour;
 use super::mutant::Mutant;
 use super::observer::Failure;
 use super::trace::Trace;
@@ -66,7 +67,8 @@ pub fn run_seed(seed: u64, mutant: Option<Mutant>, text: bool) -> Outcome {
     Mutant::put_in_force(mutant);
     QUIET.with(|quiet| *quiet.borrow_mut() = true);
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(seed, trace.clone());
+        let favour = mutant.map_or_else(Favour::default, Mutant::favour);
+        let mut world = World::new(seed, favour, trace.clone());
         world.run();
         coverage.add(&world.cover);
         world.observer.failure.take()

@@ -235,6 +235,20 @@ impl World {
         shares.map(|share| share.pipeline).collect()
     }
 
+    /// The pipelines of which the leader has chosen a pod's worker for a share.
+    pub(super) fn pipelines_planned_on(&self, pod: usize) -> Vec<PipelineName> {
+        let Some((leader, _)) = self.true_leader() else { return Vec::new() };
+        let Some(core) = self.replicas[leader].core.as_ref() else { return Vec::new() };
+        let key = &self.pods[pod].key;
+        let mine = core.pipelines(None).filter(|pipeline| {
+            pipeline.bindings.iter().any(|binding| {
+                binding.class == key.cluster
+                    && binding.shares.iter().any(|share| share.worker == key.worker)
+            })
+        });
+        mine.map(|pipeline| pipeline.name).collect()
+    }
+
     fn pod_of(&self, class: &ClusterName, worker: &WorkerName) -> Option<usize> {
         let is_it = |pod: &usize| {
             let key = &self.pods[*pod].key;

@@ -9,7 +9,7 @@ use leasehold_coordinator_core::event::Event;
 
 use super::clock::{Clock, MS, Real};
 use super::coverage::Coverage;
-use super::faults::Profile;
+use super::faults::{Favour, Profile};
 use super::liveness::Stage;
 use super::network::Network;
 use super::observer::Observer;
@@ -55,10 +55,10 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The world of a seed, at its beginning.
-    pub(super) fn new(seed: u64, trace: Trace) -> Self {
+    /// The world of a seed, at its beginning, with more of some faults than others have.
+    pub(super) fn new(seed: u64, favour: Favour, trace: Trace) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let profile = Profile::new(seed, &mut rng);
+        let profile = Profile::new(seed, favour, &mut rng);
         let manifests = Manifests::new(&mut rng, &profile);
         let shape = if rng.bool() { Shape::Logs } else { Shape::Objects };
         let replicas = (0..profile.replicas)

@@ -39,6 +39,9 @@ struct Options {
     /// Break a core on purpose; a wrong name lists them all.
     #[arg(long, value_parser = mutant)]
     mutation: Option<Mutant>,
+    /// With --mutation: run the worlds in which it is looked for, without the fault itself.
+    #[arg(long, requires = "mutation", conflicts_with = "mutations")]
+    without: bool,
     /// For every deliberate fault, or the one of --mutation: how many seeds it takes to notice it,
     /// at the median and at worst over some disjoint ranges of seeds. A miss is a failure.
     #[arg(long, conflicts_with = "seed")]
@@ -62,7 +65,10 @@ fn mutant(name: &str) -> Result<Mutant, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let mut options = Options::parse();
+    if options.without {
+        options.mutation = options.mutation.map(Mutant::worlds);
+    }
     match options.seed {
         Some(seed) => one(seed, &options),
         None if options.mutations => hunt(&options),
@@ -151,6 +157,7 @@ fn report(outcome: &Outcome, options: &Options) {
     let skip = outcome.lines.len().saturating_sub(LINES_SHOWN);
     outcome.lines[skip..].iter().for_each(|line| println!("{line}"));
     let mutation = match options.mutation {
+        Some(mutant) if options.without => format!(" --mutation {} --without", mutant.name()),
         Some(mutant) => format!(" --mutation {}", mutant.name()),
         None => String::new(),
     };
