@@ -7,8 +7,8 @@ use super::slices::SLICE;
 /// Reports of any size that a leader lets wait at once; the largest have 20,000 streams each, and
 /// 4 MB.
 const REPORTS_MAX: usize = 128;
-/// Small reports that a leader lets wait at once: a fleet of 20,000 agents with few streams each can
-/// be through after some five round trips.
+/// Small reports that a leader lets wait at once: a fleet of 20,000 agents with few streams each
+/// can be through after some five round trips.
 const SMALL_REPORTS_MAX: usize = 4_096;
 
 /// What a core must know before its first event.

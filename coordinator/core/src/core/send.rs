@@ -202,7 +202,7 @@ impl Core {
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
         // What is being written in its place may allow less.
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
-        // What a lost worker is told may still reach it, and must not put off the end of its leases.
+        // What a lost worker is told may still reach it, and must not put off its leases' end.
         let known = if worker.lost { account.ttl } else { Duration::MAX };
         let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
