@@ -116,13 +116,11 @@ impl Core {
 
         // Whatever this grant renews lasts as long as it says.
         let before = account.ttl;
-        self.judge_by(
-            key,
-            match mutation::on(Mutation::ShorterTtlAtOnce) {
-                true => terms.ttl,
-                false => before.max(terms.ttl),
-            },
-        );
+        let renewed = match mutation::on(Mutation::ShorterTtlAtOnce) {
+            true => terms.ttl,
+            false => before.max(terms.ttl),
+        };
+        self.judge_by(key, renewed);
         let mut pool = None;
         let mut streams = Vec::new();
         if let Content::All(free) = content {
@@ -139,6 +137,7 @@ impl Core {
             streams = self.all_streams(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
+            // Nothing is sent, so nothing is renewed.
             self.judge_by(key, before);
             return;
         }
