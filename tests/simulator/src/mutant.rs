@@ -12,7 +12,7 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// All that a few thousand seeds must notice.
+    /// Those that are known to break a property of the simulator's.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::known().filter(|mutant| !mutant.breaks().is_empty())
     }
