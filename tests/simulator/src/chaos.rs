@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    fn some_pod(&mut self) -> Option<usize> {
+    pub(super) fn some_pod(&mut self) -> Option<usize> {
         let living = self.living();
         (!living.is_empty()).then(|| living[self.rng.usize(0..living.len())])
     }
@@ -189,26 +189,6 @@ impl World {
         }
     }
 
-    /// A pod appears under the name of one that goes on with the old leader, dials the new one, and
-    /// leaves soon.
-    fn twin_at(&mut self, new: usize, window: u64) {
-        let room = self.living().len() < self.profile.pods_max
-            && self.pods.len() < self.profile.pods_ever_max;
-        let Some(pod) = self.some_pod().filter(|_| room) else { return };
-        let node = &self.pods[pod];
-        if node.is_replaced() || node.twin || node.agent.is_none() {
-            return;
-        }
-        self.cover.hit("fault: twin at another leader");
-        let generation = node.generation;
-        let twin = self.new_pod(Some(pod), generation);
-        self.pods[twin].lured = Some(new);
-        let leaves = self.rng.u64(window / 12..window / 2);
-        self.after(leaves, Happening::DrainPod { pod: twin });
-        let later = self.rng.u64(window..window * 2);
-        self.after(later, Happening::EndPod { pod });
-    }
-
     /// An agent loses its link, and its memory too where that is wanted, and dials a replica.
     pub(super) fn lure(&mut self, pod: usize, replica: usize, forget: bool) {
         if self.t >= self.profile.safety || self.pods[pod].agent.is_none() {
@@ -246,25 +226,7 @@ impl World {
                 self.cover.hit("fault: pod appeared");
                 self.new_pod(None, newest);
             }
-            Fault::TwinPod if room && self.may_be_doubled(pod) => {
-                self.cover.hit("fault: twin appeared");
-                if self.profile.twins_are_late {
-                    // The leader has not heard of its new number when the twin's hello comes.
-                    self.crash_agent(pod, true, None);
-                    self.boot_agent(pod);
-                }
-                let twin = self.new_pod(Some(pod), newest);
-                self.pods[twin].late_clock = self.profile.twins_are_late;
-                let ttl = self.profile.ttl_real();
-                if self.rng.bool() {
-                    // It may leave before the first one is known to be over.
-                    let leaves = self.rng.u64(ttl / 4..ttl * 4);
-                    self.after(leaves, Happening::DrainPod { pod: twin });
-                    self.take_soon();
-                }
-                let later = self.rng.u64(MS..ttl * 6);
-                self.after(later, Happening::EndPod { pod });
-            }
+            Fault::TwinPod if room && self.may_be_doubled(pod) => self.double(pod, newest),
             Fault::ComeAndGo if room => {
                 self.cover.hit("fault: pod came and went");
                 let pod = self.new_pod(None, newest);
@@ -290,23 +252,11 @@ impl World {
     }
 
     /// Another replica than the leader takes over at its next look.
-    fn take_soon(&mut self) {
+    pub(super) fn take_soon(&mut self) {
         if let Some((leader, _)) = self.true_leader() {
             let next = (leader + 1) % self.replicas.len();
             self.replicas[next].election.eager = true;
         }
-    }
-
-    /// A platform that takes a pod for dead starts another of its name; the first, unreachable
-    /// to it, runs on.
-    pub(super) fn may_be_doubled(&self, pod: usize) -> bool {
-        let node = &self.pods[pod];
-        // The leader knows the first one's incarnation, so that the second's is above it.
-        let leads = |replica: &&super::replica::Replica| replica.leads().is_some();
-        let one_leads = self.replicas.iter().filter(leads).count() == 1;
-        let newest = self.true_leader().map(|(_, epoch)| epoch);
-        let known = node.agent.as_ref().is_some_and(|agent| Some(agent.applied.0) == newest);
-        known && one_leads && !node.is_replaced() && !node.twin
     }
 
     /// A stranger says hello to the leader, as a worker of some pod's cluster.

@@ -196,10 +196,8 @@ pub(super) struct Profile {
     pub reports_max: usize,
     /// How long faults go on.
     pub safety: Real,
-    /// The names of agents that have left are taken by others.
-    pub names_are_taken: bool,
-    /// The clocks of twins are behind, and those whose names they take were just started again.
-    pub twins_are_late: bool,
+    /// What it has more of than chance gives it.
+    pub favour: Favour,
     /// There are worker classes and pipelines.
     pub pipelines: bool,
     /// The drivers are busy, also once faults have ended.
@@ -227,6 +225,7 @@ impl Profile {
         let weights = FAULTS
             .iter()
             .filter_map(|(fault, weight)| match rng.u8(0..6) {
+                _ if favour.faults.contains(fault) => Some((*fault, weight * FAVOURED)),
                 0 | 1 => None,
                 2 => Some((*fault, weight * 4)),
                 _ => Some((*fault, *weight)),
@@ -262,8 +261,7 @@ impl Profile {
             turns,
             reports_max: *pick(rng, &[1, 2, 128]),
             safety: ttl_real * 16,
-            names_are_taken: false,
-            twins_are_late: false,
+            favour,
             pipelines,
             busy,
             hinders: seed % HINDERS_EVERY == 2,
@@ -271,22 +269,10 @@ impl Profile {
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,
         };
-        let usual = usual.favouring(favour);
         match seed % LARGE_EVERY == LARGE_EVERY / 2 {
             true => usual.enlarged(rng),
             false => usual,
         }
-    }
-
-    /// The same with more of some faults.
-    fn favouring(mut self, favour: Favour) -> Self {
-        for (fault, weight) in FAULTS.iter().filter(|(fault, _)| favour.faults.contains(fault)) {
-            self.weights.retain(|(other, _)| other != fault);
-            self.weights.push((*fault, weight * FAVOURED));
-        }
-        self.names_are_taken = favour.taken_names;
-        self.twins_are_late = favour.late_twins;
-        self
     }
 
     /// The same with a large fleet, for a shorter time. Sizes are spread over all magnitudes.

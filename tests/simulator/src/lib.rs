@@ -34,6 +34,7 @@ mod store;
 mod terms;
 mod trace;
 mod tracked;
+mod twins;
 mod wire;
 mod worker;
 mod world;

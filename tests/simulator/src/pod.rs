@@ -392,7 +392,7 @@ impl World {
             return;
         }
         // All that follows is over when faults end.
-        let takes = self.profile.names_are_taken && self.t + ttl * 8 < self.profile.safety;
+        let takes = self.profile.favour.taken_names && self.t + ttl * 8 < self.profile.safety;
         if !ends && stays && takes && self.may_be_doubled(pod) {
             self.take_name(pod);
         } else if !ends && stays && self.rng.bool() {
@@ -402,20 +402,6 @@ impl World {
             self.after(grace, Happening::EndLeft { pod });
         } else {
             self.after(grace, Happening::ComeBack { pod });
-        }
-    }
-
-    /// While an agent that has left waits for its worker's next start, another one takes its name;
-    /// its clock is behind.
-    fn take_name(&mut self, pod: usize) {
-        self.cover.hit("fault: the name of an agent that left was taken");
-        let ttl = self.profile.ttl_real();
-        let twin = self.new_pod(Some(pod), self.pods[pod].generation);
-        self.pods[twin].late_clock = true;
-        let returns = self.rng.u64(ttl / 4..ttl * 3);
-        self.after(returns, Happening::RestartWorker { pod });
-        for (pod, lives) in [(twin, ttl * 2), (pod, ttl * 4)] {
-            self.after(returns + lives, Happening::EndPod { pod });
         }
     }
 
