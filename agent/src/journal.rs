@@ -1,6 +1,6 @@
 //! The journal on disk: one JSON line a record, appended with one write each, so that a killed
-//! agent's successor finds it. It outlives the process, not the host: nothing is synced, and after
-//! another boot of the host only the epoch and the incarnation still count.
+//! agent's successor finds it. It outlives the process, not the host: only the record of a start is
+//! synced, and after another boot of the host only the epoch and the incarnation still count.
 //!
 //! Invariant: within one boot the file is a header and whole lines that add up to a [`Memory`], but
 //! for a torn last line, which was never in force. After a power loss it may be anything. So the
@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use leasehold_agent_core::{Journal, JournalError, Memory, RAISE_MAX, Record};
+use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 use leasehold_types::WorkerKey;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -154,6 +154,7 @@ impl FileJournal {
         write_boot(dir, &header)
             .with_context(|| format!("{} cannot be written", dir.file(BOOT_FILE).display()))?;
         let (file, len) = write_whole(&path, &header, &memory)
+            .and_then(|written| File::open(&dir.path)?.sync_all().map(|()| written))
             .with_context(|| format!("journal {} cannot be written", path.display()))?;
         let compact_at = COMPACT_BYTES.max(2 * len);
         let kept = memory.clone();
@@ -168,7 +169,12 @@ impl FileJournal {
         }
         let mut line = serde_json::to_vec(record).expect("a record has only plain fields");
         line.push(b'\n');
-        if let Err(error) = write_once(&mut self.file, &line) {
+        let written = write_once(&mut self.file, &line).and_then(|()| match record {
+            // After a boot the next number follows the last one: that one must not be lost.
+            Record::Begun { .. } => self.file.sync_data(),
+            _ => Ok(()),
+        });
+        if let Err(error) = written {
             self.torn = self.file.set_len(self.len).is_err();
             return Err(failed("appending a record", error));
         }
@@ -201,7 +207,7 @@ pub(crate) fn boot_id() -> Option<String> {
 
 fn after_boot(memory: Memory) -> Memory {
     tracing::info!("the host has booted since the journal was written: its leases are over");
-    memory.after_boot(fastrand::u64(1..=RAISE_MAX))
+    memory.after_boot()
 }
 
 /// Whether the boot that `header` names is known, and is another than that of `old`, of the same

@@ -293,14 +293,13 @@ impl Memory {
     /// What is left of it once the host has booted: nothing that the journal tells of is held any
     /// more, and no job runs. What it cannot tell of, another host may still hold.
     ///
-    /// What was written last may be lost with the power, the last incarnations too. `raise` is a
-    /// random distance from 1 to [`RAISE_MAX`](crate::RAISE_MAX) above the last one that is left,
-    /// so that the next agent does not take a number again.
+    /// The last incarnation is left, since the record of a start is synced before its agent says
+    /// hello. So the next number is the one after it, as after any end: were it further away, the
+    /// number of an agent on another host might lie between, and count as one of this journal's.
     #[must_use]
-    pub fn after_boot(self, raise: u64) -> Self {
-        let above = |last: Incarnation| Incarnation(last.0.saturating_add(raise));
+    pub fn after_boot(self) -> Self {
         Self {
-            incarnation: self.incarnation.map(above),
+            incarnation: self.incarnation,
             epoch: self.epoch,
             begun: self.begun.map(|(first, _)| (first, Moment(0))),
             complete: self.complete || mutation::on(Mutation::BootForgivesAll),

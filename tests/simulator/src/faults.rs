@@ -221,18 +221,15 @@ impl Profile {
         let ttl = Duration::from_millis(ttl_ms);
         let ttl_real = ttl_ms * MS;
         let leadership = ttl * rng.u32(1..=6);
-        let favoured = FAULTS.iter().filter(|(fault, _)| favour.faults.contains(fault));
-        let favoured = favoured.map(|(fault, weight)| (*fault, weight * FAVOURED));
         // Each seed leaves a third of the faults out, and makes some more frequent.
         let weights = FAULTS
             .iter()
             .filter_map(|(fault, weight)| match rng.u8(0..6) {
-                _ if favour.faults.contains(fault) => None,
+                _ if favour.faults.contains(fault) => Some((*fault, weight * FAVOURED)),
                 0 | 1 => None,
                 2 => Some((*fault, weight * 4)),
                 _ => Some((*fault, *weight)),
             })
-            .chain(favoured)
             .collect();
         let busy = seed % BUSY_EVERY == 3 && seed % HINDERS_EVERY != 2;
         let turns = TurnCosts::new(rng, ttl_real);

@@ -11,8 +11,8 @@ use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 pub(super) struct Disk {
     /// What the records add up to.
     pub memory: Memory,
-    /// What they added up to some time ago: nothing is synced, and so much may be left of them once
-    /// the power was lost.
+    /// What they added up to some time ago: only the record of a start is synced, and so much may be
+    /// left of them once the power was lost.
     earlier: Memory,
     /// Every append fails for now.
     pub failing: bool,
@@ -46,13 +46,13 @@ pub(super) enum Left {
 
 impl Disk {
     /// The host has booted.
-    pub(super) fn boot(&mut self, left: Left, raise: u64) {
+    pub(super) fn boot(&mut self, left: Left) {
         let memory = match left {
             Left::All => std::mem::take(&mut self.memory),
             Left::Earlier => self.earlier.clone(),
             Left::Nothing => Memory::default(),
         };
-        self.memory = memory.after_boot(raise);
+        self.memory = memory.after_boot();
         self.earlier = self.memory.clone();
         (self.crash_after, self.crashed) = (None, false);
     }
@@ -85,6 +85,9 @@ impl Journal for SimJournal {
             disk.earlier = disk.memory.clone();
         }
         disk.memory.apply(record);
+        if matches!(record, Record::Begun { .. }) {
+            disk.earlier = disk.memory.clone();
+        }
         disk.lease_records += u64::from(record.is_of_lease());
         disk.fresh.push(record.clone());
         if let Some(left) = disk.crash_after {

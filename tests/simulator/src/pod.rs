@@ -248,10 +248,9 @@ impl World {
         self.crash_agent(pod, true, Some(time));
         self.trace.say(self.t, || format!("        p{pod} host boots, journal left: {left:?}"));
         let uptime = self.rng.u64(MS..self.profile.ttl_real());
-        let raise = self.raise(pod);
         let node = &mut self.pods[pod];
         node.clock.boot(self.t, uptime);
-        node.disk.borrow_mut().boot(left, raise);
+        node.disk.borrow_mut().boot(left);
     }
 
     /// Calls the holder and carries out what it wants. None where no process answers, or where
