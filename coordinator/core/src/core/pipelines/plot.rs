@@ -110,28 +110,22 @@ impl Core {
         Ok(nodes.into_iter().zip(field.place(&wishes)?).collect())
     }
 
-    /// A running pipeline's nodes that are other than they were: all of them find room, or what is
-    /// in force stays so.
+    /// A running pipeline's nodes that are other than they were; where they find no room beside
+    /// those that are as before, all of its nodes. All of them find room, or what is in force stays
+    /// so.
     fn change(
-        &mut self,
+        &self,
         name: &PipelineName,
         field: &mut Field,
     ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let (nodes, wishes) = wishes(state, |node| !is_kept(state, node));
-        let released = state.nodes.iter().filter(|(node, _)| !is_kept(state, node));
-        let released: Vec<_> = released.map(|(_, node)| node.clone()).collect();
-        let shares = || {
-            released.iter().flat_map(|it| it.shares.values().map(move |share| (&it.class, share)))
+        let waits = match replace(state, |node| !is_kept(state, node), field) {
+            Ok(placed) => return Ok(placed),
+            Err(waits) => waits,
         };
-        shares().for_each(|(class, share)| field.give(class, &share.on, share.load));
-        match field.place(&wishes) {
-            Ok(placed) => Ok(nodes.into_iter().zip(placed).collect()),
-            Err(waits) => {
-                shares().for_each(|(class, share)| field.take(class, &share.on, share.load));
-                Err(waits)
-            }
-        }
+        let keeps = state.nodes.keys().any(|node| is_kept(state, node));
+        let anew = keeps.then(|| replace(state, |_| true, field).ok()).flatten();
+        anew.ok_or(waits)
     }
 
     /// Puts a pipeline in force as it is desired, with these parts of the nodes that were chosen
@@ -249,6 +243,28 @@ impl Core {
         streams.extend(leases.map(|(stream, _)| stream.clone()));
         for stream in streams {
             self.touch(&stream, now);
+        }
+    }
+}
+
+/// Places some of a running pipeline's nodes anew, in the room that these have now and beside all
+/// else. Where they do not fit, the field is as before.
+fn replace(
+    state: &PipelineState,
+    which: impl Fn(&NodeName) -> bool,
+    field: &mut Field,
+) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+    let (nodes, wishes) = wishes(state, &which);
+    let released = state.nodes.iter().filter(|(node, _)| which(node));
+    let released: Vec<_> = released
+        .flat_map(|(_, it)| it.shares.values().map(move |share| (&it.class, share)))
+        .collect();
+    released.iter().for_each(|(class, share)| field.give(class, &share.on, share.load));
+    match field.place(&wishes) {
+        Ok(placed) => Ok(nodes.into_iter().zip(placed).collect()),
+        Err(waits) => {
+            released.iter().for_each(|(class, share)| field.take(class, &share.on, share.load));
+            Err(waits)
         }
     }
 }
