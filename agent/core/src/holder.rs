@@ -89,6 +89,8 @@ pub struct Holder<J> {
     drain: Drain,
     /// The coordinator wants the drain.
     drain_ordered: bool,
+    /// Nobody asked this agent for the drain: the journal told of it.
+    drain_remembered: bool,
     /// The agent may have reported that it leaves.
     left: bool,
     version: u64,
@@ -160,6 +162,8 @@ impl<J: Journal> Holder<J> {
             true => Drain::Draining { since: now, overdue: false },
             false => Drain::Working,
         };
+        // A drain that has ended belongs to the life that ended with it.
+        let ended = (memory.drain_ended || memory.left) && !memory.drain_ordered && !config.stays;
         let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
             first,
@@ -182,6 +186,7 @@ impl<J: Journal> Holder<J> {
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
             drain_ordered: memory.drain_ordered,
+            drain_remembered: memory.draining,
             left: memory.left,
             version: 1,
             effects: VecDeque::new(),
@@ -189,6 +194,10 @@ impl<J: Journal> Holder<J> {
             journal,
         };
         holder.write_begun();
+        if ended {
+            // Where it cannot be written down, it ends once more.
+            let _ = holder.end_drain(now);
+        }
         holder.dial_first();
         holder
     }
@@ -341,7 +350,7 @@ impl<J: Journal> Holder<J> {
     /// Whether the journal has all that a goodbye says: whatever it says is over stays so for
     /// every successor.
     fn may_leave(&self) -> bool {
-        self.owed.is_empty() || mutation::on(Mutation::TellUnwritten)
+        (self.left && self.owed.is_empty()) || mutation::on(Mutation::TellUnwritten)
     }
 
     fn changed(&mut self) {

@@ -125,7 +125,9 @@ pub enum Record {
     Draining,
     /// The coordinator wants it.
     DrainOrdered,
-    /// The drain is over, because the worker was started anew; the pool lease ended with it.
+    /// The drain has ended, and the agent with it.
+    DrainEnded,
+    /// The drain is over, because worker or agent was started anew; the pool lease ended with it.
     DrainOver,
     /// The agent is about to report that it leaves. From then on the coordinator may admit another
     /// agent under its name.
@@ -179,6 +181,8 @@ pub struct Memory {
     pub draining: bool,
     /// Whether the coordinator wanted it.
     pub drain_ordered: bool,
+    /// Whether it has ended.
+    pub drain_ended: bool,
     /// Whether the agent may have reported that it leaves.
     pub left: bool,
 }
@@ -282,8 +286,10 @@ impl Memory {
             Record::Unnamed { running } => self.unnamed = *running,
             Record::Draining => self.draining = true,
             Record::DrainOrdered => self.drain_ordered = true,
+            Record::DrainEnded => self.drain_ended = true,
             Record::DrainOver => {
-                (self.draining, self.drain_ordered, self.left) = (false, false, false);
+                (self.draining, self.drain_ordered) = (false, false);
+                (self.drain_ended, self.left) = (false, false);
                 self.pool = None;
             }
             Record::Left => self.left = true,
@@ -336,6 +342,7 @@ impl Memory {
         all.extend(self.draining.then_some(Record::Draining));
         all.extend(self.drain_ordered.then_some(Record::DrainOrdered));
         all.extend(self.left.then_some(Record::Left));
+        all.extend(self.drain_ended.then_some(Record::DrainEnded));
         all
     }
 }

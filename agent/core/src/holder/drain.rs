@@ -20,6 +20,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 impl<J: Journal> Holder<J> {
     /// Begins a drain; twice is once.
     pub fn drain(&mut self, now: Moment) {
+        self.drain_remembered = false;
         if self.draining() {
             return;
         }
@@ -45,14 +46,23 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The worker was started anew beside an agent that stays. A drain that its hook began was for
-    /// the process before, which did not end with its pod, and so it is over; one that the
-    /// coordinator wants goes on.
+    /// The worker was started anew. A drain that its hook began, beside an agent that stays, was
+    /// for the process before, which did not end with its pod; and so was one that an agent before
+    /// this one was asked for. One that the coordinator wants goes on.
     pub(super) fn resume(&mut self, now: Moment) -> Result<(), JournalError> {
         let over = self.draining() && !self.drain_ordered && !self.link.is_superseded();
-        if !self.config.stays || !over {
+        if !over || !(self.config.stays || self.drain_remembered) {
             return Ok(());
         }
+        self.end_drain(now)?;
+        self.effects.push_back(Effect::Resumed);
+        // A coordinator takes it from a report only that a worker drains no more.
+        self.redial(Target::Next, now);
+        Ok(())
+    }
+
+    /// The worker works again.
+    pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
         // The coordinator forgets an agent that leaves, and may have admitted another one under
         // this name since, with any incarnation. This journal does not know that agent's leases.
         let told = self.left && !self.owed.contains(&Record::Left);
@@ -60,7 +70,7 @@ impl<J: Journal> Holder<J> {
             self.begin_anew(self.config.incarnation, now)?;
         }
         self.write(&Record::DrainOver)?;
-        self.left = false;
+        (self.left, self.drain_remembered) = (false, false);
         // It was told as not in effect, and is the coordinator's to grant anew.
         if !mutation::on(Mutation::ResumedPool) {
             self.pool = None;
@@ -68,9 +78,6 @@ impl<J: Journal> Holder<J> {
         self.owed.retain(|record| !matches!(record, Record::Draining | Record::Left));
         self.drain = Drain::Working;
         self.notice(Notice::DrainOver);
-        self.effects.push_back(Effect::Resumed);
-        // A coordinator takes it from a report only that a worker drains no more.
-        self.redial(Target::Next, now);
         Ok(())
     }
 
@@ -103,9 +110,6 @@ impl<J: Journal> Holder<J> {
                     self.leave();
                 } else if empty || (late && !self.config.stays) {
                     self.drain = Drain::Leaving { give_up: now + LEAVE_MAX };
-                    if !std::mem::replace(&mut self.left, true) {
-                        let _ = self.write_or_owe(Record::Left);
-                    }
                     self.say_goodbye(now);
                 } else if late && !overdue {
                     self.drain = Drain::Draining { since, overdue: true };
@@ -121,6 +125,7 @@ impl<J: Journal> Holder<J> {
     /// The drain is over, and has been told as far as that can be.
     pub(super) fn leave(&mut self) {
         self.drain = Drain::Left;
+        self.write_if_possible(&Record::DrainEnded);
         let jobs_left = self.running();
         self.effects.push_back(Effect::DrainEnded { jobs_left });
         self.stop_link();
@@ -142,10 +147,18 @@ impl<J: Journal> Holder<J> {
         if !self.link.is_live() {
             return;
         }
+        self.write_left();
         let _ = self.write_owed();
         if self.may_leave() {
             self.beat(now);
             self.leave();
+        }
+    }
+
+    /// Writes down that it is about to report that it leaves.
+    pub(super) fn write_left(&mut self) {
+        if !std::mem::replace(&mut self.left, true) {
+            let _ = self.write_or_owe(Record::Left);
         }
     }
 

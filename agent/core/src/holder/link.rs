@@ -370,6 +370,9 @@ impl<J: Journal> Holder<J> {
         let _ = self.write_owed();
         // A report says everything that is held: what was given back is not in it.
         self.released.clear();
+        if matches!(self.drain, Drain::Leaving { .. }) {
+            self.write_left();
+        }
         let streams = self.streams.iter().map(|(stream, held)| HeldStream {
             stream: stream.clone(),
             token: held.token,
