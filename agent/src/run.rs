@@ -137,6 +137,13 @@ fn remember(
     };
     let dir = StateDir::open(path)?;
     let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
+    if memory.drain_ordered {
+        tracing::warn!(
+            "the coordinator ordered this worker to drain, and that stands: once the drain has \
+             ended, remove {} to have the worker work again",
+            path.display()
+        );
+    }
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }
 

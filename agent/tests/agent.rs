@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+#[path = "agent/again.rs"]
+mod again;
 #[path = "agent/bindings.rs"]
 mod bindings;
 #[path = "agent/child.rs"]

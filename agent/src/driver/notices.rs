@@ -85,7 +85,7 @@ impl Notices {
             }
             Notice::DrainOver => {
                 self.draining = false;
-                tracing::info!("the worker was started anew: it drains no more");
+                tracing::info!("started anew after a drain: the worker works again");
             }
             Notice::JournalFailed(why) => {
                 if let Some(unsaid) = self.complaints.admit("journal", &why, now) {

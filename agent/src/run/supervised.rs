@@ -89,7 +89,11 @@ impl Supervised {
             }
             None => {
                 self.tell_start().await;
-                self.start().await?;
+                // What a coordinator ordered outlives the worker that it was ordered for.
+                match self.is_draining().await {
+                    true => tracing::info!("COMMAND is not started: the drain goes on"),
+                    false => self.start().await?,
+                }
             }
         }
         loop {
@@ -153,11 +157,12 @@ impl Supervised {
         self.last_exit = Some(exit);
         self.due = None;
         tracing::info!(code = exit.0, ran = %show_span(ran), "the child has ended");
+        // A drain that an agent before this one was asked for is over once its child is.
+        let draining = self.asked > 0 || self.is_draining().await;
         self.tell_start().await;
         if self.asked > 1 || self.ended.is_some() {
             return Some(self.code());
         }
-        let draining = self.asked > 0 || self.is_draining().await;
         let again = match self.nursery.spec().restart {
             Restart::Always => true,
             Restart::OnFailure => exit != Exit(0),

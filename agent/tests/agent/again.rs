@@ -1,0 +1,87 @@
+//! Agents that are started again with the folder of one that has ended.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, read, until};
+
+/// An agent with the folder `dir/state`, and a worker that writes a line into `dir/runs` and works
+/// until it is told to end.
+async fn start(coordinator: &Coordinator, dir: &Path) -> Agent {
+    let (state, runs) = (dir.join("state"), dir.join("runs"));
+    let script = format!(
+        "trap 'exit 0' TERM; echo run >> {}; while :; do sleep 0.02; done",
+        runs.display()
+    );
+    let state = state.to_str().unwrap().to_owned();
+    Agent::start(coordinator, &["--state-dir", &state, "--", "sh", "-c", &script]).await
+}
+
+#[tokio::test]
+async fn a_worker_that_has_ended_is_started_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, told) = (dir.path().join("state"), dir.path().join("told"));
+    let coordinator = Coordinator::start().await;
+    let script = format!("echo hello >> {0}; sleep 0.1; echo done >> {0}", told.display());
+    let state = state.to_str().unwrap();
+    for run in 1..=3 {
+        let args = ["--state-dir", state, "--", "sh", "-c", &script];
+        let mut agent = Agent::start(&coordinator, &args).await;
+        assert_eq!(agent.code().await, Some(0), "run {run}: {}", agent.log.text());
+        assert_eq!(read(&told), "hello\ndone\n".repeat(run));
+    }
+}
+
+#[tokio::test]
+async fn one_that_was_told_to_end_takes_jobs_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    for (run, signal) in [(1, Signal::INT), (2, Signal::TERM), (3, Signal::TERM)] {
+        let mut agent = start(&coordinator, dir.path()).await;
+        agent.pool(1).await;
+        until("it runs", || read(&runs).lines().count() == run).await;
+        assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200, "run {run}");
+        assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+        agent.signal(signal);
+        assert_eq!(agent.code().await, Some(0), "run {run}: {}", agent.log.text());
+    }
+}
+
+#[tokio::test]
+async fn an_order_of_the_coordinator_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = start(&coordinator, dir.path()).await;
+    agent.pool(1).await;
+    coordinator.drain();
+    assert_eq!(agent.code().await, Some(0));
+    let mut again = start(&coordinator, dir.path()).await;
+    assert_eq!(again.code().await, Some(0));
+    let state = dir.path().join("state");
+    let said = again.log.text();
+    assert!(said.contains(&format!("remove {}", state.display())), "{said}");
+    assert_eq!(read(&dir.path().join("runs")), "run\n", "the worker is not started");
+}
+
+/// A worker without a child's start: the agent's own start is all that there is to see.
+#[tokio::test]
+async fn an_agent_without_a_child_takes_jobs_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let args = ["--state-dir", state.to_str().unwrap()];
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    for run in 1..=3 {
+        let mut agent = Agent::start(&coordinator, &args).await;
+        agent.pool(1).await;
+        assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200, "run {run}");
+        assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+        agent.signal(Signal::TERM);
+        assert_eq!(agent.code().await, Some(0), "run {run}");
+    }
+}
