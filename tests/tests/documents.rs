@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use tests::process::{Coordinator, Process, eventually, free_address, get};
-use tests::toolbox::{self, Missing, Tool};
+use tests::process::{Coordinator, eventually, get};
+use tests::toolbox;
 
 fn read(file: &str) -> String {
     std::fs::read_to_string(toolbox::root().join(file)).expect("a document")
@@ -26,13 +26,6 @@ fn fenced(text: &str, language: &str) -> Vec<String> {
     blocks
 }
 
-/// The commands in indented blocks that begin with `program`, with continued lines joined.
-fn commands(text: &str, program: &str) -> Vec<String> {
-    let joined = text.replace("\\\n", " ");
-    let code = joined.lines().filter_map(|line| line.strip_prefix("    "));
-    code.map(str::trim).filter(|line| line.starts_with(program)).map(str::to_owned).collect()
-}
-
 /// A coordinator on the README's manifests.
 fn readmes_coordinator() -> Coordinator {
     let coordinator =
@@ -41,58 +34,6 @@ fn readmes_coordinator() -> Coordinator {
         get(coordinator.http, "/readyz").filter(|(status, _)| *status == 200)
     });
     coordinator
-}
-
-fn is_there(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
-#[test]
-fn the_readmes_worker_compresses_every_file() {
-    if !is_there("curl") {
-        let why = "Debian's package curl has it";
-        return toolbox::leave_out("the README's worker with curl", why, Missing::Installable);
-    }
-    let coordinator = readmes_coordinator();
-    let queue = coordinator.folder().join("queue");
-    std::fs::create_dir(&queue).expect("a queue");
-    for name in ["one", "two", "three", "four"] {
-        std::fs::write(queue.join(name), name.repeat(1_000)).expect("a file");
-    }
-    let worker = coordinator.folder().join("worker.sh");
-    std::fs::write(&worker, &fenced(&read("README.md"), "sh")[0]).expect("the worker");
-
-    let mut command = coordinator.agent_command("builds", "worker-0", free_address());
-    command.args(["--", "sh"]).arg(&worker).current_dir(coordinator.folder());
-    let mut agent = Process::start(&mut command, &coordinator.folder().join("agent.log"));
-    assert!(agent.wait().success(), "the agent passes its worker's exit code on");
-    let left: BTreeSet<String> = std::fs::read_dir(&queue)
-        .expect("the queue")
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
-        .collect();
-    let want = ["four.gz", "one.gz", "three.gz", "two.gz"].map(str::to_owned);
-    assert_eq!(left, want.into());
-}
-
-#[test]
-fn the_readmes_grpcurl_lines_are_answered() {
-    let Some(grpcurl) = toolbox::tool(Tool::Grpcurl) else { return };
-    let coordinator = readmes_coordinator();
-    let agent = coordinator.agent("builds", "worker-0", &[]);
-    eventually("the worker's lease", || {
-        let (_, lease) = get(agent.api, "/v1/lease")?;
-        (lease.contains("\"size\":3") && lease.contains("cars:sold")).then_some(())
-    });
-    let lines = commands(&read("README.md"), "grpcurl ");
-    assert!(lines.len() >= 4, "{lines:?}");
-    for line in lines {
-        let own = line.replace("127.0.0.1:7400", &coordinator.grpc.to_string());
-        let own = own.replacen("grpcurl", grpcurl.to_str().expect("UTF-8"), 1);
-        let output = Command::new("sh").args(["-c", &own]).output().expect("sh starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{line}: {said}");
-        assert!(!output.stdout.is_empty(), "{line}");
-    }
 }
 
 /// The words in a text that begin with `--` and a letter.

@@ -11,10 +11,8 @@ use super::process::{Agent, read, until};
 /// until it is told to end.
 async fn start(coordinator: &Coordinator, dir: &Path) -> Agent {
     let (state, runs) = (dir.join("state"), dir.join("runs"));
-    let script = format!(
-        "trap 'exit 0' TERM; echo run >> {}; while :; do sleep 0.02; done",
-        runs.display()
-    );
+    let script =
+        format!("trap 'exit 0' TERM; echo run >> {}; while :; do sleep 0.02; done", runs.display());
     let state = state.to_str().unwrap().to_owned();
     Agent::start(coordinator, &["--state-dir", &state, "--", "sh", "-c", &script]).await
 }
