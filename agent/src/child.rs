@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::config::Child;
+use crate::config::{Child, ChildSignal};
 use crate::init::{Exit, Process, Reaper};
 
 /// The exit code of a child that this agent did not start: nobody can know the true one.
@@ -33,11 +33,15 @@ impl ChildPid {
         *self.0.lock().expect("nobody panics while holding it") = pid;
     }
 
-    /// Sends a signal to the child, if there is one.
+    /// Sends a signal to the child alone, if there is one.
     pub(crate) fn send(&self, signal: Signal) {
+        self.send_by(kill_process, signal);
+    }
+
+    fn send_by(&self, kill: fn(Pid, Signal) -> rustix::io::Result<()>, signal: Signal) {
         let Some(pid) = self.get() else { return };
         let (pid_shown, number) = (pid.as_raw_pid(), signal.as_raw());
-        match kill_process(pid, signal) {
+        match kill(pid, signal) {
             Ok(()) => tracing::debug!(pid = pid_shown, signal = number, "signal sent"),
             Err(error) => tracing::warn!(pid = pid_shown, signal = number, %error, "not sent"),
         }
@@ -77,6 +81,17 @@ impl Nursery {
     /// What the child is.
     pub(crate) fn spec(&self) -> &Child {
         &self.spec
+    }
+
+    /// Tells the child to end, and all of its group where that is wanted.
+    pub(crate) fn end(&self, signal: Signal) {
+        self.pid.send_by(
+            match self.spec.signal {
+                ChildSignal::Group => kill_process_group,
+                ChildSignal::Process => kill_process,
+            },
+            signal,
+        );
     }
 
     /// The process id of the child that runs.

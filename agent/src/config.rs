@@ -21,7 +21,7 @@ pub use adapter::{
     ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
 };
 use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
-pub use args::{LogFormat, Restart};
+pub use args::{ChildSignal, LogFormat, Restart};
 pub use errand::{AgentUrl, Errand};
 pub(crate) use span::show as show_span;
 
@@ -109,6 +109,8 @@ pub struct Child {
     pub grace: Duration,
     /// Whether it is ended with SIGKILL after that.
     pub kill: bool,
+    /// Which of its processes are told to end.
+    pub signal: ChildSignal,
 }
 
 /// Where a coordinator is: `HOST:PORT`.
@@ -186,9 +188,10 @@ fn check(args: RunArgs) -> Result<Config, String> {
     }
     let adapter = args.adapter.check(&args.command)?;
     let per_stream = matches!(adapter, Adapter::Process(_));
-    if per_stream && (args.restart.is_some() || args.child_grace.is_some() || args.child_kill) {
-        return Err("--restart, --child-grace and --child-kill are for a worker that is COMMAND; \
-                    with --adapter process COMMAND is the program of one stream: it is always \
+    let of_child = args.restart.is_some() || args.child_grace.is_some() || args.child_kill;
+    if per_stream && (of_child || args.child_signal.is_some()) {
+        return Err("--restart, --child-grace, --child-kill and --child-signal are for a worker \
+                    that is COMMAND; with --adapter process COMMAND is the program of one stream: it is always \
                     started again, and --process-grace and --process-kill are for its end"
             .into());
     }
@@ -197,6 +200,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         restart: args.restart.unwrap_or(Restart::Never),
         grace: args.child_grace.unwrap_or(CHILD_GRACE),
         kill: args.child_kill,
+        signal: args.child_signal.unwrap_or(ChildSignal::Group),
     });
     let mode = match args.socket_mode.unwrap_or(SocketMode::Owner) {
         SocketMode::Owner => 0o600,
@@ -314,6 +318,7 @@ mod tests {
             ("--adapter command --command-stream-start c", "--command-stream-stop"),
             ("--restart always", "COMMAND"),
             ("--child-kill", "COMMAND"),
+            ("--child-signal group", "COMMAND"),
             ("--sidecar -- sh", "--sidecar"),
             ("--health-listen 7412", "write :7412"),
             ("--tls-cert c --tls-key k", "--tls-ca"),

@@ -169,6 +169,9 @@ pub(super) struct RunArgs {
     /// job is ever killed to make a plan come true
     #[arg(long, env = "LEASEHOLD_CHILD_KILL", requires = "command")]
     pub(super) child_kill: bool,
+    /// Who is told to end: COMMAND with all that it has started, or COMMAND alone
+    #[arg(long, env = "LEASEHOLD_CHILD_SIGNAL", value_enum, requires = "command")]
+    pub(super) child_signal: Option<ChildSignal>,
     /// How log lines are written to stderr
     #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
@@ -226,6 +229,15 @@ pub enum Restart {
     OnFailure,
     /// Never: the agent leaves, with the child's exit code
     Never,
+}
+
+/// Which processes a signal that ends the child goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChildSignal {
+    /// Its process group: it and what it has started, unless that went into a group of its own
+    Group,
+    /// The process that was started
+    Process,
 }
 
 /// How log lines are written.

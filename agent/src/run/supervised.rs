@@ -186,7 +186,7 @@ impl Supervised {
             return Some(self.code());
         }
         if self.asked < 2 {
-            self.nursery.pid().send(Signal::TERM);
+            self.nursery.end(Signal::TERM);
             self.due = Some((Instant::now() + self.nursery.spec().grace, Due::Grace));
         }
         None
@@ -205,7 +205,7 @@ impl Supervised {
             Asked::End(signal) | Asked::EndNow(signal) => {
                 let hurried = self.asked > 1;
                 self.asked = 2;
-                self.nursery.pid().send(signal);
+                self.nursery.end(signal);
                 if self.child.is_none() || hurried {
                     return Some(exit_code(signal));
                 }
@@ -227,7 +227,7 @@ impl Supervised {
             }
             Due::Grace if self.nursery.spec().kill => {
                 tracing::warn!("the child has not ended on SIGTERM: SIGKILL, as --child-kill says");
-                self.nursery.pid().send(Signal::KILL);
+                self.nursery.end(Signal::KILL);
             }
             Due::Grace => {
                 tracing::warn!(

@@ -127,6 +127,27 @@ async fn a_second_signal_ends_the_child_at_once() {
 }
 
 #[tokio::test]
+async fn what_the_child_has_started_is_told_to_end_too_unless_that_is_not_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start().await;
+    for (name, options) in [("group", &[][..]), ("process", &["--child-signal", "process"][..])] {
+        let told = dir.path().join(name);
+        let script = format!("sleep 600 & echo $! > {}; wait", told.display());
+        let mut agent = start(&coordinator, options, &script).await;
+        until("it runs", || read(&told).ends_with('\n')).await;
+        let started = read(&told).trim().parse().ok().and_then(Pid::from_raw).unwrap();
+        agent.signal(Signal::TERM);
+        assert_eq!(agent.code().await, Some(143));
+        if name == "group" {
+            until("it has ended", || test_kill_process(started).is_err()).await;
+        } else {
+            test_kill_process(started).expect("it runs on");
+            kill_process(started, Signal::KILL).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
     let coordinator = Coordinator::start().await;
     let script = "trap '' TERM; while :; do sleep 0.02; done";
