@@ -455,14 +455,6 @@ impl World {
         worker.introduced = run;
         // What it counted for the agent before means nothing to this one.
         worker.calls.retain(|call| !matches!(call, Call::Start(..) | Call::Count(..)));
-        // Ends that the one before may have lost are told again.
-        for job in &disk.borrow().memory.jobs {
-            let call = Call::End(job.clone());
-            let over = !worker.jobs.contains(job) && worker.limbo.as_ref() != Some(job);
-            if over && !worker.calls.contains(&call) {
-                worker.calls.push_back(call);
-            }
-        }
         worker.unnamed = worker.jobs.clone();
         worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
         let size = worker.obeyed.0;

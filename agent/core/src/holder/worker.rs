@@ -79,6 +79,8 @@ impl<J: Journal> Holder<J> {
             return Err(Refused::NoSlot { size, running });
         }
         at_most(running + 1)?;
+        // The end of a job of this id that is written after it would be taken for its end.
+        self.write_owed()?;
         if !mutation::on(Mutation::JobUnwritten) {
             self.write(&Record::JobBegan { job: job.clone() })?;
         }
@@ -92,15 +94,19 @@ impl<J: Journal> Holder<J> {
     /// A job has ended; for an id that does not run it does nothing.
     ///
     /// # Errors
-    /// None at present: a record of the end that cannot be written leaves a successor with a job
-    /// too many, which the worker's next start or count corrects.
+    /// [`Refused::Journal`] until it is written down, though its slot is free at once: a successor
+    /// that finds no record counts it as running, and the worker must tell it, too.
     pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), Refused> {
         self.expire(now);
         let over = self.running() > self.size_in_effect();
+        let ended = Record::JobEnded { job: job.clone() };
         if !self.jobs.remove(job) {
+            if self.owed.contains(&ended) {
+                self.write_owed()?;
+            }
             return Ok(());
         }
-        let _ = self.write_or_owe(Record::JobEnded { job: job.clone() });
+        let written = self.write_or_owe(ended);
         self.notice(Notice::JobEnded(job.clone()));
         self.changed();
         match over {
@@ -109,7 +115,7 @@ impl<J: Journal> Holder<J> {
             false => self.beat_soon(now),
         }
         self.check_drain(now);
-        Ok(())
+        Ok(written?)
     }
 
     /// A worker that asks for no single job tells how many run, and the pool size that it keeps
