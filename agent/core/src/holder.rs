@@ -80,6 +80,8 @@ pub struct Holder<J> {
     owed: Vec<Record>,
     /// Given back, and not yet told.
     released: Vec<Release>,
+    /// What the worker gave back, newest first.
+    given_back: VecDeque<(StreamKey, Token)>,
     start: Option<StartId>,
     jobs: BTreeSet<JobId>,
     jobs_known: bool,
@@ -179,6 +181,7 @@ impl<J: Journal> Holder<J> {
             streams,
             owed: Vec::new(),
             released: Vec::new(),
+            given_back: VecDeque::new(),
             start: memory.start,
             jobs: memory.jobs,
             jobs_known: memory.jobs_known,

@@ -9,6 +9,9 @@ use crate::effect::Notice;
 use crate::journal::{Journal, JournalError, Record};
 use crate::lease::Refused;
 
+/// Leases of which a holder remembers that its worker has given them back.
+const GIVEN_BACK_MAX: usize = 256;
+
 impl<J: Journal> Holder<J> {
     /// The worker's process says that it starts, and how many jobs already run in it. A new
     /// start id ends the jobs of the process before, gives its streams back, and beside an agent
@@ -148,7 +151,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// The worker has let a stream go, revoked or of its own will.
+    /// The worker has let a stream go, revoked or of its own will; twice is once.
     ///
     /// # Errors
     /// [`Refused::NotHeld`] or [`Refused::Journal`].
@@ -160,10 +163,16 @@ impl<J: Journal> Holder<J> {
     ) -> Result<(), Refused> {
         self.expire(now);
         let held = self.streams.get(stream).map(|held| held.token);
+        let lease = (stream.clone(), token);
         if held != Some(token) {
-            return Err(Refused::NotHeld { held });
+            return match self.given_back.contains(&lease) {
+                true => Ok(()),
+                false => Err(Refused::NotHeld { held }),
+            };
         }
         self.give_back(stream, token)?;
+        self.given_back.truncate(GIVEN_BACK_MAX - 1);
+        self.given_back.push_front(lease);
         self.changed();
         self.tell_released(now);
         self.check_drain(now);
