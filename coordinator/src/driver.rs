@@ -89,6 +89,7 @@ pub(crate) struct Driver {
     outlook: watch::Sender<Outlook>,
     /// Up to when the sessions' messages were taken.
     taken: Watermark,
+    log: notices::Log,
     figures_at: Moment,
     held_at: Moment,
     long_turn_at: Moment,
@@ -158,6 +159,7 @@ impl Driver {
             metrics,
             outlook,
             taken: Watermark::default(),
+            log: notices::Log::default(),
             figures_at: Moment(0),
             held_at: Moment(0),
             long_turn_at: Moment(0),

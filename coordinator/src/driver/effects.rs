@@ -6,13 +6,14 @@ use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use tokio::sync::mpsc;
 
-use super::{Change, Command, Driver, notices};
+use super::{Change, Command, Driver};
 use crate::clock;
 
 impl Driver {
     /// Carries out what the core wants.
     pub(super) fn carry_out(&mut self) {
         let now = clock::now();
+        self.log.sum_up(now);
         while let Some(effect) = self.core.poll_effect() {
             self.progress.made();
             match effect {
@@ -31,7 +32,7 @@ impl Driver {
                     self.outbox.push(Command::Order { epoch, order });
                 }
                 Effect::Notice(notice) => {
-                    notices::log(&notice);
+                    self.log.write(&notice, now);
                     self.metrics.count_notice(&notice, now);
                     // Nobody may be watching.
                     let _ = self.changes.send(Change::Notice(notice));
