@@ -181,7 +181,7 @@ mod tests {
         let token = Token { epoch: Epoch(1), seq: 1 };
         let granted = Notice::StreamGranted { worker: worker.clone(), stream, token };
         let mut log = Log::default();
-        let second = |second| Moment(second * 1_000_000_000);
+        let second = |second: u64| Moment(second * 1_000_000_000);
         assert_eq!(log.take_unsaid(second(5)), None);
         let all = LEASE_LINES_MAX + 7;
         let said = (0..all).filter(|_| log.admits(&granted)).count();
