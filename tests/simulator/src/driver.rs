@@ -120,7 +120,8 @@ pub(super) struct Driver {
     /// When the present turn began, and the begin and end of long ones within a lease.
     began: Real,
     long_turns: VecDeque<(Real, Real)>,
-    effects: Vec<Effect>,
+    /// What the core wants, until it is carried out.
+    pub effects: Vec<Effect>,
 }
 
 #[derive(Debug)]
@@ -319,7 +320,11 @@ impl World {
                         None => {
                             node.driver.phase = Phase::Settled;
                             let heard = node.driver.taken.heard(taking.read);
-                            self.settle(replica, now, heard)
+                            let took = self.settle(replica, now, heard);
+                            match self.profile.favour.retaken_terms {
+                                true => took + self.retake(replica),
+                                false => took,
+                            }
                         }
                     }
                 }

@@ -76,7 +76,7 @@ impl World {
         terms || cuts.contains(&Cut::Store(replica))
     }
 
-    fn ask_store(&mut self, replica: usize, request: Request) {
+    pub(super) fn ask_store(&mut self, replica: usize, request: Request) {
         if self.is_cut_off(replica, request.is_about_entries()) {
             return;
         }
@@ -433,6 +433,11 @@ impl World {
             Order::AskTerm { .. } => "term asked for",
             Order::StepDown { .. } => "stepped down",
         });
+        if self.profile.favour.late_entries
+            && let Order::Register(entries) = &order
+        {
+            self.enter_late(replica, &entries[0].0);
+        }
         let now = self.local_of_replica(replica);
         let node = &mut self.replicas[replica];
         if matches!(order, Order::StepDown { .. }) {

@@ -132,6 +132,12 @@ pub(super) struct Favour {
     pub taken_names: bool,
     /// The clocks of twins are behind, and those whose names they take were just started again.
     pub late_twins: bool,
+    /// Many reports are on their way for longer than leases last.
+    pub late_reports: bool,
+    /// A leader that is about to strike a worker loses its term and takes the next one meanwhile.
+    pub retaken_terms: bool,
+    /// Workers are lost while their first entry is written, and come back while it is struck.
+    pub late_entries: bool,
 }
 
 /// The most that manifests define.

@@ -25,6 +25,7 @@ mod platform;
 mod pod;
 mod queue;
 mod replica;
+mod retake;
 mod runner;
 mod said;
 mod serving;

@@ -78,7 +78,7 @@ impl Mutant {
             Mutation::OrderOfAnotherTerm => &["S1", "S2", "S3", "S8", "S13", "S14"],
             // An agent that comes back after a goodbye has a higher incarnation, which an entry of
             // its life before does not cover. The tests of the campaign notice it.
-            Mutation::RegisteredOfAnotherLife => &[],
+            Mutation::RegisteredOfAnotherLife => &["S1", "S2", "S3", "S8", "S13", "S14"],
             Mutation::RegisteredWithoutLeadership
             | Mutation::StrikeWithoutEpoch
             | Mutation::GrantUnregisteredSet
@@ -165,6 +165,19 @@ impl Mutant {
             Mutation::NodeLoadPerClass => {
                 Favour { faults: &[Fault::Edit, Fault::NewPod], ..Favour::default() }
             }
+            Mutation::LateReportHeld => {
+                Favour { faults: &[Fault::BreakLink], late_reports: true, ..Favour::default() }
+            }
+            Mutation::OrderOfAnotherTerm => Favour {
+                faults: &[Fault::CutPodWhole, Fault::DrainPod, Fault::NewPod],
+                retaken_terms: true,
+                ..Favour::default()
+            },
+            Mutation::RegisteredOfAnotherLife => Favour {
+                faults: &[Fault::NewPod, Fault::CrashReplica],
+                late_entries: true,
+                ..Favour::default()
+            },
             _ => Favour::default(),
         }
     }

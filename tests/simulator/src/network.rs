@@ -190,7 +190,11 @@ impl World {
     pub(super) fn send_up(&mut self, link: LinkId, message: &AgentMessage) {
         let bytes = wire::encode_up(message);
         self.trace.hash(&bytes);
-        self.put_up(link, Data::Message(bytes));
+        let late = self.profile.favour.late_reports
+            && self.calm_since.is_none()
+            && matches!(message, AgentMessage::Report(_))
+            && self.rng.bool();
+        self.put_up(link, Data::Message(bytes), late);
         if matches!(message, AgentMessage::Hello(_))
             && one_in(&mut self.rng, self.profile.fallback_one_in)
         {
@@ -200,8 +204,12 @@ impl World {
     }
 
     /// Puts data on its way to the replica.
-    pub(super) fn put_up(&mut self, link: LinkId, data: Data) {
-        let (delay, copies, ordered) = self.fate(&data);
+    pub(super) fn put_up(&mut self, link: LinkId, data: Data, late: bool) {
+        let (mut delay, copies, ordered) = self.fate(&data);
+        if late {
+            let ttl = self.profile.ttl_real();
+            delay += self.rng.u64(ttl / 2..ttl * 3);
+        }
         let line = &mut self.network.links[link];
         line.torn |= copies == 0;
         for _ in 0..copies {
@@ -372,7 +380,7 @@ impl World {
                 let t = self.t + self.rng.u64(0..self.profile.ttl_real() * 4);
                 self.queue.push(t, Happening::ToReplica { link, data: Data::Close });
             }
-            _ => self.put_up(link, Data::Close),
+            _ => self.put_up(link, Data::Close, false),
         }
     }
 

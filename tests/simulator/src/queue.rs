@@ -29,6 +29,8 @@ pub(super) enum Happening {
     ToPod { link: LinkId, data: Data },
     /// A direction works again.
     Heal(Cut),
+    /// A direction is cut for so long.
+    Cut(Cut, Real),
     /// The desired state reaches a replica.
     Desired { replica: usize, version: u64, desired: Arc<Desired> },
     /// The platform's word reaches a replica.
@@ -47,6 +49,12 @@ pub(super) enum Happening {
     Renew { replica: usize, run: u64 },
     /// A replica looks at the store.
     Poll { replica: usize, run: u64 },
+    /// Somebody says of a worker that it is gone, if it holds nothing.
+    DeclareGone { replica: usize, pod: usize },
+    /// A replica dies, and comes back soon.
+    CrashReplica { replica: usize },
+    /// A replica takes over as soon as it has looked, whoever leads.
+    TakeOver { replica: usize, run: u64 },
     /// A leader's request was not answered in time.
     Retry { replica: usize, run: u64, number: u64 },
     /// A request reaches the store.

@@ -146,6 +146,7 @@ impl World {
             | Happening::Ping { .. }
             | Happening::ToReplica { .. }
             | Happening::ToPod { .. }
+            | Happening::Cut(..)
             | Happening::Heal(_) => self.step_network(what),
             Happening::Desired { .. }
             | Happening::Gone { .. }
@@ -156,6 +157,9 @@ impl World {
             | Happening::BootReplica { .. }
             | Happening::Renew { .. }
             | Happening::Poll { .. }
+            | Happening::TakeOver { .. }
+            | Happening::CrashReplica { .. }
+            | Happening::DeclareGone { .. }
             | Happening::Retry { .. }
             | Happening::Store { .. }
             | Happening::Answer { .. } => self.step_replica(what),
@@ -198,6 +202,8 @@ impl World {
             Happening::Ping { link, missed } => self.ping(link, missed),
             Happening::ToReplica { link, data } => self.arrive_up(link, data),
             Happening::ToPod { link, data } => self.arrive_down(link, data),
+            Happening::Cut(cut, time) if self.t < self.profile.safety => self.cut(cut, time),
+            Happening::Cut(..) => {}
             Happening::Heal(cut) => self.heal(cut),
             other => unreachable!("{other:?} is not of the network"),
         }
@@ -227,6 +233,12 @@ impl World {
             Happening::BootReplica { replica } => self.boot_replica(replica),
             Happening::Renew { replica, .. } => self.renew_due(replica),
             Happening::Poll { replica, .. } => self.poll_store(replica),
+            Happening::TakeOver { replica, .. } => self.take_over(replica),
+            Happening::DeclareGone { replica, pod } => self.declare_empty(replica, pod),
+            Happening::CrashReplica { replica } => {
+                self.crash_replica(replica);
+                self.after(MS, Happening::BootReplica { replica });
+            }
             Happening::Retry { replica, number, .. } => self.no_answer(replica, number),
             Happening::Store { replica, run, request } => self.store_request(replica, run, request),
             Happening::Answer { replica, answer, .. } => self.store_answer(replica, answer),
@@ -282,6 +294,7 @@ impl World {
             | Happening::Turn { replica, .. }
             | Happening::Renew { replica, .. }
             | Happening::Poll { replica, .. }
+            | Happening::TakeOver { replica, .. }
             | Happening::Retry { replica, .. }
             | Happening::Answer { replica, .. } => replicas[*replica].paused_until,
             Happening::Write { replica, link, .. } => {
@@ -321,6 +334,7 @@ impl World {
             | Happening::Turn { replica, run }
             | Happening::Renew { replica, run }
             | Happening::Poll { replica, run }
+            | Happening::TakeOver { replica, run }
             | Happening::Retry { replica, run, .. }
             | Happening::Answer { replica, run, .. } => {
                 self.replicas[*replica].run == *run && self.replicas[*replica].is_up()

@@ -1,0 +1,93 @@
+//! A term that is lost and taken again within one long turn of its leader's driver.
+
+use leasehold_coordinator_core::effect::{Effect, Order};
+use leasehold_coordinator_core::event::Event;
+use leasehold_types::WorkerKey;
+
+use super::clock::{MS, Real};
+use super::network::{Cut, SlowStore};
+use super::queue::Happening;
+use super::store::Request;
+use super::world::World;
+
+impl World {
+    /// How long a turn goes on that is about to strike a worker: meanwhile another replica takes
+    /// over and serves that worker, and this one takes over again. Soon after the turn the other
+    /// one leads once more, and cannot reach the worker at first.
+    pub(super) fn retake(&mut self, replica: usize) -> Real {
+        let pending = &self.replicas[replica].driver.effects;
+        let struck = pending.iter().find_map(|effect| match effect {
+            Effect::Order { order: Order::Unregister(keys), .. } => keys.first().cloned(),
+            _ => None,
+        });
+        let leads = self.true_leader().is_some_and(|(leader, _)| leader == replica);
+        let Some(key) = struck.filter(|_| leads && self.t < self.profile.safety) else { return 0 };
+        let living = self.living();
+        let Some(pod) = living.into_iter().find(|pod| self.pods[*pod].key == key) else { return 0 };
+        self.cover.hit("fault: term lost and taken again within a turn");
+        let ttl = self.profile.ttl_real();
+        let other = (replica + 1) % self.replicas.len();
+        let turn = ttl * 2;
+        self.take_at(other, MS);
+        self.after(ttl / 8, Happening::Lure { pod, replica: other, forget: false });
+        self.after(ttl / 8 + MS, Happening::RestartWorker { pod });
+        let again = self.rng.u64(ttl..turn - ttl / 4);
+        self.take_at(replica, again);
+        self.take_at(replica, again + 100 * MS);
+        for side in [Cut::Up(pod, other), Cut::Down(pod, other)] {
+            self.after(again, Happening::Cut(side, ttl * 3));
+        }
+        self.take_at(other, turn + 50 * MS);
+        self.take_at(other, turn + 150 * MS);
+        turn
+    }
+
+    fn take_at(&mut self, replica: usize, after: Real) {
+        let run = self.replicas[replica].run;
+        self.after(after, Happening::TakeOver { replica, run });
+    }
+
+    /// A replica looks whether it can take over, and does so whoever leads.
+    pub(super) fn take_over(&mut self, replica: usize) {
+        if self.t < self.profile.safety {
+            self.replicas[replica].election.eager = true;
+            self.ask_store(replica, Request::Read);
+        }
+    }
+}
+
+impl World {
+    /// The entry of a worker is written late. Meanwhile the worker is cut off, and somebody says
+    /// that it is gone; it comes back while the entry is struck. Then the leader dies.
+    pub(super) fn enter_late(&mut self, replica: usize, key: &WorkerKey) {
+        let busy = self.network.slow_store.is_some_and(|(.., until)| until > self.t);
+        if self.t >= self.profile.safety || busy {
+            return;
+        }
+        let living = self.living();
+        let Some(pod) = living.into_iter().find(|pod| self.pods[*pod].key == *key) else { return };
+        let ttl = self.profile.ttl_real();
+        self.network.slow_store = Some((replica, SlowStore::All, self.t + ttl * 8));
+        let cut = self.rng.u64(ttl / 2..ttl * 2);
+        for replica in 0..self.replicas.len() {
+            self.cut(Cut::Up(pod, replica), cut);
+            self.cut(Cut::Down(pod, replica), cut);
+        }
+        self.after(cut / 2, Happening::DeclareGone { replica, pod });
+        let dies = self.rng.u64(cut..cut + ttl * 2);
+        self.after(dies, Happening::CrashReplica { replica });
+    }
+
+    /// Somebody says of a worker that it is gone; it holds nothing, as nothing is written of it yet.
+    pub(super) fn declare_empty(&mut self, replica: usize, pod: usize) {
+        let now = self.local_of_pod(pod);
+        let node = &self.pods[pod];
+        let runs = node.jobs_truth(now) > 0 || node.size_in_effect(now) > 0;
+        let holds = runs || !node.worker.streams.is_empty();
+        let key = node.key.clone();
+        if self.t < self.profile.safety && !holds && !self.store.register.contains_key(&key) {
+            self.cover.hit("fault: an empty worker declared gone");
+            self.core_event(replica, Event::Gone(vec![key]));
+        }
+    }
+}
