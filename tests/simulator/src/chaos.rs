@@ -7,7 +7,7 @@ use leasehold_types::message::Hello;
 use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
 
 use super::clock::MS;
-use super::faults::Fault;
+use super::faults::{Fault, Sequence};
 use super::journal::Left;
 use super::liveness::Stage;
 use super::network::{Cut, SlowStore};
@@ -20,9 +20,6 @@ const STRANGER: ConnId = ConnId(u64::MAX);
 impl World {
     /// The next fault, if faults are still on.
     pub(super) fn fault(&mut self) {
-        if self.t >= self.profile.safety {
-            return;
-        }
         let every = self.profile.fault_every;
         let next = self.rng.u64(0..=2 * every);
         self.after(next, Happening::Fault);
@@ -50,6 +47,7 @@ impl World {
             | Fault::CutStore
             | Fault::CutReplica => self.commit_network(fault, pod, replica, time),
             Fault::Split => self.split(),
+            Fault::TakeOver if self.profile.has(Sequence::Squeezes) => self.squeeze(pod),
             Fault::PauseReplica | Fault::CrashReplica | Fault::TakeOver | Fault::OrderDrain => {
                 self.commit_replica(fault, pod, replica, time);
             }
@@ -107,10 +105,7 @@ impl World {
             }
             Fault::CutPodWhole => {
                 self.cover.hit("fault: pod cut off");
-                for replica in 0..self.replicas.len() {
-                    self.cut(Cut::Up(pod, replica), time);
-                    self.cut(Cut::Down(pod, replica), time);
-                }
+                self.cut_pod(pod, time);
             }
             Fault::CutReplica => {
                 self.cover.hit("fault: replica cut off");
@@ -191,7 +186,7 @@ impl World {
 
     /// An agent loses its link, and its memory too where that is wanted, and dials a replica.
     pub(super) fn lure(&mut self, pod: usize, replica: usize, forget: bool) {
-        if self.t >= self.profile.safety || self.pods[pod].agent.is_none() {
+        if self.pods[pod].agent.is_none() {
             return;
         }
         if forget {

@@ -123,21 +123,31 @@ const FAULTS: [(Fault, u32); 29] = [
 /// A fault that is favoured comes so many times as often.
 const FAVOURED: u32 = 8;
 
+/// What goes wrong in an order that chance hardly ever gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sequence {
+    /// The names of agents that have left are taken by others.
+    TakenNames,
+    /// The clocks of twins are behind, and those whose names they take were just started again.
+    LateTwins,
+    /// Many reports are on their way for longer than leases last.
+    LateReports,
+    /// A leader that is about to strike a worker loses its term and takes the next one meanwhile.
+    RetakenTerms,
+    /// Workers count for themselves, and their clusters' caps fall and rise around failovers.
+    Squeezes,
+    /// Workers are declared gone while their first entry is written, and come back while it is
+    /// struck.
+    LateEntries,
+}
+
 /// What a world has more of than chance gives it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Favour {
     /// These come often, and always.
     pub faults: &'static [Fault],
-    /// The names of agents that have left are taken by others.
-    pub taken_names: bool,
-    /// The clocks of twins are behind, and those whose names they take were just started again.
-    pub late_twins: bool,
-    /// Many reports are on their way for longer than leases last.
-    pub late_reports: bool,
-    /// A leader that is about to strike a worker loses its term and takes the next one meanwhile.
-    pub retaken_terms: bool,
-    /// Workers are lost while their first entry is written, and come back while it is struck.
-    pub late_entries: bool,
+    /// What goes wrong in this order.
+    pub sequence: Option<Sequence>,
 }
 
 /// The most that manifests define.
@@ -320,6 +330,11 @@ impl Profile {
             1 => 1,
             more => more * 32,
         }
+    }
+
+    /// Whether this is what goes wrong there.
+    pub(super) fn has(&self, sequence: Sequence) -> bool {
+        self.favour.sequence == Some(sequence)
     }
 
     /// A lease's time as real time.

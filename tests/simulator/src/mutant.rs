@@ -2,7 +2,7 @@
 
 use leasehold_types::mutation::{self, Mutation};
 
-use super::faults::{Fault, Favour};
+use super::faults::{Fault, Favour, Sequence};
 
 /// One fault of one core, or the worlds in which it is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +75,9 @@ impl Mutant {
             Mutation::HealWithoutOutstanding => &["L4"],
             Mutation::CutBeforeRelease => &["S14"],
             Mutation::NodeLoadPerClass => &["S14"],
-            Mutation::OrderOfAnotherTerm => &["S1", "S2", "S3", "S8", "S13", "S14"],
-            // An agent that comes back after a goodbye has a higher incarnation, which an entry of
-            // its life before does not cover. The tests of the campaign notice it.
-            Mutation::RegisteredOfAnotherLife => &["S1", "S2", "S3", "S8", "S13", "S14"],
-            Mutation::RegisteredWithoutLeadership
+            Mutation::OrderOfAnotherTerm
+            | Mutation::RegisteredOfAnotherLife
+            | Mutation::RegisteredWithoutLeadership
             | Mutation::StrikeWithoutEpoch
             | Mutation::GrantUnregisteredSet
             | Mutation::GrantUnderForeignEntry
@@ -103,10 +101,9 @@ impl Mutant {
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
             Mutation::PoolUnregistered => &["S1", "S2", "S8"],
-            // Slots of a worker that counts for itself must fall after its report and be another's
-            // before it is granted to anew: the tests of accounts notice it.
-            Mutation::UnsureSizeKept => &[],
-            Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => &["S1", "S2"],
+            Mutation::UnsureSizeKept | Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => {
+                &["S1", "S2"]
+            }
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
             Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
             Mutation::FreshAgain | Mutation::RaisedJournalSpeaks | Mutation::RenewalUnwritten => {
@@ -135,49 +132,40 @@ impl Mutant {
         }
     }
 
-    /// Whether it shows in so few seeds that a test cannot wait for it.
-    #[must_use]
-    pub fn is_rare(self) -> bool {
-        match self.mutation {
-            // A report must take longer than its leases last, on a link that its agent has not yet
-            // given up. A scenario of the coordinator's core notices it.
-            Mutation::LateReportHeld => true,
-            // A replica must lose and take a term within one turn, and strike a worker in it that
-            // comes back. The tests of the campaign notice it.
-            Mutation::OrderOfAnotherTerm => true,
-            _ => false,
-        }
-    }
-
     /// What its worlds have more of than others, in which it hardly ever shows.
     pub(super) fn favour(self) -> Favour {
+        let favour = |faults, sequence| Favour { faults, sequence: Some(sequence) };
         match self.mutation {
             // A twin must be refused for one number while its other half has just begun under the
             // next one, which that leader has not heard of.
-            Mutation::RaiseByOne => {
-                Favour { faults: &[Fault::TwinPod], late_twins: true, ..Favour::default() }
-            }
+            Mutation::RaiseByOne => favour(&[Fault::TwinPod], Sequence::LateTwins),
             // A twin with a lower number must be admitted between a goodbye and a return.
-            Mutation::LeftStaysComplete => {
-                Favour { faults: &[Fault::DrainPod], taken_names: true, ..Favour::default() }
-            }
+            Mutation::LeftStaysComplete => favour(&[Fault::DrainPod], Sequence::TakenNames),
             // Two classes must have room for one node that is cut.
             Mutation::NodeLoadPerClass => {
-                Favour { faults: &[Fault::Edit, Fault::NewPod], ..Favour::default() }
+                Favour { faults: &[Fault::Edit, Fault::NewPod], sequence: None }
             }
+            // A report must take longer than its leases last, on a link that its agent has not yet
+            // given up.
             Mutation::LateReportHeld => {
-                Favour { faults: &[Fault::BreakLink], late_reports: true, ..Favour::default() }
+                favour(&[Fault::BreakLink, Fault::BreakAll], Sequence::LateReports)
             }
-            Mutation::OrderOfAnotherTerm => Favour {
-                faults: &[Fault::CutPodWhole, Fault::DrainPod, Fault::NewPod],
-                retaken_terms: true,
-                ..Favour::default()
-            },
-            Mutation::RegisteredOfAnotherLife => Favour {
-                faults: &[Fault::NewPod, Fault::CrashReplica],
-                late_entries: true,
-                ..Favour::default()
-            },
+            // A replica must lose and take a term within one turn, and strike a worker in it that
+            // comes back.
+            Mutation::OrderOfAnotherTerm => favour(
+                &[Fault::CutPodWhole, Fault::DrainPod, Fault::NewPod],
+                Sequence::RetakenTerms,
+            ),
+            // A worker must be declared gone before its first entry is known to be written, and
+            // come back under the same number: a higher one is not covered by that entry.
+            Mutation::RegisteredOfAnotherLife => {
+                favour(&[Fault::NewPod, Fault::CrashReplica], Sequence::LateEntries)
+            }
+            // Slots of a worker that counts for itself must fall after its report and be another's
+            // before it is granted to anew.
+            Mutation::UnsureSizeKept => {
+                favour(&[Fault::TakeOver, Fault::NewPod], Sequence::Squeezes)
+            }
             _ => Favour::default(),
         }
     }

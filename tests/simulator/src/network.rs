@@ -12,7 +12,7 @@ use leasehold_types::LinkNumber;
 use leasehold_types::message::AgentMessage;
 
 use super::clock::{MS, Real};
-use super::faults::one_in;
+use super::faults::{Sequence, one_in};
 use super::queue::Happening;
 use super::store::Shape;
 use super::wire;
@@ -190,7 +190,7 @@ impl World {
     pub(super) fn send_up(&mut self, link: LinkId, message: &AgentMessage) {
         let bytes = wire::encode_up(message);
         self.trace.hash(&bytes);
-        let late = self.profile.favour.late_reports
+        let late = self.profile.has(Sequence::LateReports)
             && self.calm_since.is_none()
             && matches!(message, AgentMessage::Report(_))
             && self.rng.bool();
@@ -412,6 +412,14 @@ impl World {
     pub(super) fn cut(&mut self, cut: Cut, time: Real) {
         if self.network.cuts.insert(cut) {
             self.after(time, Happening::Heal(cut));
+        }
+    }
+
+    /// A pod and all replicas lose each other for a while.
+    pub(super) fn cut_pod(&mut self, pod: usize, time: Real) {
+        for replica in 0..self.replicas.len() {
+            self.cut(Cut::Up(pod, replica), time);
+            self.cut(Cut::Down(pod, replica), time);
         }
     }
 

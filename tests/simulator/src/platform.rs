@@ -13,7 +13,7 @@ use leasehold_coordinator_core::desired::{
 use leasehold_types::{ClusterName, SetName, StreamName, WorkerKey, WorkerName};
 
 use super::clock::{Clock, MS, Real};
-use super::faults::{Profile, one_in, pick};
+use super::faults::{Profile, Sequence, one_in, pick};
 use super::pipelines;
 use super::pod::Pod;
 use super::queue::Happening;
@@ -166,6 +166,17 @@ impl World {
         self.tell_desired();
     }
 
+    /// All clusters may run another number of jobs from now on.
+    pub(super) fn resize(&mut self, jobs_max: impl Fn(u32, &mut fastrand::Rng) -> u32) {
+        self.manifests.version += 1;
+        let desired = Arc::make_mut(&mut self.manifests.current);
+        for cluster in desired.clusters.values_mut().filter(|it| it.class.is_none()) {
+            let cluster = Arc::make_mut(cluster);
+            cluster.jobs_max = jobs_max(cluster.jobs_max, &mut self.rng);
+        }
+        self.tell_desired();
+    }
+
     /// Classes whose workers live are there again.
     pub(super) fn restore_classes(&mut self) {
         if self.profile.pipelines {
@@ -199,7 +210,8 @@ impl World {
                 WorkerKey { cluster, worker }
             }
         };
-        let kind = if self.rng.u8(0..3) == 0 { Kind::Count } else { Kind::Gate };
+        let counts = self.rng.u8(0..3) == 0 || self.profile.has(Sequence::Squeezes);
+        let kind = if counts { Kind::Count } else { Kind::Gate };
         let stoppable = !one_in(&mut self.rng, self.profile.unstoppable_one_in);
         let worker = Worker::new(kind, stoppable);
         let clock = Clock::new(&mut self.rng, self.profile.bounds.drift_ppm);

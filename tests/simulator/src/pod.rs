@@ -12,6 +12,7 @@ use leasehold_types::share::WorkerAddress;
 use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
 
 use super::clock::{Clock, MS, Real};
+use super::faults::Sequence;
 use super::journal::{Disk, Left, SimJournal};
 use super::names;
 use super::network::{LinkId, SlowStore};
@@ -391,7 +392,8 @@ impl World {
             return;
         }
         // All that follows is over when faults end.
-        let takes = self.profile.favour.taken_names && self.t + ttl * 8 < self.profile.safety;
+        let soon = self.t + ttl * 8 < self.profile.safety;
+        let takes = self.profile.has(Sequence::TakenNames) && soon;
         if !ends && stays && takes && self.may_be_doubled(pod) {
             self.take_name(pod);
         } else if !ends && stays && self.rng.bool() {

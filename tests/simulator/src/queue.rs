@@ -49,6 +49,8 @@ pub(super) enum Happening {
     Renew { replica: usize, run: u64 },
     /// A replica looks at the store.
     Poll { replica: usize, run: u64 },
+    /// Clusters may run more jobs, and another replica takes over while this pod's agent is stopped.
+    Widen { pod: usize },
     /// Somebody says of a worker that it is gone, if it holds nothing.
     DeclareGone { replica: usize, pod: usize },
     /// A replica dies, and comes back soon.
@@ -101,6 +103,23 @@ pub(super) enum Happening {
     Hindered { pod: usize },
     /// Something goes wrong.
     Fault,
+}
+
+impl Happening {
+    /// Whether it goes wrong: it does not once faults have ended.
+    pub(super) fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Fault
+                | Self::Cut(..)
+                | Self::Lure { .. }
+                | Self::CrashAgain { .. }
+                | Self::CrashReplica { .. }
+                | Self::TakeOver { .. }
+                | Self::DeclareGone { .. }
+                | Self::Widen { .. }
+        )
+    }
 }
 
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 //! Invariant: of two agents of one name the later one counts: the earlier one is over in the end.
 
 use super::clock::MS;
+use super::faults::Sequence;
 use super::queue::Happening;
 use super::world::World;
 
@@ -22,13 +23,13 @@ impl World {
     /// A pod appears under the name of one that lives.
     pub(super) fn double(&mut self, pod: usize, generation: u64) {
         self.cover.hit("fault: twin appeared");
-        if self.profile.favour.late_twins {
+        if self.profile.has(Sequence::LateTwins) {
             // The leader has not heard of its new number when the twin's hello comes.
             self.crash_agent(pod, true, None);
             self.boot_agent(pod);
         }
         let twin = self.new_pod(Some(pod), generation);
-        self.pods[twin].late_clock = self.profile.favour.late_twins;
+        self.pods[twin].late_clock = self.profile.has(Sequence::LateTwins);
         let ttl = self.profile.ttl_real();
         if self.rng.bool() {
             // It may leave before the first one is known to be over.

@@ -135,7 +135,8 @@ impl World {
             self.queue.push(until, what);
             return;
         }
-        if !self.current(&what) {
+        let too_late = what.is_fault() && self.t >= self.profile.safety;
+        if too_late || !self.current(&what) {
             return;
         }
         self.trace.step(self.t);
@@ -159,6 +160,7 @@ impl World {
             | Happening::Poll { .. }
             | Happening::TakeOver { .. }
             | Happening::CrashReplica { .. }
+            | Happening::Widen { .. }
             | Happening::DeclareGone { .. }
             | Happening::Retry { .. }
             | Happening::Store { .. }
@@ -202,8 +204,7 @@ impl World {
             Happening::Ping { link, missed } => self.ping(link, missed),
             Happening::ToReplica { link, data } => self.arrive_up(link, data),
             Happening::ToPod { link, data } => self.arrive_down(link, data),
-            Happening::Cut(cut, time) if self.t < self.profile.safety => self.cut(cut, time),
-            Happening::Cut(..) => {}
+            Happening::Cut(cut, time) => self.cut(cut, time),
             Happening::Heal(cut) => self.heal(cut),
             other => unreachable!("{other:?} is not of the network"),
         }
@@ -234,6 +235,7 @@ impl World {
             Happening::Renew { replica, .. } => self.renew_due(replica),
             Happening::Poll { replica, .. } => self.poll_store(replica),
             Happening::TakeOver { replica, .. } => self.take_over(replica),
+            Happening::Widen { pod } => self.widen(pod),
             Happening::DeclareGone { replica, pod } => self.declare_empty(replica, pod),
             Happening::CrashReplica { replica } => {
                 self.crash_replica(replica);

@@ -60,7 +60,7 @@ fn the_worlds_of_faults_hold_without_them() {
 
 #[test]
 fn every_deliberate_fault_is_noticed() {
-    let mutants: Vec<_> = Mutant::all().filter(|mutant| !mutant.is_rare()).collect();
+    let mutants: Vec<_> = Mutant::all().collect();
     let hunts = catch_all(&mutants, &[0], MUTANT_SEEDS, THREADS, &|hunt| println!("{hunt}"));
     let missed: Vec<_> = hunts.iter().filter(|hunt| hunt.missed()).collect();
     assert!(missed.is_empty(), "nobody noticed {missed:?}");

@@ -1,4 +1,4 @@
-//! A term that is lost and taken again within one long turn of its leader's driver.
+//! What goes wrong in an order that chance hardly ever gives.
 
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::Event;
@@ -49,14 +49,10 @@ impl World {
 
     /// A replica looks whether it can take over, and does so whoever leads.
     pub(super) fn take_over(&mut self, replica: usize) {
-        if self.t < self.profile.safety {
-            self.replicas[replica].election.eager = true;
-            self.ask_store(replica, Request::Read);
-        }
+        self.replicas[replica].election.eager = true;
+        self.ask_store(replica, Request::Read);
     }
-}
 
-impl World {
     /// The entry of a worker is written late. Meanwhile the worker is cut off, and somebody says
     /// that it is gone; it comes back while the entry is struck. Then the leader dies.
     pub(super) fn enter_late(&mut self, replica: usize, key: &WorkerKey) {
@@ -67,12 +63,10 @@ impl World {
         let living = self.living();
         let Some(pod) = living.into_iter().find(|pod| self.pods[*pod].key == *key) else { return };
         let ttl = self.profile.ttl_real();
-        self.network.slow_store = Some((replica, SlowStore::All, self.t + ttl * 8));
+        let until = self.profile.safety.min(self.t + ttl * 8);
+        self.network.slow_store = Some((replica, SlowStore::All, until));
         let cut = self.rng.u64(ttl / 2..ttl * 2);
-        for replica in 0..self.replicas.len() {
-            self.cut(Cut::Up(pod, replica), cut);
-            self.cut(Cut::Down(pod, replica), cut);
-        }
+        self.cut_pod(pod, cut);
         self.after(cut / 2, Happening::DeclareGone { replica, pod });
         let dies = self.rng.u64(cut..cut + ttl * 2);
         self.after(dies, Happening::CrashReplica { replica });
@@ -85,9 +79,32 @@ impl World {
         let runs = node.jobs_truth(now) > 0 || node.size_in_effect(now) > 0;
         let holds = runs || !node.worker.streams.is_empty();
         let key = node.key.clone();
-        if self.t < self.profile.safety && !holds && !self.store.register.contains_key(&key) {
+        if !holds && !self.store.register.contains_key(&key) {
             self.cover.hit("fault: an empty worker declared gone");
             self.core_event(replica, Event::Gone(vec![key]));
         }
+    }
+
+    /// Clusters may run fewer jobs for a while, and more again when another replica takes over; one
+    /// agent is stopped meanwhile, so that what is free is held.
+    pub(super) fn squeeze(&mut self, pod: usize) {
+        self.cover.hit("fault: caps fell and rose around a failover");
+        let ttl = self.profile.ttl_real();
+        self.resize(|jobs, rng| rng.u32(0..=jobs / 2));
+        let rises = self.rng.u64(ttl / 4..ttl * 3 / 2);
+        self.after(rises, Happening::Widen { pod });
+    }
+
+    /// The second half of it.
+    pub(super) fn widen(&mut self, pod: usize) {
+        let ttl = self.profile.ttl_real();
+        let most = self.profile.sizes.jobs_max;
+        self.resize(|_, rng| rng.u32(1..=most));
+        if let Some((leader, _)) = self.true_leader() {
+            let at = self.rng.u64(MS..ttl / 4);
+            self.take_at((leader + 1) % self.replicas.len(), at);
+        }
+        let node = &mut self.pods[pod];
+        node.paused_until = node.paused_until.max(self.t + ttl * 2);
     }
 }
