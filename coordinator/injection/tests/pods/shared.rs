@@ -1,6 +1,6 @@
-//! Settings and pods that several tests use.
+//! Settings, pods and looks at them that several tests use.
 
-use leasehold_injection::{Edit, Resources, Sidecar, apply};
+use leasehold_injection::{Edit, Resources, Sidecar, apply, inject, uninject};
 use serde_json::{Value, json};
 
 /// An installation's settings.
@@ -26,7 +26,6 @@ pub(crate) fn after(edits: &[Edit], pod: &Value) -> Value {
 }
 
 /// Pods of many shapes.
-#[allow(dead_code, reason = "not every test uses them")]
 pub(crate) fn pods() -> Vec<(&'static str, Value)> {
     let worker = || json!({ "name": "worker", "image": "w" });
     let with = |spec: Value| json!({ "metadata": { "name": "p" }, "spec": spec });
@@ -109,4 +108,32 @@ pub(crate) fn pods() -> Vec<(&'static str, Value)> {
             })),
         ),
     ]
+}
+
+/// Injects, and looks at what must hold for every pod.
+pub(crate) fn check(pod: &Value, with: &Sidecar) -> (Value, Vec<String>) {
+    let done = inject(pod, with).unwrap_or_else(|why| panic!("{why}\n{pod:#}"));
+    let out = after(&done.edits, pod);
+    let again = inject(&out, with).expect("it can be injected again");
+    assert_eq!(again.edits, [], "injecting twice is injecting once: {out:#}");
+    assert_eq!(again.warnings, done.warnings);
+    let back = after(&uninject(&out).expect("it can be taken out"), &out);
+    assert_eq!(&back, pod, "what was there comes back");
+    (out, done.warnings)
+}
+
+pub(crate) fn refusal(pod: &Value, with: &Sidecar) -> String {
+    inject(pod, with).expect_err("it is refused").to_string()
+}
+
+pub(crate) fn sidecar(pod: &Value) -> &Value {
+    &pod["spec"]["initContainers"][0]
+}
+
+pub(crate) fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
+    let all = container["env"].as_array().expect("variables");
+    let mut found = all.iter().filter(|it| it["name"] == name);
+    let variable = found.next().unwrap_or(&Value::Null);
+    assert!(found.next().is_none(), "{name} is there once");
+    variable
 }

@@ -1,11 +1,9 @@
 //! Pods that are written so that an injection could come to harm, or do some.
 
-mod shared;
-
 use leasehold_injection::{inject, uninject};
 use serde_json::{Value, json};
 
-use shared::{after, settings};
+use super::shared::{after, settings};
 
 fn pod(metadata: Value) -> Value {
     json!({ "metadata": metadata, "spec": { "containers": [{ "name": "w" }] } })

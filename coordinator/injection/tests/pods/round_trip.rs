@@ -1,12 +1,10 @@
 //! Random pods: injecting twice is injecting once, and what is taken out leaves what there was.
 
-mod shared;
-
 use leasehold_injection::{inject, uninject};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use shared::{after, settings};
+use super::shared::{after, settings};
 
 /// Nothing, null, or something.
 fn maybe(some: impl Strategy<Value = Value>) -> impl Strategy<Value = Option<Value>> {
