@@ -154,7 +154,6 @@ impl FileJournal {
         write_boot(dir, &header)
             .with_context(|| format!("{} cannot be written", dir.file(BOOT_FILE).display()))?;
         let (file, len) = write_whole(&path, &header, &memory)
-            .and_then(|written| File::open(&dir.path)?.sync_all().map(|()| written))
             .with_context(|| format!("journal {} cannot be written", path.display()))?;
         let compact_at = COMPACT_BYTES.max(2 * len);
         let kept = memory.clone();
@@ -171,7 +170,7 @@ impl FileJournal {
         line.push(b'\n');
         let written = write_once(&mut self.file, &line).and_then(|()| match record {
             // After a boot the next number follows the last one: that one must not be lost.
-            Record::Begun { .. } => self.file.sync_data(),
+            Record::Begun { .. } => self.sync(),
             _ => Ok(()),
         });
         if let Err(error) = written {
@@ -184,6 +183,13 @@ impl FileJournal {
             self.compact();
         }
         Ok(())
+    }
+
+    /// Makes durable what was written, and that the file has its name.
+    fn sync(&self) -> std::io::Result<()> {
+        self.file.sync_data()?;
+        let folder = self.path.parent().expect("a file in a state folder");
+        File::open(folder)?.sync_all()
     }
 
     /// Rewrites the file with the fewest records; where that fails the long one stays in use.
