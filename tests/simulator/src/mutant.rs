@@ -141,6 +141,10 @@ impl Mutant {
             Mutation::RaiseByOne => favour(&[Fault::TwinPod], Sequence::LateTwins),
             // A twin with a lower number must be admitted between a goodbye and a return.
             Mutation::LeftStaysComplete => favour(&[Fault::DrainPod], Sequence::TakenNames),
+            // A host must boot whose journal does not tell of a twin's leases on another one.
+            Mutation::BootForgivesAll => {
+                Favour { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
+            }
             // Two classes must have room for one node that is cut.
             Mutation::NodeLoadPerClass => {
                 Favour { faults: &[Fault::Edit, Fault::NewPod], sequence: None }
