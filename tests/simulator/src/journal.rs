@@ -11,8 +11,8 @@ use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 pub(super) struct Disk {
     /// What the records add up to.
     pub memory: Memory,
-    /// What they added up to some time ago: only the record of a start is synced, and so much may be
-    /// left of them once the power was lost.
+    /// What they added up to some time ago: only the record of a start is synced, and so much may
+    /// be left of them once the power was lost.
     earlier: Memory,
     /// Every append fails for now.
     pub failing: bool,

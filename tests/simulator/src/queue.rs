@@ -49,7 +49,7 @@ pub(super) enum Happening {
     Renew { replica: usize, run: u64 },
     /// A replica looks at the store.
     Poll { replica: usize, run: u64 },
-    /// Clusters may run more jobs, and another replica takes over while this pod's agent is stopped.
+    /// Clusters may run more jobs, and another replica takes over while a pod's agent is stopped.
     Widen { pod: usize },
     /// Somebody says of a worker that it is gone, if it holds nothing.
     DeclareGone { replica: usize, pod: usize },

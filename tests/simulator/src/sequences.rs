@@ -72,7 +72,7 @@ impl World {
         self.after(dies, Happening::CrashReplica { replica });
     }
 
-    /// Somebody says of a worker that it is gone; it holds nothing, as nothing is written of it yet.
+    /// Somebody says of a worker that it is gone: it holds nothing, since nothing is written of it.
     pub(super) fn declare_empty(&mut self, replica: usize, pod: usize) {
         let now = self.local_of_pod(pod);
         let node = &self.pods[pod];
