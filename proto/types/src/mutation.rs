@@ -169,6 +169,8 @@ mutations! {
     SizeShownUnwritten,
     /// Agent: a job starts without having been written down.
     JobUnwritten,
+    /// Agent: a job begins though the end of an earlier one, maybe of its id, is not written yet.
+    JobBeforeOwed,
     /// Agent: a renewal is used without having been written down.
     RenewalUnwritten,
     /// Agent: a renewal is written before what ended.

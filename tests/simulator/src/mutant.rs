@@ -101,9 +101,10 @@ impl Mutant {
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
             Mutation::PoolUnregistered => &["S1", "S2", "S8"],
-            Mutation::UnsureSizeKept | Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => {
-                &["S1", "S2"]
-            }
+            Mutation::JobBeforeOwed
+            | Mutation::UnsureSizeKept
+            | Mutation::ObeyedSizeUntold
+            | Mutation::UnnamedUncounted => &["S1", "S2"],
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
             Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
             Mutation::FreshAgain | Mutation::RaisedJournalSpeaks | Mutation::RenewalUnwritten => {
@@ -144,6 +145,10 @@ impl Mutant {
             // A host must boot whose journal does not tell of a twin's leases on another one.
             Mutation::BootForgivesAll => {
                 Favour { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
+            }
+            // A job of an id that was used must begin soon after a disk was full, and its agent die.
+            Mutation::JobBeforeOwed => {
+                Favour { faults: &[Fault::FailJournal, Fault::CrashAgent], sequence: None }
             }
             // Two classes must have room for one node that is cut.
             Mutation::NodeLoadPerClass => {

@@ -309,10 +309,18 @@ impl World {
         self.tell(pod);
     }
 
+    /// The id of a job that is to begin. Some workers give each job an id of its own, others take
+    /// one again once the end of its job was told.
     fn new_job(&mut self, pod: usize) -> JobId {
         let worker = &mut self.pods[pod].worker;
+        let id = |number| JobId::new(&format!("p{pod}-{}-{number}", worker.start)).expect("a name");
+        if pod % 2 == 1 {
+            let ends = |job: &JobId| worker.calls.contains(&Call::End(job.clone()));
+            let free = |job: &JobId| !worker.jobs.contains(job) && !ends(job);
+            return (1..).map(id).find(free).expect("some number is free");
+        }
         worker.next_job += 1;
-        JobId::new(&format!("p{pod}-{}-{}", worker.start, worker.next_job)).expect("printable")
+        id(worker.next_job)
     }
 
     fn run_job(&mut self, pod: usize, job: JobId) {

@@ -79,6 +79,10 @@ impl<J: Journal> Holder<J> {
             return Err(Refused::NoSlot { size, running });
         }
         at_most(running + 1)?;
+        // The end of a job of this id that is written after it would be taken for its end.
+        if !mutation::on(Mutation::JobBeforeOwed) {
+            self.write_owed()?;
+        }
         if !mutation::on(Mutation::JobUnwritten) {
             self.write(&Record::JobBegan { job: job.clone() })?;
         }
