@@ -146,7 +146,7 @@ impl Mutant {
             Mutation::BootForgivesAll => {
                 Favour { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
             }
-            // A job of an id that was used must begin soon after a disk was full, and its agent die.
+            // A job must begin under an id of before soon after a disk was full, and its agent die.
             Mutation::JobBeforeOwed => {
                 Favour { faults: &[Fault::FailJournal, Fault::CrashAgent], sequence: None }
             }
