@@ -17,7 +17,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment};
 
 use super::clock::{Clock, MS, Real};
-use super::faults::{Sequence, pick};
+use super::faults::pick;
 use super::names;
 use super::queue::Happening;
 use super::replica::WAKE_GAP_MIN;
@@ -320,11 +320,7 @@ impl World {
                         None => {
                             node.driver.phase = Phase::Settled;
                             let heard = node.driver.taken.heard(taking.read);
-                            let took = self.settle(replica, now, heard);
-                            match self.profile.has(Sequence::RetakenTerms) {
-                                true => took + self.retake(replica),
-                                false => took,
-                            }
+                            self.settle(replica, now, heard) + self.retake(replica)
                         }
                     }
                 }

@@ -13,7 +13,7 @@ use leasehold_coordinator_core::event::Event;
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use super::clock::{MS, Real};
-use super::faults::{Sequence, one_in};
+use super::faults::one_in;
 use super::network::{Cut, SlowStore};
 use super::queue::Happening;
 use super::replica::address;
@@ -433,11 +433,7 @@ impl World {
             Order::AskTerm { .. } => "term asked for",
             Order::StepDown { .. } => "stepped down",
         });
-        if self.profile.has(Sequence::LateEntries)
-            && let Order::Register(entries) = &order
-        {
-            self.enter_late(replica, &entries[0].0);
-        }
+        self.enter_late(replica, &order);
         let now = self.local_of_replica(replica);
         let node = &mut self.replicas[replica];
         if matches!(order, Order::StepDown { .. }) {

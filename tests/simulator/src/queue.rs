@@ -55,7 +55,7 @@ pub(super) enum Happening {
     DeclareGone { replica: usize, pod: usize },
     /// A replica dies, and comes back soon.
     CrashReplica { replica: usize },
-    /// A replica takes over as soon as it has looked, whoever leads.
+    /// A replica takes the next term even if another one leads.
     TakeOver { replica: usize, run: u64 },
     /// A leader's request was not answered in time.
     Retry { replica: usize, run: u64, number: u64 },

@@ -2,9 +2,9 @@
 
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::Event;
-use leasehold_types::WorkerKey;
 
 use super::clock::{MS, Real};
+use super::faults::Sequence;
 use super::network::{Cut, SlowStore};
 use super::queue::Happening;
 use super::store::Request;
@@ -15,6 +15,9 @@ impl World {
     /// over and serves that worker, and this one takes over again. Soon after the turn the other
     /// one leads once more, and cannot reach the worker at first.
     pub(super) fn retake(&mut self, replica: usize) -> Real {
+        if !self.profile.has(Sequence::RetakenTerms) {
+            return 0;
+        }
         let pending = &self.replicas[replica].driver.effects;
         let struck = pending.iter().find_map(|effect| match effect {
             Effect::Order { order: Order::Unregister(keys), .. } => keys.first().cloned(),
@@ -22,8 +25,7 @@ impl World {
         });
         let leads = self.true_leader().is_some_and(|(leader, _)| leader == replica);
         let Some(key) = struck.filter(|_| leads && self.t < self.profile.safety) else { return 0 };
-        let living = self.living();
-        let Some(pod) = living.into_iter().find(|pod| self.pods[*pod].key == key) else { return 0 };
+        let Some(pod) = self.pod_of(&key) else { return 0 };
         self.cover.hit("fault: term lost and taken again within a turn");
         let ttl = self.profile.ttl_real();
         let other = (replica + 1) % self.replicas.len();
@@ -47,7 +49,7 @@ impl World {
         self.after(after, Happening::TakeOver { replica, run });
     }
 
-    /// A replica looks whether it can take over, and does so whoever leads.
+    /// A replica reads the store of terms, and then takes the next term even if another one leads.
     pub(super) fn take_over(&mut self, replica: usize) {
         self.replicas[replica].election.eager = true;
         self.ask_store(replica, Request::Read);
@@ -55,13 +57,14 @@ impl World {
 
     /// The entry of a worker is written late. Meanwhile the worker is cut off, and somebody says
     /// that it is gone; it comes back while the entry is struck. Then the leader dies.
-    pub(super) fn enter_late(&mut self, replica: usize, key: &WorkerKey) {
-        let busy = self.network.slow_store.is_some_and(|(.., until)| until > self.t);
-        if self.t >= self.profile.safety || busy {
+    pub(super) fn enter_late(&mut self, replica: usize, order: &Order) {
+        let Order::Register(entries) = order else { return };
+        let slow = self.network.slow_store.is_some_and(|(.., until)| until > self.t);
+        let over = self.t >= self.profile.safety;
+        if slow || over || !self.profile.has(Sequence::LateEntries) {
             return;
         }
-        let living = self.living();
-        let Some(pod) = living.into_iter().find(|pod| self.pods[*pod].key == *key) else { return };
+        let Some(pod) = self.pod_of(&entries[0].0) else { return };
         let ttl = self.profile.ttl_real();
         let until = self.profile.safety.min(self.t + ttl * 8);
         self.network.slow_store = Some((replica, SlowStore::All, until));

@@ -10,7 +10,9 @@ use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
 };
 use leasehold_types::share::{Endpoint, Route};
-use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerName};
+use leasehold_types::{
+    ClusterName, Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerKey, WorkerName,
+};
 
 use super::pipelines::{class_of, classes};
 use super::world::World;
@@ -75,7 +77,9 @@ impl World {
                 let index = share.index;
                 let (pipeline, node) = (view.name.clone(), binding.node.clone());
                 let key = ShareKey { pipeline, node, index };
-                let Some(pod) = self.pod_of(&binding.class, &share.worker) else {
+                let worker = share.worker.clone();
+                let of = WorkerKey { cluster: binding.class.clone(), worker };
+                let Some(pod) = self.pod_of(&of) else {
                     return Err(("L1", format!("{key} is at {}, which is gone", share.worker)));
                 };
                 let held = self.held_share(pod, &key.stream());
@@ -249,12 +253,9 @@ impl World {
         mine.map(|pipeline| pipeline.name).collect()
     }
 
-    fn pod_of(&self, class: &ClusterName, worker: &WorkerName) -> Option<usize> {
-        let is_it = |pod: &usize| {
-            let key = &self.pods[*pod].key;
-            key.cluster == *class && key.worker == *worker
-        };
-        self.living().into_iter().find(is_it)
+    /// The living pod of this worker.
+    pub(super) fn pod_of(&self, key: &WorkerKey) -> Option<usize> {
+        self.living().into_iter().find(|pod| self.pods[*pod].key == *key)
     }
 
     fn held_share(&self, pod: usize, stream: &StreamKey) -> Option<(leasehold_types::Token, Load)> {

@@ -316,8 +316,8 @@ impl World {
         let id = |number| JobId::new(&format!("p{pod}-{}-{number}", worker.start)).expect("a name");
         if pod % 2 == 1 {
             let ends = |job: &JobId| worker.calls.contains(&Call::End(job.clone()));
-            let free = |job: &JobId| !worker.jobs.contains(job) && !ends(job);
-            return (1..).map(id).find(free).expect("some number is free");
+            let is_free = |job: &JobId| !worker.jobs.contains(job) && !ends(job);
+            return (1..).map(id).find(is_free).expect("some number is free");
         }
         worker.next_job += 1;
         id(worker.next_job)
