@@ -293,6 +293,7 @@ impl Metrics {
             | Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::DrainStarted(_)
+            | Notice::GivenUp { .. }
             | Notice::Gone(_)
             | Notice::Binding { .. }
             | Notice::Endpoints { .. } => {}

@@ -7,6 +7,7 @@ mod ahead;
 mod config;
 mod explain;
 mod garbage;
+mod lost;
 mod manifest;
 mod pipelines;
 mod places;

@@ -37,6 +37,9 @@ pub struct Cluster {
     /// The pool size that a worker keeps when its lease has ended; at most
     /// `jobs_per_worker_max`.
     pub floor: u32,
+    /// How long after the end of its leases a silent worker counts as gone; never, where there is
+    /// none.
+    pub lost_after: Option<Duration>,
     /// A `WorkerClass` is a cluster without a budget, whose workers serve pipelines.
     pub class: Option<Class>,
 }

@@ -1,5 +1,7 @@
 //! What the core wants done, and what it tells those who watch.
 
+use std::time::Duration;
+
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{
     ClusterName, Epoch, Moment, NodeName, PipelineName, StreamKey, Token, WorkerKey,
@@ -86,6 +88,14 @@ pub enum Notice {
     Disconnected(WorkerKey),
     /// A worker has been silent for longer than its leases last.
     Lost(WorkerKey),
+    /// A worker has been lost for as long as its cluster's manifest allows: it counts as gone, and
+    /// all that it had is about to be freed.
+    GivenUp {
+        /// The worker.
+        worker: WorkerKey,
+        /// `spec.lost.after`.
+        after: Duration,
+    },
     /// A worker has begun to drain.
     DrainStarted(WorkerKey),
     /// A worker holds nothing any more and has left, or the platform says so.

@@ -155,6 +155,7 @@ impl Scenario {
             drain_deadline: Duration::from_secs(3600),
             ttl: Duration::from_secs(number("ttl", 10).into()),
             floor: number("floor", 0),
+            lost_after: pairs.get("lost").map(|it| ms(it)),
             class: None,
         };
         self.desired.clusters.insert(cluster_name(), Arc::new(cluster));
@@ -362,6 +363,7 @@ fn shown(effect: &Effect) -> Option<String> {
         }
         Effect::Notice(Notice::HoldEnded(_)) => "hold ended".into(),
         Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
+        Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
         Effect::Notice(Notice::Offence { worker, rule }) => {
             format!("offence of {}: {rule}", worker.worker)
         }

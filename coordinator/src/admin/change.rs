@@ -71,6 +71,8 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
         Notice::Joined(worker) => of_worker(ChangeKind::Joined, &worker),
         Notice::Disconnected(worker) => of_worker(ChangeKind::Disconnected, &worker),
         Notice::Lost(worker) => of_worker(ChangeKind::Lost, &worker),
+        // That it is gone follows.
+        Notice::GivenUp { .. } => return None,
         Notice::DrainStarted(worker) => of_worker(ChangeKind::DrainStarted, &worker),
         Notice::Gone(worker) => of_worker(ChangeKind::Gone, &worker),
         Notice::PoolGranted { worker, size, token } => WatchChangesResponse {

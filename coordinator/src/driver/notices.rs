@@ -119,6 +119,11 @@ fn write(notice: &Notice, admitted: bool) {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker,
                 "worker silent for longer than its leases");
         }
+        Notice::GivenUp { worker: key, after } => {
+            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, ?after,
+                "worker lost for as long as spec.lost.after allows: it counts as gone, and \
+                 others get its slots and streams though its jobs may still run");
+        }
         Notice::DrainStarted(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker drains");
         }

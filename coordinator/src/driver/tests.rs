@@ -213,6 +213,7 @@ fn desired() -> Desired {
         drain_deadline: LONG,
         ttl: TTL,
         floor: 0,
+        lost_after: None,
         class: None,
     };
     let stream =

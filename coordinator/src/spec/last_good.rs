@@ -170,20 +170,28 @@ fn millis(span: Duration) -> String {
 
 fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
     // Taken apart, so that no field can be forgotten here.
-    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, class } = cluster;
-    if let Some(class) = class {
-        return class_manifest(name, class, *drain_deadline, *ttl);
+    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, lost_after, class } =
+        cluster;
+    let mut spec = match class {
+        Some(class) => class_spec(class),
+        None => json!({"maxJobs": jobs_max, "maxJobsPerWorker": jobs_per_worker_max}),
+    };
+    spec["drain"] = json!({"deadline": millis(*drain_deadline)});
+    spec["lease"] = json!({"ttl": millis(*ttl)});
+    if let Some(after) = lost_after {
+        spec["lost"] = json!({"after": millis(*after)});
     }
-    let spec = json!({
-        "maxJobs": jobs_max,
-        "maxJobsPerWorker": jobs_per_worker_max,
-        "drain": {"deadline": millis(*drain_deadline)},
-        "lease": {"ttl": millis(*ttl), "floor": floor},
-    });
-    manifest("WorkerCluster", name.as_str(), spec)
+    let kind = match class {
+        Some(_) => "WorkerClass",
+        None => {
+            spec["lease"]["floor"] = json!(floor);
+            "WorkerCluster"
+        }
+    };
+    manifest(kind, name.as_str(), spec)
 }
 
-fn class_manifest(name: &ClusterName, class: &Class, drain: Duration, ttl: Duration) -> Value {
+fn class_spec(class: &Class) -> Value {
     let Class {
         capacity,
         workers_min,
@@ -193,7 +201,7 @@ fn class_manifest(name: &ClusterName, class: &Class, drain: Duration, ttl: Durat
         rebalance,
         handover_deadline,
     } = class;
-    let spec = json!({
+    json!({
         "capacity": Rate(*capacity),
         "minReplicas": workers_min,
         "maxReplicas": workers_max,
@@ -206,11 +214,8 @@ fn class_manifest(name: &ClusterName, class: &Class, drain: Duration, ttl: Durat
             Rebalance::Never => "Never",
             Rebalance::WhenBlocked => "WhenBlocked",
         },
-        "drain": {"deadline": millis(drain)},
         "handover": {"deadline": millis(*handover_deadline)},
-        "lease": {"ttl": millis(ttl)},
-    });
-    manifest("WorkerClass", name.as_str(), spec)
+    })
 }
 
 fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {

@@ -93,6 +93,9 @@ pub struct WorkerClusterSpec {
     /// How leases last.
     #[serde(default)]
     pub lease: LeaseSpec,
+    /// When a lost worker counts as gone.
+    #[serde(default)]
+    pub lost: LostSpec,
 }
 
 /// A PodTemplateSpec: metadata (labels, annotations) and spec, as in a Deployment. It is checked
@@ -195,6 +198,18 @@ impl Default for LeaseSpec {
     fn default() -> Self {
         Self { ttl: Span(std::time::Duration::from_secs(10)), floor: 0 }
     }
+}
+
+/// When a lost worker counts as gone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct LostSpec {
+    /// How long after the end of its leases a worker of which nothing is heard counts as gone:
+    /// its slots, its pinned streams and its shares are then given to others, though its jobs may
+    /// still run. Give more than the longest time for which a worker may run without its
+    /// coordinator. Without it only a person, the platform or the worker's own agent ends that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Span>,
 }
 
 /// Streams that are each owned by at most one worker of a cluster.

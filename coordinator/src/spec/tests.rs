@@ -90,6 +90,7 @@ fn what_is_left_out_has_the_documented_default() {
         drain_deadline: Duration::from_secs(7200),
         ttl: Duration::from_secs(10),
         floor: 0,
+        lost_after: None,
         class: None,
     };
     assert_eq!(only(&desired.clusters), cluster);
@@ -110,6 +111,7 @@ fn every_field_and_every_form_of_a_streams_file_is_read() {
         drain_deadline: Duration::from_secs(90),
         ttl: Duration::from_millis(500),
         floor: 1,
+        lost_after: Some(Duration::from_secs(3600)),
         class: None,
     };
     assert_eq!(only(&desired.clusters), cluster);

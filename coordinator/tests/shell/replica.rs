@@ -124,6 +124,7 @@ pub(crate) fn desired() -> Desired {
         drain_deadline: LONG,
         ttl: Duration::from_secs(60),
         floor: 0,
+        lost_after: None,
         class: None,
     };
     let stream = |name: &str| Stream {

@@ -45,6 +45,7 @@ fn desired(namespace: Option<&str>, pipelines: usize) -> Arc<Desired> {
         drain_deadline: LONG,
         ttl: Duration::from_secs(60),
         floor: 0,
+        lost_after: None,
         class: Some(class),
     };
     let node = Node { class: blue.clone(), next: BTreeSet::new() };

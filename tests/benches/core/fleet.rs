@@ -78,6 +78,7 @@ impl Shape {
             drain_deadline: Duration::from_secs(60),
             ttl: Duration::from_secs(30),
             floor: 0,
+            lost_after: None,
             class: None,
         };
         let clusters: BTreeMap<_, _> =

@@ -90,6 +90,7 @@ impl Cell {
                 drain_deadline: TTL,
                 ttl: TTL,
                 floor: 0,
+                lost_after: None,
                 class: Some(class),
             };
             desired.clusters.insert(class_name(name), Arc::new(cluster));

@@ -188,6 +188,7 @@ fn cluster(jobs_max: u32, class: Option<Class>) -> Cluster {
         drain_deadline: TTL,
         ttl: TTL,
         floor: 0,
+        lost_after: None,
         class,
     }
 }

@@ -36,6 +36,7 @@ pub(super) fn of_notice(notice: &Notice) -> &'static str {
         Notice::Joined(_) => "worker joined",
         Notice::Disconnected(_) => "worker disconnected",
         Notice::Lost(_) => "worker lost",
+        Notice::GivenUp { .. } => "worker given up",
         Notice::DrainStarted(_) => "drain started",
         Notice::Gone(_) => "worker gone",
         Notice::PoolGranted { .. } => "pool granted",

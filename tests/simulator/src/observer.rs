@@ -137,6 +137,7 @@ impl World {
             | Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::Lost(_)
+            | Notice::GivenUp { .. }
             | Notice::DrainStarted(_)
             | Notice::Gone(_)
             | Notice::Pipeline { .. }

@@ -159,6 +159,7 @@ fn class(rng: &mut Rng, profile: &Profile) -> Cluster {
         drain_deadline: profile.ttl * rng.u32(2..=8),
         ttl: profile.ttl,
         floor: 0,
+        lost_after: None,
         class: Some(class),
     }
 }

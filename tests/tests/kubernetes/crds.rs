@@ -160,6 +160,7 @@ fn wrong_clusters() -> Vec<(Value, &'static str)> {
             "spec.lease.floor: Invalid value: must be at most maxJobsPerWorker: lower it",
         ),
         (cluster(json!({ "lease": { "ttl": "100ms" } })), "must be from 200ms to 10m"),
+        (cluster(json!({ "lost": { "after": "0s" } })), "must be above 0"),
         (cluster(json!({ "lease": { "ttl": "11m" } })), "must be from 200ms to 10m"),
         (cluster(json!({ "lease": { "ttl": "10" } })), "must be a duration such as 500ms"),
         (cluster(json!({ "lease": { "ttl": 10 } })), "must be of type string"),

@@ -106,6 +106,7 @@ impl Core {
     fn desire(&mut self, desired: Arc<Desired>, drafts: Drafts, now: Moment) {
         let before = std::mem::replace(&mut self.desired, desired);
         let mut changed = self.desire_clusters();
+        self.watch_lost_anew(&before);
         changed.append(&mut self.desire_sets(&before, drafts, now));
         self.list_sets(&changed);
         self.wake_wants(now);

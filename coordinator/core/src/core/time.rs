@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Unheard(WorkerKey),
     /// A worker may have been silent for too long.
     Silence(WorkerKey),
+    /// A worker may have been lost for so long that it counts as gone.
+    Lost(WorkerKey),
     /// A claim's handover or time may be over.
     Claim(StreamKey),
     /// Streams are to be planned, or planned again.
@@ -39,7 +41,8 @@ impl Timer {
     /// up to which everything that arrived was taken in.
     fn awaits_silence(&self) -> bool {
         match self {
-            Self::Unheard(_) | Self::Silence(_) | Self::Claim(_) | Self::Credit => true,
+            Self::Unheard(_) | Self::Silence(_) | Self::Lost(_) => true,
+            Self::Claim(_) | Self::Credit => true,
             Self::Term | Self::Plan(_) | Self::Heal => false,
             Self::AskTerm | Self::Unserved(_) => false,
         }
@@ -49,7 +52,7 @@ impl Timer {
         match self {
             Self::Term => WakeReason::TermEnd,
             Self::Unheard(_) => WakeReason::HoldEnd,
-            Self::Silence(_) => WakeReason::Silence,
+            Self::Silence(_) | Self::Lost(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
             Self::Plan(_) | Self::Heal => WakeReason::Settle,
             Self::Credit | Self::AskTerm | Self::Unserved(_) => WakeReason::Session,
@@ -83,6 +86,7 @@ impl Core {
                 }
                 Timer::Unheard(key) => self.unheard_due(&key, now),
                 Timer::Silence(key) => self.silence_due(&key, now),
+                Timer::Lost(key) => self.lost_due(&key),
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
                 Timer::AskTerm => self.ask_term(now),
@@ -141,6 +145,7 @@ impl Core {
             self.lose_shares(key, now);
             self.pool_changed(key);
             self.plan_now(&key.cluster, now);
+            self.watch_lost(key);
         }
         // Earlier agents' claims too: nobody else speaks of those.
         self.look_at_streams(key, Look::Ends);
@@ -230,6 +235,9 @@ impl Core {
             } else if !confirmed {
                 self.unconfirmed.insert(Timer::Unheard(key.clone()));
             }
+        }
+        if self.is_missing(key) {
+            self.watch_lost(key);
         }
         self.pool_changed(key);
         self.plan_now(&key.cluster, now);

@@ -22,6 +22,7 @@ pub(crate) fn desired(streams: usize) -> Desired {
         drain_deadline: TTL,
         ttl: TTL,
         floor: 0,
+        lost_after: None,
         class: None,
     };
     let stream = |number| Stream {

@@ -23,6 +23,7 @@ pub(crate) fn notice(effect: &Effect) -> Option<String> {
         }
         Effect::Notice(Notice::HoldEnded(class)) => format!("hold of {class} ended"),
         Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
+        Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
         Effect::Notice(Notice::Gone(worker)) => format!("gone {}", worker.worker),
         Effect::Notice(Notice::DrainStarted(worker)) => format!("{} drains", worker.worker),
         Effect::Notice(Notice::Offence { worker, rule }) => {

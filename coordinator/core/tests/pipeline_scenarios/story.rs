@@ -141,6 +141,7 @@ impl Story {
             drain_deadline: Duration::from_secs(3600),
             ttl: TTL,
             floor: 0,
+            lost_after: None,
             class: Some(Class {
                 capacity: pairs["capacity"].parse().expect("a load"),
                 workers_min: number("min", 0),

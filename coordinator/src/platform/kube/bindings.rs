@@ -262,6 +262,7 @@ impl Room {
             | Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::Lost(_)
+            | Notice::GivenUp { .. }
             | Notice::DrainStarted(_)
             | Notice::Gone(_)
             | Notice::PoolGranted { .. }

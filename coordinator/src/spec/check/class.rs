@@ -33,7 +33,7 @@ impl Checker<'_> {
             },
         );
         let ttl = spec.lease.ttl.0;
-        self.times(root, ttl, &spec.drain);
+        self.times(root, ttl, &spec.drain, &spec.lost);
         let class = Class {
             capacity: spec.capacity.0,
             workers_min: spec.min_replicas,
@@ -53,6 +53,7 @@ impl Checker<'_> {
             jobs_max: 0,
             jobs_per_worker_max: 1,
             drain_deadline: spec.drain.deadline.0,
+            lost_after: spec.lost.after.map(|after| after.0),
             ttl,
             floor: 0,
             class: Some(class),

@@ -8,7 +8,7 @@ use leasehold_types::{WorkerName, limits};
 
 use super::super::amount::Amount;
 use super::super::manifest::{
-    AgentSpec, DrainSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef, WorkloadSpec,
+    AgentSpec, DrainSpec, LostSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef, WorkloadSpec,
 };
 use super::super::tree::Node;
 use super::{Checker, agent};
@@ -37,7 +37,7 @@ impl Checker<'_> {
             },
         );
         let ttl = spec.lease.ttl.0;
-        self.times(root, ttl, &spec.drain);
+        self.times(root, ttl, &spec.drain, &spec.lost);
         let floor = spec.lease.floor;
         if floor > per_worker {
             let message = format!("is {floor}, above maxJobsPerWorker ({per_worker}): lower it");
@@ -47,19 +47,24 @@ impl Checker<'_> {
             jobs_max: spec.max_jobs,
             jobs_per_worker_max: per_worker,
             drain_deadline: spec.drain.deadline.0,
+            lost_after: spec.lost.after.map(|after| after.0),
             ttl,
             floor,
             class: None,
         }
     }
 
-    /// How long leases last, and drains may take.
-    pub(super) fn times(&mut self, root: &Node, ttl: Duration, drain: &DrainSpec) {
+    /// How long leases last, drains may take, and lost workers keep what they have.
+    pub(super) fn times(&mut self, root: &Node, ttl: Duration, drain: &DrainSpec, lost: &LostSpec) {
         if !(limits::TTL_MIN..=limits::TTL_MAX).contains(&ttl) {
             self.blame(root, "spec.lease.ttl", "must be from 200ms to 10m");
         }
         if drain.deadline.0 == Duration::ZERO {
             self.blame(root, "spec.drain.deadline", "is 0: give workers time to end their jobs");
+        }
+        if lost.after.is_some_and(|after| after.0 == Duration::ZERO) {
+            let message = "is 0: give the longest time that a job may run unseen";
+            self.blame(root, "spec.lost.after", message);
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::duration::Span;
 use super::super::rate::Rate;
-use super::{AgentSpec, DrainSpec, HandoverSpec, PodTemplate, WorkloadRef, WorkloadSpec};
+use super::{AgentSpec, DrainSpec, HandoverSpec, LostSpec, PodTemplate, WorkloadRef, WorkloadSpec};
 
 /// Workers of one kind, that pipelines are laid over by their capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,6 +72,9 @@ pub struct WorkerClassSpec {
     /// How leases last.
     #[serde(default)]
     pub lease: ShareLeaseSpec,
+    /// When a lost worker counts as gone.
+    #[serde(default)]
+    pub lost: LostSpec,
 }
 
 fn one() -> u32 {

@@ -108,6 +108,7 @@ fn every_field_is_read_and_what_is_left_out_has_the_documented_default() {
     assert_eq!(manner, (100, Spread::Even, Rebalance::WhenBlocked));
     assert_eq!(grey.handover_deadline.as_secs(), 1);
     assert_eq!((cluster.ttl.as_millis(), cluster.drain_deadline.as_secs()), (500, 90));
+    assert_eq!(cluster.lost_after.map(|after| after.as_secs()), Some(5400));
     let wanted = [
         "blue: 30 x 3",
         "grey: 2.5 x 10000",

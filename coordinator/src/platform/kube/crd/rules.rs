@@ -104,6 +104,9 @@ fn workers(schema: &mut Value, again: &str) {
     );
     let ttl = "duration(self) >= duration('200ms') && duration(self) <= duration('10m')";
     span(schema, "spec.lease.ttl", Some((ttl, "must be from 200ms to 10m")));
+    let after = "duration(self) > duration('0s')";
+    let message = "must be above 0: give the longest time that a job may run unseen";
+    span(schema, "spec.lost.after", Some((after, message)));
 }
 
 fn name_rules() -> Value {

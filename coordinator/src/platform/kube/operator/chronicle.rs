@@ -22,6 +22,7 @@ use super::fleet::Fleet;
 use super::tell::pod_reference;
 use crate::clock;
 use crate::driver::{Change, Stopped};
+use crate::spec::Span;
 
 /// How often it is looked for drains that take too long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -141,6 +142,15 @@ impl Chronicle {
                     key.worker
                 );
                 of_both(key, places, Reason::WorkerLost, &note)
+            }
+            Notice::GivenUp { worker: key, after } => {
+                let note = format!(
+                    "worker {} has been lost for {}, as long as spec.lost.after allows: its slots \
+                     and streams go to others, though its jobs may still run",
+                    key.worker,
+                    Span(*after)
+                );
+                of_both(key, places, Reason::WorkerGivenUp, &note)
             }
             Notice::Joined(key) if self.lost.remove(key) => {
                 let note = format!("worker {} is heard again", key.worker);
@@ -320,5 +330,9 @@ mod tests {
         assert_eq!(words(&told), both(Reason::WorkerLost));
         assert_eq!(words(&chronicle.take(&joined, &Stage, at(2))), both(Reason::WorkerFound));
         assert_eq!(chronicle.take(&joined, &Stage, at(3)), []);
+        let given_up = Notice::GivenUp { worker: key("a"), after: Duration::from_secs(3600) };
+        let told = chronicle.take(&given_up, &Stage, at(9));
+        assert_eq!(words(&told), both(Reason::WorkerGivenUp));
+        assert!(told[0].note.contains("lost for 1h,"), "{}", told[0].note);
     }
 }

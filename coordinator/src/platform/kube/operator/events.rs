@@ -32,6 +32,8 @@ pub(crate) enum Reason {
     LeaderChanged,
     /// A worker has been silent for longer than its leases last.
     WorkerLost,
+    /// A worker was lost for as long as its manifest allows, and counts as gone.
+    WorkerGivenUp,
     /// A worker that was lost is heard again.
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
@@ -75,6 +77,7 @@ impl Reason {
             Self::RolloutBlocked => "RolloutBlocked",
             Self::LeaderChanged => "LeaderChanged",
             Self::WorkerLost => "WorkerLost",
+            Self::WorkerGivenUp => "WorkerGivenUp",
             Self::WorkerFound => "WorkerFound",
             Self::AgentMisbehaved => "AgentMisbehaved",
             Self::EpochAhead => "EpochAhead",
@@ -100,9 +103,11 @@ impl Reason {
             Self::DrainStarted | Self::DrainCompleted | Self::DrainDeadlineExceeded => "Drain",
             Self::RolloutBlocked => "Rollout",
             Self::LeaderChanged => "Elect",
-            Self::WorkerLost | Self::WorkerFound | Self::AgentMisbehaved | Self::EpochAhead => {
-                "Watch"
-            }
+            Self::WorkerLost
+            | Self::WorkerGivenUp
+            | Self::WorkerFound
+            | Self::AgentMisbehaved
+            | Self::EpochAhead => "Watch",
             Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
             Self::PodReplaced => "Replace",
             Self::WorkloadRejected | Self::NameTaken | Self::ObjectRejected => "Apply",
@@ -121,6 +126,7 @@ impl Reason {
             Self::DrainDeadlineExceeded
             | Self::RolloutBlocked
             | Self::WorkerLost
+            | Self::WorkerGivenUp
             | Self::AgentMisbehaved
             | Self::EpochAhead
             | Self::WorkloadRejected

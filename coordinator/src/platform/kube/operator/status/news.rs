@@ -103,6 +103,7 @@ impl News {
             | Notice::Deposed(_)
             | Notice::HoldEnded(_)
             | Notice::Lost(_)
+            | Notice::GivenUp { .. }
             | Notice::DrainStarted(_)
             | Notice::Gone(_) => self.missed = true,
             Notice::Joined(_)
