@@ -9,44 +9,37 @@ mod grpc;
 mod guard;
 mod health;
 mod http;
+mod places;
+mod port;
+mod request;
+mod socket;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use axum::Router;
 use axum::middleware;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Socket};
 use crate::worker::api::WorkerApi;
+use places::Places;
+use port::{Acceptor, Caller, Port};
 
-/// Connections of workers at once; more wait to be accepted.
+/// Connections of workers at once; one more takes the place of the one that was idle for longest.
 const CONNECTIONS_MAX: usize = 1024;
+/// Open files that the agent itself may need beside the connections.
+const FILES_KEPT: u64 = 128;
 /// Connections of kubelets and scrapers at once.
 const HEALTH_CONNECTIONS_MAX: usize = 64;
-/// How long the head of a request from another machine may take.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long all of a connection from another machine may take.
-const VISIT_MAX: Duration = Duration::from_secs(30);
-/// Bytes of one request's head.
-const HEADER_BYTES_MAX: usize = 16 * 1024;
-/// Requests at once on one HTTP/2 connection.
-const REQUESTS_PER_CONNECTION_MAX: u32 = 512;
 /// How long answers that are on their way may take when the agent ends.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long to wait when the system has no connection to give (too many open files).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where the worker API listens; nothing is answered yet.
 #[derive(Debug)]
@@ -83,7 +76,7 @@ impl Listeners {
     /// Serves until the server is stopped.
     pub(crate) fn serve(self, api: &WorkerApi, anywhere: bool) -> Server {
         let (stop, stopped) = watch::channel(false);
-        let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Places::new(connections_max());
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
         let on_port = match anywhere {
             true => router.clone(),
@@ -92,15 +85,16 @@ impl Listeners {
         let mut tasks = JoinSet::new();
         if let Some(listener) = self.health {
             let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
-            let limit = Arc::new(Semaphore::new(HEALTH_CONNECTIONS_MAX));
-            let port = Port { router, limit, stopped, caller: Caller::Anyone };
+            let places = Places::new(HEALTH_CONNECTIONS_MAX);
+            let port = Port { router, places, stopped, caller: Caller::Anyone };
             tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
         }
         let caller = Caller::Worker;
-        let port = Port { router: on_port, limit: limit.clone(), stopped: stopped.clone(), caller };
+        let port =
+            Port { router: on_port, places: places.clone(), stopped: stopped.clone(), caller };
         tasks.spawn(port.accept_all(Acceptor::Tcp(self.tcp)));
         let socket = self.unix.map(|(listener, path)| {
-            let port = Port { router, limit, stopped, caller };
+            let port = Port { router, places, stopped, caller };
             tasks.spawn(port.accept_all(Acceptor::Unix(listener)));
             path
         });
@@ -128,6 +122,13 @@ impl Server {
     }
 }
 
+/// Connections of workers at once: fewer where this process may have few files open.
+fn connections_max() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let left = files.saturating_sub(FILES_KEPT).max(FILES_KEPT);
+    usize::try_from(left).unwrap_or(usize::MAX).min(CONNECTIONS_MAX)
+}
+
 /// Binds a Unix socket, in the place of one that nobody listens on any more.
 async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let path = &socket.path;
@@ -148,129 +149,4 @@ async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let listener = UnixListener::bind(path);
     rustix::process::umask(mask);
     listener.with_context(|| format!("--socket {shown} cannot be used"))
-}
-
-enum Acceptor {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-/// Who may come to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
-    /// Whom this machine lets in: a worker may take its time.
-    Worker,
-    /// Whoever reaches it: HTTP/1 only, promptly, and one request a connection, so that nobody
-    /// can sit on all of them and keep the kubelet out.
-    Anyone,
-}
-
-struct Port {
-    router: Router,
-    limit: Arc<Semaphore>,
-    stopped: watch::Receiver<bool>,
-    caller: Caller,
-}
-
-impl Port {
-    async fn accept_all(self, acceptor: Acceptor) {
-        let mut connections = JoinSet::new();
-        let mut stopped = self.stopped.clone();
-        loop {
-            let permit = self.limit.clone().acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
-            tokio::select! {
-                accepted = self.accept(&acceptor, permit, &mut connections) => {
-                    if let Err(error) = accepted {
-                        tracing::warn!(%error, "a worker's connection could not be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-                () = wanted(&mut stopped) => break,
-            }
-            while connections.try_join_next().is_some() {}
-        }
-        while connections.join_next().await.is_some() {}
-    }
-
-    async fn accept(
-        &self,
-        acceptor: &Acceptor,
-        permit: OwnedSemaphorePermit,
-        connections: &mut JoinSet<()>,
-    ) -> std::io::Result<()> {
-        match acceptor {
-            Acceptor::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                connections.spawn(self.converse(stream, permit));
-            }
-            Acceptor::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                connections.spawn(self.converse(stream, permit));
-            }
-        }
-        Ok(())
-    }
-
-    fn converse<S>(
-        &self,
-        stream: S,
-        permit: OwnedSemaphorePermit,
-    ) -> impl Future<Output = ()> + Send + use<S>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let service = TowerToHyperService::new(self.router.clone());
-        let mut stopped = self.stopped.clone();
-        let caller = self.caller;
-        async move {
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).max_buf_size(HEADER_BYTES_MAX);
-            builder.http1().header_read_timeout(match caller {
-                Caller::Worker => None,
-                Caller::Anyone => Some(HEAD_TIMEOUT),
-            });
-            builder
-                .http2()
-                .timer(TokioTimer::new())
-                .max_header_list_size(HEADER_BYTES_MAX as u32)
-                .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
-            if caller == Caller::Anyone {
-                builder = builder.http1_only();
-                builder.http1().keep_alive(false);
-            }
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                ended = connection.as_mut() => say_end(ended),
-                () = wanted(&mut stopped) => {
-                    connection.as_mut().graceful_shutdown();
-                    say_end(connection.await);
-                }
-                () = outstayed(caller) => tracing::debug!("a connection takes too long"),
-            }
-            drop(permit);
-        }
-    }
-}
-
-/// Waits until one who came so is to go.
-async fn outstayed(caller: Caller) {
-    match caller {
-        Caller::Worker => std::future::pending().await,
-        Caller::Anyone => tokio::time::sleep(VISIT_MAX).await,
-    }
-}
-
-/// Waits until the server is to stop.
-async fn wanted(stopped: &mut watch::Receiver<bool>) {
-    // Without a server there is nobody left to serve for.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
-}
-
-fn say_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a worker's connection has ended");
-    }
 }

@@ -11,6 +11,8 @@ mod bindings;
 mod child;
 #[path = "agent/command.rs"]
 mod command;
+#[path = "agent/connections.rs"]
+mod connections;
 #[path = "agent/coordinator.rs"]
 mod coordinator;
 #[path = "agent/drain.rs"]

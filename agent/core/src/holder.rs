@@ -4,6 +4,7 @@
 mod drain;
 mod grants;
 mod link;
+mod show;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +21,7 @@ use leasehold_types::{
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Memory, Record, end_of_lease};
-use crate::lease::{BindingLease, Lease, PoolView, StreamLease};
+use crate::lease::Kinds;
 use link::Link;
 
 /// Who the holder is.
@@ -73,6 +74,8 @@ pub struct Holder<J> {
     /// The pool has fallen to its floor, and was not renewed since.
     pool_expired: bool,
     streams: BTreeMap<StreamKey, Held>,
+    /// Of which kinds of them the worker may have seen some, as the journal says.
+    shown: Kinds,
     /// The highest token of all grants that were applied: a lower one was once given back.
     token_max: Token,
     /// Records that could not be written: until they are, the journal must not say that what
@@ -148,6 +151,8 @@ impl<J: Journal> Holder<J> {
     /// dials at once.
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
+        // Of a journal that does not say it, the worker may have seen all.
+        let shown = memory.shown.unwrap_or(Kinds::ALL);
         let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
             // Who serves the nodes that come next is not known before somebody tells it.
             let route = |node: &NodeName| Route { node: node.clone(), endpoints: Vec::new() };
@@ -155,7 +160,7 @@ impl<J: Journal> Holder<J> {
             let share = remembered.load.map(|load| Arc::new(Share { load, next: next() }));
             let mut held = Held::new(stream, remembered.token, remembered.pinned, share);
             held.lapses = remembered.lapses;
-            held.shown = held.is_for_worker(&config);
+            held.shown = held.is_for_worker(&config) && held.is_of(shown);
             (stream.clone(), held)
         };
         let streams: BTreeMap<_, _> = memory.streams.iter().map(held).collect();
@@ -179,6 +184,7 @@ impl<J: Journal> Holder<J> {
             pool_expired: false,
             token_max: tokens.max().unwrap_or_default(),
             streams,
+            shown,
             owed: Vec::new(),
             released: Vec::new(),
             given_back: VecDeque::new(),
@@ -197,6 +203,9 @@ impl<J: Journal> Holder<J> {
             journal,
         };
         holder.write_begun();
+        if holder.streams.is_empty() && shown != Kinds::NONE {
+            holder.write_none_shown();
+        }
         if ended {
             // Where it cannot be written down, it ends once more.
             let _ = holder.end_drain(now);
@@ -218,62 +227,6 @@ impl<J: Journal> Holder<J> {
         self.version
     }
 
-    /// What the worker may do now. To be called only on its way to the worker: it marks the
-    /// streams in it as shown, and one that was never shown is released without asking.
-    pub fn lease(&mut self, now: Moment) -> Lease {
-        self.expire(now);
-        let size = self.size_to_show(now);
-        for held in self.streams.values_mut() {
-            held.shown |= held.is_for_worker(&self.config);
-        }
-        let lease = self.peek(now);
-        Lease { pool: PoolView { size, ..lease.pool }, ..lease }
-    }
-
-    /// The same for other eyes than the worker's: marks nothing, ends nothing.
-    #[must_use]
-    pub fn peek(&self, now: Moment) -> Lease {
-        let (mut streams, mut bindings) = (Vec::new(), Vec::new());
-        for (stream, held) in &self.streams {
-            let (token, revoked) = (held.token, held.revoked);
-            let until = held.until(self.renewed_until);
-            match &held.binding {
-                None => {
-                    let stream = stream.clone();
-                    streams.push(StreamLease { stream, token, until, revoked });
-                }
-                Some(Binding { key, share }) => {
-                    let (load, next) = match share {
-                        Some(share) => (share.load, share.next.clone()),
-                        None => (Load::ZERO, Vec::new()),
-                    };
-                    let key = key.clone();
-                    bindings.push(BindingLease { key, token, until, revoked, load, next });
-                }
-            }
-        }
-        Lease {
-            version: self.version,
-            pool: PoolView {
-                size: self.size(now),
-                token: self.pool.map(|pool| pool.token),
-                running: self.running(),
-                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| self.renewed_until),
-            },
-            streams,
-            bindings,
-            draining: self.draining(),
-            connected: self.link.is_live(),
-        }
-    }
-
-    /// The pool size alone, to be called only on its way to a worker that counts for itself: a
-    /// larger one than it has told of is in effect, and written down, before it gets it.
-    pub fn size_for_worker(&mut self, now: Moment) -> u32 {
-        self.expire(now);
-        self.size_to_show(now)
-    }
-
     /// The next effect, oldest first.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
@@ -287,21 +240,6 @@ impl<J: Journal> Holder<J> {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// The size to show to the worker. One that counts for itself may use a larger size from the
-    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
-    fn size_to_show(&mut self, now: Moment) -> u32 {
-        let size = self.size(now);
-        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
-            return size;
-        };
-        let unwritten = mutation::on(Mutation::SizeShownUnwritten);
-        if !unwritten && self.write(&Record::Count { running, obeyed: size }).is_err() {
-            return obeyed;
-        }
-        self.count = Some(Count { running, obeyed: size });
-        size
     }
 
     /// How many jobs may run at once now.
@@ -411,6 +349,11 @@ impl Held {
     fn new(stream: &StreamKey, token: Token, pinned: bool, share: Option<Arc<Share>>) -> Self {
         let binding = ShareKey::of(stream).map(|key| Binding { key, share });
         Self { token, pinned, lapses: None, revoked: None, shown: false, binding }
+    }
+
+    /// Whether it is of one of these kinds.
+    fn is_of(&self, kinds: Kinds) -> bool {
+        if self.binding.is_some() { kinds.bindings } else { kinds.streams }
     }
 
     /// Whether the worker is told of it.

@@ -9,6 +9,8 @@ use leasehold_types::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::lease::Kinds;
+
 /// Where records go. One that was written outlives the process.
 pub trait Journal {
     /// Appends one record.
@@ -91,6 +93,11 @@ pub enum Record {
         /// The stream.
         stream: StreamKey,
     },
+    /// Of which kinds of leases the worker may have seen some since it was started.
+    Shown {
+        /// The kinds.
+        kinds: Kinds,
+    },
     /// A job began.
     JobBegan {
         /// Its id.
@@ -169,6 +176,8 @@ pub struct Memory {
     pub renewed_until: Moment,
     /// The stream leases.
     pub streams: BTreeMap<StreamKey, RememberedStream>,
+    /// Of which kinds of them the worker may have seen some; unknown where no record says it.
+    pub shown: Option<Kinds>,
     /// The jobs with an id.
     pub jobs: BTreeSet<JobId>,
     /// Jobs whose id nobody told.
@@ -265,6 +274,7 @@ impl Memory {
                     held.lapses = None;
                 }
             }
+            Record::Shown { kinds } => self.shown = Some(*kinds),
             Record::JobBegan { job } => {
                 self.jobs.insert(job.clone());
             }
@@ -278,6 +288,7 @@ impl Memory {
             }
             Record::WorkerStarted { start, running } => {
                 self.start = Some(start.clone());
+                self.shown = Some(Kinds::NONE);
                 self.jobs_known = true;
                 self.jobs.clear();
                 self.unnamed = *running;
@@ -330,6 +341,7 @@ impl Memory {
                 .iter()
                 .map(|start| Record::WorkerStarted { start: start.clone(), running: 0 }),
         );
+        all.extend(self.shown.map(|kinds| Record::Shown { kinds }));
         all.extend(self.pool.map(|(token, size, floor)| Record::Pool { token, size, floor }));
         for (stream, held) in &self.streams {
             let RememberedStream { token, pinned, lapses, load, next } = held.clone();

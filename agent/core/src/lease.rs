@@ -2,6 +2,34 @@
 
 use leasehold_types::share::Route;
 use leasehold_types::{Load, Moment, ShareKey, StreamKey, Token};
+use serde::{Deserialize, Serialize};
+
+/// Kinds of leases beside the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kinds {
+    /// Streams.
+    pub streams: bool,
+    /// Shares of pipelines.
+    pub bindings: bool,
+}
+
+impl Kinds {
+    /// No kind.
+    pub const NONE: Self = Self { streams: false, bindings: false };
+    /// Streams alone.
+    pub const STREAMS: Self = Self { streams: true, ..Self::NONE };
+    /// Bindings alone.
+    pub const BINDINGS: Self = Self { bindings: true, ..Self::NONE };
+    /// Every kind.
+    pub const ALL: Self = Self { streams: true, bindings: true };
+
+    /// Those of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let (streams, bindings) = (self.streams && other.streams, self.bindings && other.bindings);
+        Self { streams, bindings }
+    }
+}
 
 /// All that a worker may do now.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Config, Effect, Holder, Journal, JournalError, Memory, Record, Target};
+use leasehold_agent_core::{
+    Config, Effect, Holder, Journal, JournalError, Kinds, Memory, Record, Target,
+};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, RefusalReason, Report,
     StreamGrant, StreamState, Terms, Welcome,
@@ -156,7 +158,7 @@ impl Scenario {
                 self.now = self.now + Duration::from_millis(plain[0].parse().expect("ms"));
                 self.holder.handle_wake(self.now);
             }
-            "lease" => self.show_lease(out),
+            "lease" => self.show_lease(plain, out),
             _ => panic!("no command {verb:?}"),
         }
     }
@@ -175,8 +177,10 @@ impl Scenario {
         self.holder = Holder::new(config, memory, self.journal.clone(), self.now);
     }
 
-    fn show_lease(&mut self, out: &mut String) {
-        let lease = self.holder.lease(self.now);
+    /// `lease [jobs]`: what the worker is shown; one that takes jobs alone sees no stream.
+    fn show_lease(&mut self, plain: &[&str], out: &mut String) {
+        let kinds = if plain.contains(&"jobs") { Kinds::NONE } else { Kinds::ALL };
+        let lease = self.holder.lease_of(kinds, self.now);
         let left = |until: Option<Moment>| match until {
             None => "for ever".into(),
             Some(until) => format!("{} ms", until.since(self.now).as_millis()),

@@ -41,6 +41,11 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.starts_with("application/grpc"))
 }
 
+/// Whether a path is one of the reflection service's.
+pub(super) fn is_reflection(path: &str) -> bool {
+    path.starts_with("/grpc.reflection.")
+}
+
 /// The answer to a call of a service that is not here.
 pub(super) fn unknown_method() -> HttpResponse {
     let status = Status::unimplemented(format!("only {SERVICE} and reflection are served here"));

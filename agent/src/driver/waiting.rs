@@ -11,8 +11,9 @@ use crate::journal::AgentJournal;
 use crate::metrics::Metrics;
 use crate::worker::reason;
 
-/// Jobs that may wait for a slot at once.
-const WAITERS_MAX: usize = 1024;
+/// Jobs that may wait for a slot at once: each may have a connection of its own, and the rest of
+/// the connections are for what frees slots.
+const WAITERS_MAX: usize = 512;
 
 /// A job that wants to begin.
 #[derive(Debug)]

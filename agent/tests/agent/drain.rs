@@ -42,6 +42,30 @@ async fn sigterm_drains_waits_for_the_job_and_the_stream_and_ends_with_0() {
     coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
 }
 
+/// Like the README's first worker: jobs are all that it asks for, through its agent's restarts.
+#[tokio::test]
+async fn a_worker_that_never_asks_for_streams_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--state-dir", dir.path().to_str().unwrap(), "--adapter", "api"];
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let token = coordinator.grant("cars", "a", true);
+    let mut first = Agent::start(&coordinator, &args).await;
+    let start = r#"{"start_id":"s","running":0}"#;
+    assert_eq!(first.ask("POST", "/v1/start", start).await.0, 200);
+    assert_eq!(first.ask("PUT", "/v1/jobs/a?wait_ms=20000", "").await.0, 200);
+    first.log.line("stream granted").await;
+    first.kill().await;
+    let mut agent = Agent::start(&coordinator, &args).await;
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.ask("PUT", "/v1/jobs/b?wait_ms=20000", "").await.0, 200);
+    assert_eq!(agent.metric("leasehold_agent_streams").await, "1");
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/b", "").await.0, 200);
+    agent.signal(Signal::TERM);
+    coordinator.hear_release(token).await;
+    assert_eq!(agent.code().await, Some(0));
+}
+
 #[tokio::test]
 async fn a_drain_that_is_waited_for_tells_the_jobs_that_outlived_the_deadline() {
     let coordinator = Coordinator::start().await;

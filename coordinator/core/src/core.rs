@@ -94,6 +94,8 @@ pub struct Core {
     stream_plan: Option<Box<StreamPlan>>,
     /// The sets of each cluster.
     cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
+    /// The handover deadlines of sets that are gone, and of which streams are still claimed.
+    former_handovers: BTreeMap<SetName, Duration>,
     /// Clusters with streams that a worker of which nothing was heard may hold: they are planned
     /// when more is known.
     unheard_of: BTreeSet<ClusterName>,
@@ -209,6 +211,7 @@ impl Core {
             plans: VecDeque::new(),
             stream_plan: None,
             cluster_sets: BTreeMap::new(),
+            former_handovers: BTreeMap::new(),
             unheard_of: BTreeSet::new(),
             waiting: BTreeSet::new(),
             leaving: BTreeMap::new(),

@@ -176,7 +176,7 @@ impl Scenario {
                 Some(&"pinned") => Mode::Pinned,
                 _ => Mode::Expiring,
             },
-            handover_deadline: Duration::from_secs(30),
+            handover_deadline: pairs.get("handover").map_or(Duration::from_secs(30), |it| ms(it)),
             moves: Moves {
                 per_round_max: pairs
                     .get("moves")

@@ -147,6 +147,8 @@ mutations! {
     LapseUnheeded,
     /// Agent: that a stream is no longer renewed is not written down.
     LapseUnwritten,
+    /// Agent: that the worker has seen streams is not written down.
+    ShownUnwritten,
     /// Agent: the size that a worker keeps to is not told.
     ObeyedSizeUntold,
     /// Agent: jobs without an id do not count.

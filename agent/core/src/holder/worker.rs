@@ -7,7 +7,7 @@ use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 use super::{Count, Holder};
 use crate::effect::Notice;
 use crate::journal::{Journal, JournalError, Record};
-use crate::lease::Refused;
+use crate::lease::{Kinds, Refused};
 
 /// Leases of which a holder remembers that its worker has given them back.
 const GIVEN_BACK_MAX: usize = 256;
@@ -34,6 +34,7 @@ impl<J: Journal> Holder<J> {
         // One record: a process that dies between two must not leave jobs that nobody counts.
         self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);
+        self.shown = Kinds::NONE;
         self.jobs.clear();
         self.unnamed = running;
         self.count = None;

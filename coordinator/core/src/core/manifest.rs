@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamName};
@@ -198,6 +199,7 @@ impl Core {
         for (name, set) in gone {
             self.leave_cluster(&name, &set.spec.cluster);
             changed.insert(set.spec.cluster.clone());
+            self.note_handover(&name, set.spec.handover_deadline);
             self.garbage.add_spec(set.spec);
             self.garbage.add_planned(set.streams);
             altered.insert(name);
@@ -223,6 +225,7 @@ impl Core {
                 self.garbage.add_planned(streams);
             }
             self.sets.insert(name.clone(), set);
+            self.former_handovers.remove(name);
             altered.insert(name.clone());
         }
         for cluster in &changed {
@@ -233,6 +236,14 @@ impl Core {
             self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
         }
         changed
+    }
+
+    /// A set is gone: what is left of it is asked back within the time that it gave.
+    fn note_handover(&mut self, set: &SetName, deadline: Duration) {
+        let mut former = std::mem::take(&mut self.former_handovers);
+        former.insert(set.clone(), deadline);
+        former.retain(|set, _| self.ledger().is_some_and(|ledger| ledger.claimed(set) > 0));
+        self.former_handovers = former;
     }
 
     /// A set does not run on a cluster any more.

@@ -63,12 +63,15 @@ impl Core {
         })
     }
 
-    /// How long a worker may take to let a stream go: what its set says, or of a share its own
+    /// How long a worker may take to let a stream go: what its set says or said, or of a share its own
     /// class, whichever class the share goes to.
     pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
         let known = match stream.set.is_shares() {
             true => self.class(&key.cluster).map(|class| class.handover_deadline),
-            false => self.sets.get(&stream.set).map(|set| set.spec.handover_deadline),
+            false => {
+                let set = self.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
+                set.or_else(|| self.former_handovers.get(&stream.set).copied())
+            }
         };
         known.unwrap_or(HANDOVER_DEFAULT)
     }

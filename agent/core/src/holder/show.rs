@@ -1,0 +1,129 @@
+//! What the worker is shown, and what is written down of that: a lease that it has never seen goes
+//! back without it.
+//!
+//! Invariant: before a worker sees a stream, the journal says that it may have seen streams; the
+//! same with bindings, and with a larger pool than it has told of.
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Load, Moment};
+
+use super::{Binding, Count, Holder};
+use crate::journal::{Journal, Record};
+use crate::lease::{BindingLease, Kinds, Lease, PoolView, StreamLease};
+
+impl<J: Journal> Holder<J> {
+    /// What the worker may do now. To be called only on its way to the worker: it marks the
+    /// streams in it as shown, and one that was never shown is released without asking.
+    pub fn lease(&mut self, now: Moment) -> Lease {
+        self.lease_of(Kinds::ALL, now)
+    }
+
+    /// The same for a worker that takes leases of these kinds alone: the others are left out, and
+    /// are not shown.
+    pub fn lease_of(&mut self, kinds: Kinds, now: Moment) -> Lease {
+        self.expire(now);
+        let size = self.size_to_show(now);
+        let shown = self.write_shown(kinds);
+        for held in self.streams.values_mut() {
+            held.shown |= held.is_for_worker(&self.config) && held.is_of(shown);
+        }
+        let mut lease = self.peek(now);
+        lease.pool.size = size;
+        if !shown.streams {
+            lease.streams.clear();
+        }
+        // What is for people alone is never shown to the worker.
+        let listed = if self.config.shows_bindings { shown } else { kinds };
+        if !listed.bindings {
+            lease.bindings.clear();
+        }
+        lease
+    }
+
+    /// The lease for other eyes than the worker's: marks nothing, ends nothing.
+    #[must_use]
+    pub fn peek(&self, now: Moment) -> Lease {
+        let (mut streams, mut bindings) = (Vec::new(), Vec::new());
+        for (stream, held) in &self.streams {
+            let (token, revoked) = (held.token, held.revoked);
+            let until = held.until(self.renewed_until);
+            match &held.binding {
+                None => {
+                    let stream = stream.clone();
+                    streams.push(StreamLease { stream, token, until, revoked });
+                }
+                Some(Binding { key, share }) => {
+                    let (load, next) = match share {
+                        Some(share) => (share.load, share.next.clone()),
+                        None => (Load::ZERO, Vec::new()),
+                    };
+                    let key = key.clone();
+                    bindings.push(BindingLease { key, token, until, revoked, load, next });
+                }
+            }
+        }
+        Lease {
+            version: self.version,
+            pool: PoolView {
+                size: self.size(now),
+                token: self.pool.map(|pool| pool.token),
+                running: self.running(),
+                until: self.pool.filter(|pool| pool.size > pool.floor).map(|_| self.renewed_until),
+            },
+            streams,
+            bindings,
+            draining: self.draining(),
+            connected: self.link.is_live(),
+        }
+    }
+
+    /// The pool size alone, to be called only on its way to a worker that counts for itself: a
+    /// larger one than it has told of is in effect, and written down, before it gets it.
+    pub fn size_for_worker(&mut self, now: Moment) -> u32 {
+        self.expire(now);
+        self.size_to_show(now)
+    }
+
+    /// Writes down that a worker that has just been started has seen no lease.
+    pub(super) fn write_none_shown(&mut self) {
+        if self.write(&Record::Shown { kinds: Kinds::NONE }).is_ok() {
+            self.shown = Kinds::NONE;
+        }
+    }
+
+    /// Writes down that the worker sees leases of these kinds, where it holds some; those that it
+    /// may be shown.
+    fn write_shown(&mut self, kinds: Kinds) -> Kinds {
+        let held = |kind: Kinds| {
+            let mut held = self.streams.values();
+            held.any(|held| held.is_for_worker(&self.config) && held.is_of(kind))
+        };
+        let Kinds { streams, bindings } = self.shown;
+        let shown = Kinds {
+            streams: streams || (kinds.streams && held(Kinds::STREAMS)),
+            bindings: bindings || (kinds.bindings && held(Kinds::BINDINGS)),
+        };
+        if shown != self.shown {
+            let skip = mutation::on(Mutation::ShownUnwritten);
+            if skip || self.write(&Record::Shown { kinds: shown }).is_ok() {
+                self.shown = shown;
+            }
+        }
+        kinds.and(self.shown)
+    }
+
+    /// The size to show to the worker. One that counts for itself may use a larger size from the
+    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
+    fn size_to_show(&mut self, now: Moment) -> u32 {
+        let size = self.size(now);
+        let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {
+            return size;
+        };
+        let unwritten = mutation::on(Mutation::SizeShownUnwritten);
+        if !unwritten && self.write(&Record::Count { running, obeyed: size }).is_err() {
+            return obeyed;
+        }
+        self.count = Some(Count { running, obeyed: size });
+        size
+    }
+}

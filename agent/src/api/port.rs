@@ -1,0 +1,177 @@
+//! A port: its connections, each in a place of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustix::io::Errno;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::places::{Place, Places, Seat};
+use super::request;
+use super::socket::Socket;
+
+/// How long a worker's connection may be without a request.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+/// How long the head of a request from another machine may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long all of a connection from another machine may take.
+const VISIT_MAX: Duration = Duration::from_secs(30);
+/// Bytes of one request's head.
+const HEADER_BYTES_MAX: usize = 16 * 1024;
+/// Requests at once on one HTTP/2 connection.
+const REQUESTS_PER_CONNECTION_MAX: u32 = 512;
+/// How long to wait when the system has no connection to give (too many open files).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a client that has hung up is given for what is answered without waiting.
+const HANG_UP: Duration = Duration::from_millis(50);
+
+/// Where connections come from.
+pub(super) enum Acceptor {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Who may come to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// Whom this machine lets in: a worker may take its time.
+    Worker,
+    /// Whoever reaches it: HTTP/1 only, promptly, and one request a connection, so that nobody
+    /// can sit on all of them and keep the kubelet out.
+    Anyone,
+}
+
+/// A port.
+pub(super) struct Port {
+    pub(super) router: Router,
+    pub(super) places: Arc<Places>,
+    pub(super) stopped: watch::Receiver<bool>,
+    pub(super) caller: Caller,
+}
+
+impl Port {
+    /// Serves until the server is to stop.
+    pub(super) async fn accept_all(self, acceptor: Acceptor) {
+        let mut connections = JoinSet::new();
+        let mut stopped = self.stopped.clone();
+        loop {
+            tokio::select! {
+                accepted = accept(&acceptor) => match accepted {
+                    Ok(socket) => drop(connections.spawn(self.serve(socket))),
+                    Err(error) => self.endure(&error).await,
+                },
+                () = wanted(&mut stopped) => break,
+            }
+            while connections.try_join_next().is_some() {}
+        }
+        while connections.join_next().await.is_some() {}
+    }
+
+    /// Makes room where that can help, and waits until it may.
+    async fn endure(&self, error: &std::io::Error) {
+        tracing::warn!(%error, "a worker's connection could not be accepted");
+        let files = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+        if error.raw_os_error().is_some_and(|raw| files.contains(&raw)) {
+            self.places.evict();
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    fn serve(&self, socket: Socket) -> impl Future<Output = ()> + Send + use<> {
+        let (router, caller) = (self.router.clone(), self.caller);
+        let seat = self.places.take();
+        let mut stopped = self.stopped.clone();
+        async move {
+            let place = seat.place();
+            let service = service_fn(|it| request::answer(router.clone(), place.clone(), it));
+            let builder = builder(caller);
+            let connection = builder.serve_connection(TokioIo::new(socket.clone()), service);
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                ended = connection.as_mut() => say_end(ended),
+                () = wanted(&mut stopped) => {
+                    connection.as_mut().graceful_shutdown();
+                    say_end(connection.await);
+                }
+                why = over(&socket, &seat, caller) => tracing::debug!("a connection {why}"),
+            }
+        }
+    }
+}
+
+fn builder(caller: Caller) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).max_buf_size(HEADER_BYTES_MAX);
+    builder.http1().header_read_timeout(match caller {
+        // See IDLE_MAX.
+        Caller::Worker => None,
+        Caller::Anyone => Some(HEAD_TIMEOUT),
+    });
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(HEADER_BYTES_MAX as u32)
+        .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX);
+    if caller == Caller::Anyone {
+        builder = builder.http1_only();
+        builder.http1().keep_alive(false);
+    }
+    builder
+}
+
+async fn accept(acceptor: &Acceptor) -> std::io::Result<Socket> {
+    match acceptor {
+        Acceptor::Tcp(listener) => {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            Ok(stream.into())
+        }
+        Acceptor::Unix(listener) => Ok(listener.accept().await?.0.into()),
+    }
+}
+
+/// Waits until a connection is to end, whatever its client thinks; why.
+async fn over(socket: &Socket, seat: &Seat, caller: Caller) -> &'static str {
+    let outstayed = async {
+        match caller {
+            Caller::Worker => seat.place().idle_for(IDLE_MAX).await,
+            Caller::Anyone => tokio::time::sleep(VISIT_MAX).await,
+        }
+    };
+    tokio::select! {
+        () = seat.place().evicted() => "makes room for a newer one",
+        () = hung_up(socket, seat.place()) => "has nobody at its other end",
+        () = outstayed => "takes too long",
+    }
+}
+
+/// Waits until the client has hung up while it waits for an answer. Where it waits for none, its
+/// connection ends by itself.
+async fn hung_up(socket: &Socket, place: &Place) {
+    loop {
+        let hung_up = socket.readable().await.is_ok_and(|ready| ready.is_read_closed());
+        // What it sent before it hung up may be unread for as long as it waits for an answer.
+        tokio::time::sleep(HANG_UP).await;
+        if hung_up && place.is_busy() {
+            return;
+        }
+    }
+}
+
+/// Waits until the server is to stop.
+async fn wanted(stopped: &mut watch::Receiver<bool>) {
+    // Without a server there is nobody left to serve for.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+fn say_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a worker's connection has ended");
+    }
+}

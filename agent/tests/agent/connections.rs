@@ -1,0 +1,124 @@
+//! Many connections, and clients that hang up: whoever has something to say gets through.
+
+use rustix::process::Signal;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::coordinator::{Coordinator, PATIENCE};
+use super::process::{AGENT, Agent, converse};
+
+/// More than the agent has places for.
+const MANY: usize = 1100;
+
+async fn say(agent: &Agent, text: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(agent.address).await.unwrap();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    socket
+}
+
+async fn answer(mut socket: TcpStream) -> String {
+    let mut bytes = [0; 1024];
+    let read = tokio::time::timeout(PATIENCE, socket.read(&mut bytes)).await;
+    String::from_utf8_lossy(&bytes[..read.expect("no answer in time").unwrap()]).into_owned()
+}
+
+fn put(job: &str) -> String {
+    format!("PUT /v1/jobs/{job}?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
+
+#[tokio::test]
+async fn what_frees_a_slot_gets_through_beside_idle_connections_and_so_does_a_drain() {
+    let coordinator = Coordinator::start().await;
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    coordinator.pool(1);
+    agent.pool(1).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s"}"#).await.0, 200);
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let mut idle = Vec::new();
+    for number in 0..MANY {
+        // Some of them have begun to ask.
+        idle.push(say(&agent, if number % 2 == 0 { "" } else { "GET /v1/le" }).await);
+    }
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await, (200, json!({})));
+    let url = format!("http://{}", agent.address);
+    let mut drain = tokio::process::Command::new(AGENT);
+    drain.args(["drain", "--wait", "--addr", &url]).kill_on_drop(true);
+    let drained = tokio::time::timeout(PATIENCE, drain.status()).await.expect("it goes on");
+    assert!(drained.unwrap().success());
+    assert_eq!(agent.code().await, Some(0));
+}
+
+#[tokio::test]
+async fn what_frees_a_slot_gets_through_beside_those_that_wait_for_it() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    coordinator.pool(1);
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let first = say(&agent, &put("first")).await;
+    let mut waiting = Vec::new();
+    for number in 0..MANY {
+        waiting.push(say(&agent, &put(&format!("job-{number}"))).await);
+    }
+    let refused = answer(waiting.pop().unwrap()).await;
+    assert!(refused.contains("429") && refused.contains("at most 512"), "{refused}");
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await, (200, json!({})));
+    assert!(answer(first).await.contains("200 OK"));
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_keep_the_kubelet_waiting() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &["--health-listen", "127.0.0.1:0"]).await;
+    let line = agent.log.line("health and metrics are served").await;
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let health = line["fields"]["address"].as_str().unwrap().to_owned();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(&health).await.unwrap());
+    }
+    let kubelet = TcpStream::connect(&health).await.unwrap();
+    let (status, _) = converse(kubelet, "GET", "/livez", "Host: x\r\n", "").await;
+    assert_eq!(status, 200);
+    // It was served while others had their time, not once that was over.
+    let still = silent[60].try_read(&mut [0]).unwrap_err();
+    assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_gets_no_slot_though_it_has_asked_for_more_meanwhile() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    coordinator.pool(1);
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let next = "GET /v1/lease HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for more in [String::new(), next.to_owned(), next.repeat(1000)] {
+        let seen = agent.log.count("has nobody at its other end");
+        let gone = say(&agent, &(put("gone") + &more)).await;
+        // It is served, so that the agent has read something of what follows.
+        let also = say(&agent, &put("also")).await;
+        let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+        assert_eq!(lease["pool"]["running"], 1);
+        drop(gone);
+        if !more.is_empty() {
+            let noticed = || agent.log.count("has nobody at its other end") > seen;
+            super::process::until("the end is noticed", noticed).await;
+        }
+        assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+        assert!(answer(also).await.contains("200 OK"));
+        assert_eq!(agent.ask("DELETE", "/v1/jobs/also", "").await.0, 200);
+        assert_eq!(agent.ask("PUT", "/v1/jobs/a?wait_ms=20000", "").await.0, 200);
+    }
+    agent.signal(Signal::KILL);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_is_refused_before_it_comes() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    let head = "POST /v1/start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n";
+    let refused = answer(say(&agent, head).await).await;
+    assert!(refused.contains("413") && refused.contains("65536 bytes"), "{refused}");
+}
