@@ -1,4 +1,4 @@
-//! Documents as a reader types them: the commands and files of each section, copied out of the text.
+//! Documents as a reader types them: commands and files of each section, copied out of the text.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

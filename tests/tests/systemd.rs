@@ -4,14 +4,15 @@
 #[path = "systemd/unit.rs"]
 mod unit;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::process::{eventually, free_address, until_ok};
+use tests::readme::{self, Step};
 use tests::toolbox::{self, Missing};
 
 use self::unit::{Machine, Service, span};
@@ -42,37 +43,57 @@ while [ -z "$stop" ]; do
 done
 "#;
 
+/// What the documents start.
+const SERVICES: [&str; 4] = [
+    "leasehold-coordinator@a",
+    "leasehold-coordinator@b",
+    "leasehold-agent@worker-0",
+    "leasehold-agent@worker-1",
+];
 /// Stops and starts.
 const ROUNDS: usize = 10;
 /// Jobs that a worker must have done before it is stopped again, and jobs that it may be at then.
 const JOBS: usize = 3;
 
-fn folder() -> PathBuf {
-    toolbox::root().join("deploy/systemd")
-}
-
-/// What is installed where the documents say it.
+/// Types what the documents say that installs the units, where `root` is `/`.
 fn install(root: &Path) -> Machine {
-    let etc = root.join("etc/leasehold");
-    std::fs::create_dir_all(etc.join("manifests")).expect("a folder");
-    std::fs::write(etc.join("manifests/builds.yaml"), CLUSTER).expect("a manifest");
-    let mut ports = BTreeSet::new();
-    for entry in std::fs::read_dir(folder()).expect("the units") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|it| it == "env") {
-            let text = std::fs::read_to_string(&path).expect("an environment");
-            let found = text.split("127.0.0.1:").skip(1);
-            ports.extend(found.filter_map(|rest| rest.get(..4)?.parse::<u16>().ok()));
-            std::fs::copy(&path, etc.join(path.file_name().expect("a name"))).expect("a copy");
+    let text = std::fs::read_to_string(toolbox::root().join("docs/OPERATIONS.md"));
+    let steps = readme::steps(readme::section(&text.expect("the document"), "Under systemd"));
+    let programs = toolbox::binary("leasehold-agent");
+    let programs = format!("{}/", programs.parent().expect("a folder").display());
+    let mut machine = Machine { root: root.to_owned(), ports: BTreeMap::new() };
+    let mut started = Vec::new();
+    for step in steps {
+        let Step::Type(command) = step else { panic!("a file that nobody saves: {step:?}") };
+        if let Some(names) = command.strip_prefix("systemctl start ") {
+            started.extend(names.split(' ').map(str::to_owned));
+        } else if !command.starts_with("systemctl ") {
+            let typed = machine.place(&command).replace("target/release/", &programs);
+            let mut shell = Command::new("sh");
+            let typed = shell.args(["-ec", &typed]).current_dir(toolbox::root()).status();
+            assert!(typed.expect("a shell").success(), "{command}");
         }
     }
-    assert_eq!(ports.len(), 6, "each program has ports of its own: {ports:?}");
+    assert_eq!(started, SERVICES);
+
+    // A cluster of the test's own instead of the examples.
+    let manifests = root.join("etc/leasehold/manifests");
+    std::fs::remove_dir_all(&manifests).expect("the examples");
+    std::fs::create_dir(&manifests).expect("a folder");
+    std::fs::write(manifests.join("builds.yaml"), CLUSTER).expect("a manifest");
     let worker = root.join("usr/local/bin/worker");
-    std::fs::create_dir_all(worker.parent().expect("a folder")).expect("a folder");
     std::fs::write(&worker, WORKER).expect("the worker");
     std::fs::set_permissions(&worker, PermissionsExt::from_mode(0o755)).expect("its mode");
-    let ports = ports.into_iter().map(|port| (port, free_address().port())).collect();
-    Machine { root: root.to_owned(), ports }
+
+    let entries = std::fs::read_dir(root.join("etc/leasehold")).expect("what was installed");
+    for path in entries.map(|entry| entry.expect("an entry").path()) {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let ports = text.split("127.0.0.1:").skip(1).filter_map(|rest| rest.get(..4)?.parse().ok());
+        machine.ports.extend(ports.map(|port: u16| (port, 0)));
+    }
+    assert_eq!(machine.ports.len(), 6, "each program has ports of its own: {:?}", machine.ports);
+    machine.ports.values_mut().for_each(|own| *own = free_address().port());
+    machine
 }
 
 /// All services of one host.
@@ -84,15 +105,12 @@ struct Host {
 
 impl Host {
     fn new(machine: &Machine) -> Self {
-        let services = |file: &str, instances: [&str; 2]| {
-            let file = folder().join(file);
-            instances.iter().map(|name| Service::new(&file, name, machine)).collect()
+        let services = |kind: &str| {
+            let ours = SERVICES.iter().filter(|name| name.starts_with(kind));
+            ours.map(|name| Service::new(name, machine)).collect()
         };
-        Self {
-            coordinators: services("leasehold-coordinator@.service", ["a", "b"]),
-            agents: services("leasehold-agent@.service", ["worker-0", "worker-1"]),
-            jobs: 0,
-        }
+        let coordinators = services("leasehold-coordinator");
+        Self { coordinators, agents: services("leasehold-agent"), jobs: 0 }
     }
 
     fn services(&mut self) -> impl Iterator<Item = &mut Service> {
@@ -219,7 +237,7 @@ fn kill(id: u32) {
 fn a_stop_waits_for_the_drain() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let machine = install(root.path());
-    let agent = Service::new(&folder().join("leasehold-agent@.service"), "worker-0", &machine);
+    let agent = Service::new(SERVICES[2], &machine);
     let drain = span(&agent.environment()["LEASEHOLD_DRAIN_DEADLINE"]);
     // Of --child-grace.
     let grace = Duration::from_secs(30);
@@ -240,7 +258,8 @@ fn systemd_takes_the_units() {
     let copies = tempfile::tempdir().expect("a temporary folder");
     let mut units = Vec::new();
     for name in ["leasehold-coordinator@.service", "leasehold-agent@.service"] {
-        let text = std::fs::read_to_string(folder().join(name)).expect("a unit");
+        let text = std::fs::read_to_string(toolbox::root().join("deploy/systemd").join(name))
+            .expect("a unit");
         let copy = copies.path().join(name);
         let text = text.replace("/usr/local/bin/leasehold-coordinator", "/bin/true");
         let text = text.replace("/usr/local/bin/leasehold-agent", "/bin/true");

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::process::HANG;
-use tests::toolbox;
 
 /// A machine's `/`, in a folder: where the files of an installation are.
 #[derive(Clone, Debug)]
@@ -21,15 +20,12 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A text of a unit or its environment, with this machine's paths, programs and ports.
-    fn place(&self, text: &str) -> String {
-        let programs = toolbox::binary("leasehold-agent");
-        let programs = programs.parent().expect("a folder").display();
+    /// A text of a unit or its environment, with this machine's paths and ports.
+    pub(crate) fn place(&self, text: &str) -> String {
         let root = self.root.display();
         let mut placed = text
-            .replace("/usr/local/bin/leasehold-", &format!("{programs}/leasehold-"))
-            .replace("/usr/local/bin/worker", &format!("{root}/usr/local/bin/worker"))
-            .replace("/etc/leasehold/", &format!("{root}/etc/leasehold/"));
+            .replace("/usr/local/bin", &format!("{root}/usr/local/bin"))
+            .replace("/etc/", &format!("{root}/etc/"));
         for (port, own) in &self.ports {
             placed = placed.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{own}#"));
         }
@@ -57,10 +53,11 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The unit in this file, as the instance `instance`.
-    pub(crate) fn new(file: &Path, instance: &str, machine: &Machine) -> Self {
+    /// The service `TEMPLATE@INSTANCE`, as its unit is installed on the machine.
+    pub(crate) fn new(name: &str, machine: &Machine) -> Self {
+        let (template, instance) = name.split_once('@').expect("an instance");
+        let file = machine.root.join(format!("etc/systemd/system/{template}@.service"));
         let text = std::fs::read_to_string(file).expect("a unit");
-        let template = file.file_stem().and_then(|stem| stem.to_str()).expect("a name");
         let mut values: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut section = "";
         for line in text.lines().map(str::trim) {
@@ -78,7 +75,7 @@ impl Service {
             values.entry(format!("{section}{key}")).or_default().push(machine.place(&value));
         }
         Self {
-            name: format!("{template}{instance}"),
+            name: name.to_owned(),
             restarts: 0,
             instance: instance.to_owned(),
             values,
