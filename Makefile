@@ -11,6 +11,8 @@ MAKEFLAGS += --no-print-directory
 CARGO_FLAGS ?= $(if $(CI),--locked)
 export CARGO_FLAGS
 KEEP ?=
+# Only these of the tools, for `make tools`; all where it is empty.
+TOOLS ?=
 PROFILE ?= release
 SEEDS ?= 20000
 # Of the faults of `make chaos`; bash has a variable of its own by this name.
@@ -123,8 +125,8 @@ images: ## Container images without a builder, in .cache/images. `make images` o
 	    --programs "$(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
 
 .PHONY: tools
-tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools`
-	@tests/tools/install
+tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`
+	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster
 cluster: tools ## A real Kubernetes to try things by hand in, until Ctrl-C. `make cluster` or `make cluster NODE=1`

@@ -7,4 +7,5 @@ pub mod http;
 pub mod keda;
 pub mod kube;
 pub mod process;
+pub mod readme;
 pub mod toolbox;

@@ -33,6 +33,8 @@ mod operator;
 mod outage;
 #[path = "kubernetes/pipelines.rs"]
 mod pipelines;
+#[path = "kubernetes/readme.rs"]
+mod readme;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
 #[path = "kubernetes/rollout.rs"]

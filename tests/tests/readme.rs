@@ -1,171 +1,209 @@
-//! The README's commands, copied out of it and typed as they stand, in a network of their own: the
-//! ports are the README's, too.
+//! The README's commands, copied out of it and typed as they stand, in a network and a `/tmp` of
+//! their own: the ports and folders are the README's, too. Those of its section "On Kubernetes" are
+//! typed by the tests of Kubernetes.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use tests::process::Process;
+use tests::readme::{self, Step};
 use tests::toolbox::{self, Missing, Tool};
 
-/// What a reader does with a part of the text.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// Saves it under the name in its first comment.
-    Save { file: String, text: String },
-    /// Types it, and waits for its end.
-    Type(String),
-    /// Types it in a terminal of its own, and waits until this address answers.
-    Keep { command: String, answers: String },
+/// The sections with commands that are typed here, and by the tests of Kubernetes.
+const TYPED_HERE: [&str; 3] =
+    ["Two commands", "From a worker, in a few lines of shell", "For real"];
+const TYPED_ELSEWHERE: [&str; 1] = ["On Kubernetes"];
+/// The section with a drawing, whose lines are indented as commands are.
+const DRAWN: &str = "How it flows";
+
+/// What a terminal shows that is kept open.
+const KEPT: &str = "leasehold/kept.log";
+/// How long a program may take until it answers, in tenths of a second.
+const ANSWER_TENTHS_MAX: u32 = 600;
+
+fn read() -> String {
+    std::fs::read_to_string(toolbox::root().join("README.md")).expect("the README")
 }
 
-/// The text's parts between two headings, in order.
-fn steps(text: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut lines = text.lines().peekable();
-    while let Some(line) = lines.next() {
-        let indent = line.len() - line.trim_start().len();
-        if line.trim_start().starts_with("```") {
-            let inside = lines.by_ref().take_while(|line| line.trim_start() != "```");
-            let text: String = inside.fold(String::new(), |mut text, line| {
-                let _ = writeln!(text, "{}", line.get(indent..).unwrap_or_default());
-                text
-            });
-            let comment = text.lines().find_map(|line| line.strip_prefix("# "));
-            let name = comment.and_then(|comment| comment.split([':', ' ']).next());
-            let file = name.unwrap_or_else(|| panic!("no name in {text}")).to_owned();
-            steps.push(Step::Save { file, text });
-        } else if indent == 4 || indent == 7 {
-            let mut command = line.trim().to_owned();
-            while command.ends_with('\\') {
-                command.pop();
-                command += lines.next().expect("a continued line").trim();
-            }
-            steps.push(step(command));
+/// Where a program answers that runs until it is told to end: it has a terminal of its own.
+fn kept_at(command: &str) -> Option<String> {
+    let after = |flag: &str| command.split(flag).nth(1)?.split_whitespace().next();
+    let address = match command {
+        it if it.starts_with("leasehold-coordinator run") => {
+            after("--http-listen ").unwrap_or("127.0.0.1:7401")
+        }
+        it if it.ends_with("-- sleep infinity") => after("--listen ").unwrap_or("127.0.0.1:7411"),
+        _ => return None,
+    };
+    Some(format!("http://{address}/readyz"))
+}
+
+/// The part of the script that takes this step, after saying so.
+fn scripted(step: &Step) -> String {
+    match step {
+        Step::Save { file, text } => {
+            format!("echo '$ save {file}'\ncat > {file} <<'SAVED'\n{text}SAVED\n")
+        }
+        Step::Type(command) => {
+            let say = format!("cat <<'TYPED'\n\\$ {command}\nTYPED\n");
+            let Some(answers) = kept_at(command) else { return say + command + "\n" };
+            say + &format!(
+                "{command} >> /tmp/{KEPT} 2>&1 &\n\
+                 for try in $(seq {ANSWER_TENTHS_MAX}); do\n  \
+                   if curl -fsS {answers} 2> /dev/null; then echo; break; fi\n  \
+                   kill -0 $! || exit 1\n  \
+                   [ $try -lt {ANSWER_TENTHS_MAX} ]\n  \
+                   sleep 0.1\n\
+                 done\n"
+            )
         }
     }
-    steps
 }
 
-fn step(command: String) -> Step {
-    let after = |flag: &str| command.split(flag).nth(1).map(|rest| rest.split(' ').next().unwrap());
-    if command.starts_with("leasehold-coordinator run") {
-        let http = after("--http-listen ").unwrap_or("127.0.0.1:7401");
-        let answers = format!("http://{http}/readyz");
-        return Step::Keep { command, answers };
-    }
-    if command.ends_with("-- sleep infinity") {
-        let answers = format!("http://{}/readyz", after("--listen ").expect("a port of its own"));
-        return Step::Keep { command, answers };
-    }
-    Step::Type(command)
+/// What a build line builds is there: these tests' own builds, which go by the same names.
+fn assert_built(command: &str) {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let packages = words.windows(2).filter(|pair| pair[0] == "-p").map(|pair| pair[1]);
+    let built: Vec<_> = packages.map(toolbox::binary).collect();
+    assert!(!built.is_empty(), "{command}: builds no package by its name");
 }
 
-/// The README between a heading and the next one.
-fn section<'a>(readme: &'a str, heading: &str) -> &'a str {
-    let (_, rest) = readme.split_once(&format!("\n## {heading}\n")).expect(heading);
-    rest.split("\n## ").next().unwrap_or(rest)
+/// A script that stands in for what takes minutes and shows that the rest is as a reader has it:
+/// a clone with the built programs and tools in their places, in a `/tmp` that is `folder`.
+fn prelude(folder: &Path) -> String {
+    let programs = toolbox::binary("leasehold-agent");
+    let programs = programs.parent().expect("a folder").display();
+    let (root, folder) = (toolbox::root().display(), folder.display());
+    format!(
+        "set -euo pipefail
+ip link set lo up
+mkdir -p {folder}/clone/target/release {folder}/clone/.cache/bin
+mount --bind {programs} {folder}/clone/target/release
+mount --bind {root}/.cache/bin {folder}/clone/.cache/bin
+make() {{ command make -C {root} --dry-run \"$@\" > /dev/null; }}
+cargo() {{ :; }}
+mount --rbind {folder} /tmp
+echo fail > /tmp/.curlrc
+export CURL_HOME=/tmp
+cd /tmp/clone
+"
+    )
 }
 
-/// A shell's script that does these steps, and says each before it does it.
-fn script(steps: &[Step]) -> String {
-    let mut script = "set -euo pipefail\nip link set lo up\n".to_owned();
-    for step in steps {
-        let told = match step {
-            Step::Save { file, .. } => format!("save {file}"),
-            Step::Type(command) | Step::Keep { command, .. } => command.clone(),
-        };
-        let _ = writeln!(script, "cat <<'TOLD'\n\\$ {told}\nTOLD");
-        let _ = match step {
-            Step::Save { file, text } => writeln!(script, "cat > {file} <<'SAVED'\n{text}SAVED"),
-            Step::Type(command) => writeln!(script, "{command}"),
-            Step::Keep { command, answers } => writeln!(
-                script,
-                "{command} 2>> kept.log &\nfor try in $(seq 300); do\n  curl -fsS {answers} \
-                 2> /dev/null && break\n  [ $try -lt 300 ]\n  sleep 0.1\ndone"
-            ),
-        };
+/// All that a reader does, in order.
+fn script(readme: &str, folder: &Path) -> String {
+    let [make, worker, steps] =
+        TYPED_HERE.map(|heading| readme::steps(readme::section(readme, heading)));
+    let mut script = prelude(folder);
+    make.iter().for_each(|step| script += &scripted(step));
+    let mut worker_command = None;
+    for step in &steps {
+        script += &scripted(step);
+        let Step::Type(command) = step else { continue };
+        if command.starts_with("cargo build") {
+            assert_built(command);
+        }
+        if command.ends_with("cd /tmp/leasehold") {
+            // "saved as worker.sh", in the folder where the reader is from now on.
+            worker.iter().for_each(|step| script += &scripted(step));
+        }
+        if command.ends_with("-- ./worker.sh") {
+            worker_command = Some(command.clone());
+        }
+        if command.ends_with("-- sleep infinity") {
+            script += "export LEASEHOLD_ADDR=http://127.0.0.1:7421\n";
+            for typed in readme::spans(readme).iter().filter(|it| it.starts_with("curl ")) {
+                script += &scripted(&Step::Type(typed.clone()));
+            }
+            script += "unset LEASEHOLD_ADDR\n";
+        }
     }
+    // It can be started again, as the text says.
+    let again = worker_command.expect("the agent that starts the worker");
+    let _ = write!(script, "date > queue/four\n{}", scripted(&Step::Type(again)));
     script
 }
 
 #[test]
 fn what_a_reader_types_works_as_it_stands() {
-    let Some(grpcurl) = toolbox::tool(Tool::Grpcurl) else { return };
-    let Some(mut own) = own_network() else { return };
-    let readme = std::fs::read_to_string(toolbox::root().join("README.md")).expect("the README");
-    let mut steps = steps(section(&readme, "From a worker, in a few lines of shell"));
-    steps.extend(self::steps(section(&readme, "For real")));
-
-    // The programs are built already, and each test has a folder of its own.
-    let is_done = |step: &Step| {
-        let begins = ["cargo build ", "export PATH=", "mkdir -p /tmp/"];
-        matches!(step, Step::Type(typed) if begins.iter().any(|it| typed.starts_with(it)))
-    };
-    let (done, mut steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_done);
-    assert_eq!(done.len(), 3, "{done:?}");
-    let typed = |step: &&Step| matches!(step, Step::Type(typed) if typed.ends_with("./worker.sh"));
-    let again = steps.iter().find(typed).expect("the agent that starts the worker");
-    let Step::Type(again) = again else { unreachable!("it was typed") };
-    // It can be started again, as the text says.
-    steps.push(Step::Type("mv done/one.gz queue/five".to_owned()));
-    steps.push(Step::Type(again.clone()));
-
+    if toolbox::tool(Tool::Grpcurl).is_none() {
+        return;
+    }
+    let Some(mut own) = own_machine() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for made in ["manifests", "queue"] {
-        std::fs::create_dir(folder.path().join(made)).expect("a folder");
+    let file = folder.path().join("script");
+    std::fs::write(&file, script(&read(), folder.path())).expect("the script");
+    own.arg("bash").arg(&file);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("LEASEHOLD_") || name.starts_with("MAKE") {
+            own.env_remove(&*name);
+        }
     }
-    for name in ["one", "two", "three"] {
-        let file = folder.path().join("queue").join(name);
-        std::fs::write(file, name.repeat(1_000)).expect("a file");
-    }
-    let programs = toolbox::binary("leasehold-agent");
-    let programs = [programs.parent(), grpcurl.parent()].map(|it| it.expect("a folder").to_owned());
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = programs.into_iter().chain(std::env::split_paths(&path));
-    let path = std::env::join_paths(path).expect("a path");
-    let output = own
-        .args(["bash", "-c", &script(&steps)])
-        .current_dir(folder.path())
-        .env("PATH", path)
-        .output()
-        .expect("unshare starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}\n{}", kept(folder.path()));
-    let done: BTreeSet<String> = std::fs::read_dir(folder.path().join("done"))
-        .expect("the worker's folder")
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
-        .collect();
-    let want = ["five.gz", "three.gz", "two.gz"].map(str::to_owned);
-    assert_eq!(done, want.into(), "{said}\n{complained}");
+    let mut reader = Process::start(&mut own, &folder.path().join("reader.log"));
+    let status = reader.wait();
+    let kept = std::fs::read_to_string(folder.path().join(KEPT)).unwrap_or_default();
+    assert!(status.success(), "{status}\n--- other terminals\n{kept}");
+    let done =
+        std::fs::read_dir(folder.path().join("leasehold/done")).expect("the worker's folder");
+    let mut done: Vec<_> = done.map(|entry| entry.expect("an entry").file_name()).collect();
+    done.sort();
+    let want = ["four.gz", "one.gz", "three.gz", "two.gz"];
+    assert_eq!(done, want, "{}\n--- other terminals\n{kept}", reader.log());
 }
 
-/// What the programs said that ran on.
-fn kept(folder: &Path) -> String {
-    std::fs::read_to_string(folder.join("kept.log")).unwrap_or_default()
+#[test]
+fn every_command_of_the_readme_is_typed_by_some_test() {
+    let readme = read();
+    for heading in readme::headings(&readme) {
+        if TYPED_HERE.contains(&heading) || TYPED_ELSEWHERE.contains(&heading) || heading == DRAWN {
+            continue;
+        }
+        let steps = readme::steps(readme::section(&readme, heading));
+        assert!(steps.is_empty(), "nobody types what stands under \"{heading}\": {steps:?}");
+    }
 }
 
-/// A command that runs another one where no port is taken, and ends all that this one leaves.
-fn own_network() -> Option<Command> {
+#[test]
+fn what_the_text_makes_can_be_made() {
+    let spans = readme::spans(&read());
+    let made: Vec<_> = spans.iter().filter_map(|span| span.strip_prefix("make ")).collect();
+    assert!(!made.is_empty(), "the README names nothing to make: {spans:?}");
+    for words in made {
+        let mut make = Command::new("make");
+        make.arg("--directory").arg(toolbox::root()).arg("--dry-run").args(words.split(' '));
+        let output = make.env_remove("MAKEFLAGS").output().expect("make starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "make {words}: {said}");
+    }
+}
+
+/// A command that runs another one where no port is taken and `/tmp` can be its own, and ends all
+/// that this one leaves. None where that is not allowed, which is noted.
+fn own_machine() -> Option<Command> {
     let user: &[&str] = match rustix::process::geteuid().is_root() {
         true => &[],
         false => &["--user", "--map-root-user"],
     };
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args(user).args(["--net", "--pid", "--fork", "--kill-child=KILL"]);
+        command.args(user).args(["--net", "--mount", "--pid", "--fork", "--kill-child=KILL"]);
         command
     };
-    match unshare().args(["ip", "link", "set", "lo", "up"]).output() {
+    let what = "the README's commands as a reader types them";
+    let tried = "ip link set lo up && mount --rbind /tmp /tmp";
+    match unshare().args(["sh", "-c", tried]).output() {
         Ok(tried) if tried.status.success() => Some(unshare()),
         Ok(tried) => {
-            let why = String::from_utf8_lossy(&tried.stderr).into_owned();
-            toolbox::leave_out("the README as typed", why.trim(), Missing::Forbidden);
+            let said = String::from_utf8_lossy(&tried.stderr);
+            let why = format!("no namespaces of its own: {}", said.trim().replace('\n', "; "));
+            toolbox::leave_out(what, &why, Missing::Forbidden);
             None
         }
         Err(error) => {
-            toolbox::leave_out("the README as typed", &error.to_string(), Missing::Installable);
+            let why = format!("unshare of util-linux: {error}");
+            toolbox::leave_out(what, &why, Missing::Installable);
             None
         }
     }

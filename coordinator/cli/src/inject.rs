@@ -7,9 +7,11 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use leasehold_coordinator::config::is_host_and_port;
 use leasehold_injection::{Resources, Sidecar, inject};
+use serde_json::Value;
 
 use crate::object::Cluster;
 use crate::output;
+use crate::source::Source;
 use crate::{manifests, source};
 
 const EXAMPLES: &str = "\
@@ -93,19 +95,22 @@ impl Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let with = args.sidecar()?;
     let sources = source::read(&args.filename)?;
+    let deadlines = deadlines(&sources);
     let mut warnings = Vec::new();
     let mut pods = 0;
     let text = manifests::rewrite(&sources, &mut |place, pod, value| {
         pods += 1;
         let mut with = with.clone();
-        if let Some(Cluster { name, deadline, port }) = &pod.cluster {
+        if let Some(Cluster { name, port, .. }) = &pod.cluster {
             with.cluster = Some(name.clone());
-            let deadline = deadline.as_deref().and_then(|text| span(text).ok());
-            with.drain_deadline = deadline.or(with.drain_deadline);
             if let Some(port) = port {
                 with.flags.entry("worker-port".to_owned()).or_insert_with(|| port.clone());
             }
         }
+        let label = value.pointer("/metadata/labels/leasehold.dev~1cluster");
+        let own = label.and_then(Value::as_str).or(with.cluster.as_deref());
+        let said = own.and_then(|name| deadlines.get(name)).copied();
+        with.drain_deadline = said.or(with.drain_deadline);
         let done = inject(value, &with)?;
         warnings.extend(done.warnings.into_iter().map(|warning| format!("{place}: {warning}")));
         Ok(done.edits)
@@ -114,6 +119,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         warnings.push("there is no pod and no pod template: nothing is injected".into());
     }
     output::write(&text, &warnings)
+}
+
+/// How long a drain may take in the clusters that the input defines; of one name the longest.
+fn deadlines(sources: &[Source]) -> BTreeMap<String, Duration> {
+    let mut all = BTreeMap::new();
+    for Cluster { name, deadline, .. } in manifests::clusters(sources) {
+        let Some(deadline) = deadline.and_then(|text| span(&text).ok()) else { continue };
+        let known = all.entry(name).or_insert(deadline);
+        *known = deadline.max(*known);
+    }
+    all
 }
 
 fn cluster(text: &str) -> Result<String, String> {

@@ -7,7 +7,7 @@ use leasehold_injection::{Edit, Refusal};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::object::{self, Pod};
+use crate::object::{self, Cluster, Pod};
 use crate::source::Source;
 use crate::yaml::{self, Document, Node};
 
@@ -52,6 +52,17 @@ pub(crate) fn rewrite(sources: &[Source], edit: &mut Editor<'_>) -> anyhow::Resu
         });
     }
     Ok(out)
+}
+
+/// The clusters in all sources. What cannot be read is passed over: [`rewrite`] says so.
+pub(crate) fn clusters(sources: &[Source]) -> Vec<Cluster> {
+    let parts = |source: &Source| {
+        let all = parts(&source.text).into_iter();
+        all.filter_map(|range| yaml::read(&source.text[range]).ok()).flatten().collect::<Vec<_>>()
+    };
+    let documents = sources.iter().flat_map(parts);
+    let whole = |document: Document| document.root.copied(&document.root.anchors());
+    documents.filter_map(whole).flat_map(|root| object::clusters(&root)).collect()
 }
 
 fn rewrite_one(source: &Source, edit: &mut Editor<'_>) -> anyhow::Result<String> {

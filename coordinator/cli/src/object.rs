@@ -98,15 +98,7 @@ fn walk<'a>(
     match (node.filter(|_| has_containers), known) {
         (Some(node), _) => {
             let steps = fields.iter().map(|field| Step::from(*field));
-            let is_cluster = ["WorkerCluster", "WorkerClass"].contains(&kind);
-            let cluster = name.filter(|_| is_cluster).map(|name| {
-                let spec = below(object, "spec");
-                let drain = spec.and_then(|spec| look(spec, "drain"));
-                let deadline = drain.and_then(|drain| text(look(drain, "deadline")));
-                let port = spec.and_then(|spec| text(look(spec, "port")));
-                let [deadline, port] = [deadline, port].map(|it| it.map(str::to_owned));
-                Cluster { name: name.to_owned(), deadline, port }
-            });
+            let cluster = cluster(object, kind);
             let path = path.iter().cloned().chain(steps).collect();
             found.push(Pod { path, node, of, cluster });
             Ok(())
@@ -118,6 +110,40 @@ fn walk<'a>(
         }
         (None, None) => Ok(()),
     }
+}
+
+/// The WorkerClusters and WorkerClasses in a document without aliases, with a template or without.
+pub(crate) fn clusters(root: &Node) -> Vec<Cluster> {
+    let mut found = Vec::new();
+    let mut open = vec![(root, None, 0)];
+    while let Some((object, kind_if_none, depth)) = open.pop() {
+        let Some(kind) = look(object, "kind").and_then(Node::text).or(kind_if_none) else {
+            continue;
+        };
+        match (kind.strip_suffix("List"), look(object, "items").map(|items| &items.kind)) {
+            (Some(of), Some(Kind::List(items))) if depth < LISTS_MAX => {
+                let of = Some(of).filter(|of| !of.is_empty());
+                open.extend(items.iter().map(|item| (item, of, depth + 1)));
+            }
+            _ => found.extend(cluster(object, kind)),
+        }
+    }
+    found
+}
+
+/// What an object says of its workers; none where it is no cluster.
+fn cluster(object: &Node, kind: &str) -> Option<Cluster> {
+    if !["WorkerCluster", "WorkerClass"].contains(&kind) {
+        return None;
+    }
+    let text = |node: Option<&Node>| node.and_then(Node::text).map(str::to_owned);
+    let metadata = look(object, "metadata")?;
+    let name = text(look(metadata, "name")).or_else(|| text(look(metadata, "generateName")))?;
+    let spec = look(object, "spec");
+    let drain = spec.and_then(|spec| look(spec, "drain"));
+    let deadline = text(drain.and_then(|drain| look(drain, "deadline")));
+    let port = text(spec.and_then(|spec| look(spec, "port")));
+    Some(Cluster { name, deadline, port })
 }
 
 /// Whether an object of one of the names in [`KINDS`] is Kubernetes' own: others have kinds of the

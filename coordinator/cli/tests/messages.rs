@@ -235,3 +235,38 @@ fn as_a_plugin_of_kubectl_it_shows_that_name() {
     assert!(help.contains("Usage: kubectl leasehold inject"), "{help}");
     assert!(help.contains("Examples:"), "{help}");
 }
+
+/// The same pod in objects of all kinds.
+#[test]
+fn a_short_grace_period_is_warned_of_in_every_kind_of_workload() {
+    let warned = |kind: &str, grace: &str, more: &str, args: &[&str]| {
+        let template = format!(
+            "template: {{metadata: {{labels: {{a: b}}}}, spec: {{{grace}containers: [{{name: w}}]}}}}"
+        );
+        let text = match kind {
+            "CronJob" => format!("spec: {{jobTemplate: {{spec: {{{template}}}}}}}"),
+            _ => format!("spec: {{{template}}}"),
+        };
+        let text = format!("kind: {kind}\nmetadata: {{name: o}}\n{text}\n{more}");
+        let args = [&["inject", "-f", "-", "--cluster", "builds"], args].concat();
+        stderr(&run(&args, text.as_bytes()))
+    };
+    let cluster = "---\nkind: WorkerCluster\nmetadata: {name: builds}\n\
+        spec: {maxJobs: 1, maxJobsPerWorker: 1, drain: {deadline: 10m}}\n";
+    for kind in ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"] {
+        for grace in ["", "terminationGracePeriodSeconds: 5, "] {
+            for (more, args) in
+                [("", vec![]), ("", vec!["--drain-deadline", "10m"]), (cluster, vec![])]
+            {
+                let said = warned(kind, grace, more, &args);
+                let words = format!("{kind} o: spec.terminationGracePeriodSeconds is ");
+                assert!(said.contains(&words), "{kind} {grace:?} {args:?}: {said:?}");
+            }
+        }
+        let enough = "terminationGracePeriodSeconds: 601, ";
+        assert_eq!(warned(kind, enough, cluster, &[]), "", "{kind}: its cluster says 10m");
+        assert_eq!(warned(kind, enough, "", &["--drain-deadline", "10m"]), "", "{kind}");
+        let always = "terminationGracePeriodSeconds: 7201, ";
+        assert_eq!(warned(kind, always, "", &[]), "", "{kind}: it covers 2h");
+    }
+}

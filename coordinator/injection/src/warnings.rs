@@ -13,6 +13,8 @@ use crate::sidecar::Sidecar;
 
 /// A pod's grace period where it sets none.
 const GRACE_DEFAULT: u64 = 30;
+/// `drain.deadline` of a WorkerCluster or WorkerClass that sets none.
+const DEADLINE_DEFAULT: &str = "2h";
 
 /// Adds what there is to warn of.
 pub(crate) fn all(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
@@ -58,10 +60,13 @@ fn grace(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String
                  {deadline}"
             ));
         }
-        None if given.is_none() => warnings.push(format!(
-            "spec.terminationGracePeriodSeconds is {grace}{of}: a job that still runs so long \
-             after its pod was told to end is killed. Set it above the cluster's drain.deadline"
-        )),
+        None if Some(Duration::from_secs(grace)) <= span::parse(DEADLINE_DEFAULT) => {
+            warnings.push(format!(
+                "spec.terminationGracePeriodSeconds is {grace}{of}: a job that still runs so long \
+             after its pod was told to end is killed. Set it above the cluster's drain.deadline, \
+             which is {DEADLINE_DEFAULT} unless the cluster sets another"
+            ))
+        }
         _ => {}
     }
 }
