@@ -1,6 +1,6 @@
 //! The journal on disk: one line a record, written before the record is used, so that a killed
-//! agent's successor finds it. It outlives the process, not the host: only the record of a start is synced,
-//! and after another boot of the host only the epoch and the incarnation still count.
+//! agent's successor finds it. It outlives the process, not the host: only the record of a start is
+//! synced, and after another boot of the host only the epoch and the incarnation still count.
 //!
 //! Invariant: within one boot the file is a journal as [`text`] has it, which adds up to a
 //! [`Memory`]; any other file is damaged, and its agent has no memory. After a power loss it may be

@@ -5,8 +5,9 @@
 //! no part of the journal. A journal that is shorter has been cut, at whatever place. Each other
 //! line begins with a checksum of itself and of all lines before it.
 //!
-//! So nothing that was changed, cut or left out passes as a journal, but for a collision of 32 bits.
-//! One thing cannot be known from the file: that somebody has put an older one in its place, whole.
+//! So nothing that was changed, cut or left out passes as a journal, but for a collision of 32
+//! bits. One thing cannot be known from the file: that somebody has put an older one in its place,
+//! whole.
 
 use leasehold_agent_core::{Memory, Record};
 use serde::{Deserialize, Serialize};
