@@ -1,5 +1,5 @@
-//! A reader who types what a document says, as it stands, on a machine of their own: a network and a
-//! `/tmp` that nobody else has, so that the ports and folders are the document's, too.
+//! A reader who types what a document says, as it stands, on a machine of their own: a network and
+//! a `/tmp` that nobody else has, so that the ports and folders are the document's, too.
 
 use std::path::Path;
 use std::process::Command;
