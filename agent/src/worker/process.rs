@@ -20,6 +20,7 @@ use anyhow::Context;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::leash;
 use crate::config::ProcessAdapter;
 use crate::driver::Door;
 use crate::init::Reaper;
@@ -27,7 +28,7 @@ pub(crate) use record::Leftovers;
 use supervisor::Supervisor;
 
 /// This program's own executable, also where it was replaced on disk.
-const EXECUTABLE: &str = "/proc/self/exe";
+pub(super) const EXECUTABLE: &str = "/proc/self/exe";
 
 /// The part that this process was started for, by the name that it was called by.
 pub(crate) fn part(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option<ExitCode> {
@@ -35,6 +36,7 @@ pub(crate) fn part(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option
     match Path::new(&name).file_name()?.to_str()? {
         gate::NAME => Some(gate::main(args)),
         guard::NAME => Some(guard::main()),
+        leash::NAME => Some(leash::main(args)),
         _ => None,
     }
 }
