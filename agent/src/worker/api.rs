@@ -75,7 +75,8 @@ impl WorkerApi {
         self.door.ask(|reply| Command::Peek { reply }).await
     }
 
-    /// The lease now, with leases of these kinds; with `after_version`, once it has another, or after `wait_ms`.
+    /// The lease now, with leases of these kinds; with `after_version`, once it has another, or
+    /// after `wait_ms`.
     pub(crate) async fn lease(
         &self,
         kinds: Kinds,
