@@ -238,8 +238,8 @@ impl Driver {
         let now = clock::now();
         self.wake(now);
         match command {
-            Command::Lease { reply } => {
-                let lease = Arc::new(self.holder.lease(now));
+            Command::Lease { kinds, reply } => {
+                let lease = Arc::new(self.holder.lease_of(kinds, now));
                 let _ = reply.send(Snapshot { lease, now, ttl: self.ttl });
             }
             Command::Peek { reply } => {

@@ -90,7 +90,7 @@ impl Metrics {
             return Some(problem);
         }
         if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
-            return Some(format!("the worker's file could not be written: {problem}"));
+            return Some(format!("the worker's streams are out of date: {problem}"));
         }
         if let Some(problem) = self.process_problem.lock().expect("see above").clone() {
             return Some(problem);
@@ -128,7 +128,12 @@ impl Metrics {
         one("journal_ok", "gauge", help, u64::from(journal_ok));
         let count = self.file_failures.load(Relaxed);
         one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
-        one("file_ok", "gauge", "0 while the worker's file is out of date.", u64::from(file_ok));
+        one(
+            "file_ok",
+            "gauge",
+            "0 while the worker's file is out of date, or it was not told of it.",
+            u64::from(file_ok),
+        );
         let count = self.processes.load(Relaxed);
         one("processes", "gauge", "Streams whose program runs.", count);
         let count = self.processes_missing.load(Relaxed);

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response as HttpResponse};
 use futures_util::{Stream, StreamExt};
+use leasehold_agent_core::Kinds;
 use leasehold_proto::DESCRIPTORS;
 use leasehold_proto::worker::v1 as wire;
 use leasehold_proto::worker::v1::worker_service_server::{WorkerService, WorkerServiceServer};
@@ -71,8 +72,10 @@ impl WorkerService for Grpc {
         &self,
         request: Request<wire::GetLeaseRequest>,
     ) -> Result<Response<wire::GetLeaseResponse>, Status> {
-        let wire::GetLeaseRequest { after_version, wait_ms } = request.into_inner();
-        let lease = self.0.lease(after_version, wait_ms).await?;
+        let wire::GetLeaseRequest { after_version, wait_ms, without_streams, without_bindings } =
+            request.into_inner();
+        let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
+        let lease = self.0.lease(kinds, after_version, wait_ms).await?;
         Ok(Response::new(wire::GetLeaseResponse { lease: Some(lease.into()) }))
     }
 
@@ -81,9 +84,11 @@ impl WorkerService for Grpc {
 
     async fn watch_lease(
         &self,
-        _: Request<wire::WatchLeaseRequest>,
+        request: Request<wire::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
-        let leases = self.0.watch().await?;
+        let wire::WatchLeaseRequest { without_streams, without_bindings } = request.into_inner();
+        let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
+        let leases = self.0.watch(kinds).await?;
         let answers =
             leases.map(|lease| Ok(wire::WatchLeaseResponse { lease: Some(lease.into()) }));
         Ok(Response::new(Box::pin(answers)))

@@ -11,6 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use futures_util::StreamExt;
+use leasehold_agent_core::Kinds;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -115,6 +116,19 @@ struct LeaseQuery {
     after_version: Option<u64>,
     #[serde(default)]
     wait_ms: u32,
+    #[serde(default)]
+    without_streams: bool,
+    #[serde(default)]
+    without_bindings: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WatchQuery {
+    #[serde(default)]
+    without_streams: bool,
+    #[serde(default)]
+    without_bindings: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -156,13 +170,19 @@ async fn lease(
     State(api): State<WorkerApi>,
     query: Result<Query<LeaseQuery>, QueryRejection>,
 ) -> Answered {
-    let Query(query) = query?;
-    let lease = api.lease(query.after_version, query.wait_ms).await?;
+    let Query(LeaseQuery { after_version, wait_ms, without_streams, without_bindings }) = query?;
+    let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
+    let lease = api.lease(kinds, after_version, wait_ms).await?;
     Ok(json_response(StatusCode::OK, &lease))
 }
 
-async fn watch(State(api): State<WorkerApi>) -> Answered {
-    let lines = api.watch().await?.map(|lease| {
+async fn watch(
+    State(api): State<WorkerApi>,
+    query: Result<Query<WatchQuery>, QueryRejection>,
+) -> Answered {
+    let Query(WatchQuery { without_streams, without_bindings }) = query?;
+    let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
+    let lines = api.watch(kinds).await?.map(|lease| {
         let mut line = serde_json::to_vec(&lease).expect("a lease has only plain fields");
         line.push(b'\n');
         Ok::<_, Infallible>(Bytes::from(line))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Lease, Refused};
+use leasehold_agent_core::{Kinds, Lease, Refused};
 use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -16,8 +16,8 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
 /// A request to the driver.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Show the worker its lease.
-    Lease { reply: oneshot::Sender<Snapshot> },
+    /// Show the worker its lease, with these kinds of leases beside the pool.
+    Lease { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
     /// The lease for the agent's own eyes: the worker has not seen it.
     Peek { reply: oneshot::Sender<Lease> },
     /// The pool size alone, for a worker that counts for itself and is about to be told of it.
@@ -85,7 +85,12 @@ impl Door {
 
     /// The lease now, shown to the worker.
     pub(crate) async fn lease(&self) -> Result<Snapshot, Gone> {
-        self.ask(|reply| Command::Lease { reply }).await
+        self.lease_of(Kinds::ALL).await
+    }
+
+    /// The same for a worker that takes leases of these kinds alone.
+    pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, Gone> {
+        self.ask(|reply| Command::Lease { kinds, reply }).await
     }
 
     /// Tells the holder that whatever the worker ran before is over.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
-use leasehold_agent_core::{Lease, Refused};
+use leasehold_agent_core::{Kinds, Lease, Refused};
 use leasehold_proto::map::{self, Invalid};
 use leasehold_types::{JobId, Moment, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -75,16 +75,18 @@ impl WorkerApi {
         self.door.ask(|reply| Command::Peek { reply }).await
     }
 
-    /// The lease now; with `after_version`, once it has another, or after `wait_ms`.
+    /// The lease now, with leases of these kinds; with `after_version`, once it has another, or
+    /// after `wait_ms`.
     pub(crate) async fn lease(
         &self,
+        kinds: Kinds,
         after_version: Option<u64>,
         wait_ms: u32,
     ) -> Result<LeaseView, Denial> {
         let end = Instant::now() + wait(wait_ms)?;
         let mut changes = self.door.changes();
         changes.mark_unchanged();
-        let mut snapshot = self.door.lease().await?;
+        let mut snapshot = self.door.lease_of(kinds).await?;
         let asked = snapshot.now;
         if after_version == Some(snapshot.lease.version) && wait_ms > 0 {
             let _permit = self.watcher()?;
@@ -92,10 +94,10 @@ impl WorkerApi {
                 match tokio::time::timeout_at(end, changes.changed()).await {
                     Err(_) => break,
                     Ok(Err(_)) => return Err(Gone.into()),
-                    Ok(Ok(())) => snapshot = self.door.lease().await?,
+                    Ok(Ok(())) => snapshot = self.door.lease_of(kinds).await?,
                 }
             }
-            snapshot = self.door.lease().await?;
+            snapshot = self.door.lease_of(kinds).await?;
         }
         Ok(LeaseView::new(&snapshot.lease, asked, &self.who))
     }
@@ -104,11 +106,12 @@ impl WorkerApi {
     /// count from when the watch was asked for.
     pub(crate) async fn watch(
         &self,
+        kinds: Kinds,
     ) -> Result<impl Stream<Item = LeaseView> + Send + use<>, Denial> {
         let permit = self.watcher()?;
         let mut changes = self.door.changes();
         changes.mark_changed();
-        let watch = Watch { api: self.clone(), changes, asked: None, _permit: permit };
+        let watch = Watch { api: self.clone(), kinds, changes, asked: None, _permit: permit };
         Ok(futures_util::stream::unfold(watch, Watch::next))
     }
 
@@ -180,6 +183,7 @@ impl WorkerApi {
 /// One watch of the lease.
 struct Watch {
     api: WorkerApi,
+    kinds: Kinds,
     changes: watch::Receiver<u64>,
     /// When it was asked for; none before the first answer.
     asked: Option<Moment>,
@@ -189,7 +193,7 @@ struct Watch {
 impl Watch {
     async fn next(mut self) -> Option<(LeaseView, Self)> {
         self.changes.changed().await.ok()?;
-        let snapshot = self.api.door.lease().await.ok()?;
+        let snapshot = self.api.door.lease_of(self.kinds).await.ok()?;
         let asked = *self.asked.get_or_insert(snapshot.now);
         let view = LeaseView::new(&snapshot.lease, asked, &self.api.who);
         Some((view, self))

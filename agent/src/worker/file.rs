@@ -9,7 +9,6 @@ mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command as Program;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -17,8 +16,9 @@ use anyhow::{Context, bail};
 use leasehold_agent_core::{Lease, Refused};
 use leasehold_types::{StreamKey, StreamName};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
+use super::leash::Leash;
 use super::retry;
 use crate::child::ChildPid;
 use crate::config::{FileAdapter, SignalTo, TakenUp};
@@ -27,6 +27,8 @@ use crate::init::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
+/// How often it is looked whether the file is as it was written.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long the command after a change may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -52,6 +54,8 @@ pub(crate) struct FileWorker {
     gone: BTreeMap<StreamKey, Option<Instant>>,
     failures: u32,
     retry_at: Option<Instant>,
+    /// How often somebody else has changed the file.
+    disturbed: u32,
 }
 
 /// What an agent remembers of a worker that reads a file.
@@ -88,6 +92,7 @@ impl FileWorker {
             gone: BTreeMap::new(),
             failures: 0,
             retry_at: None,
+            disturbed: 0,
         }
     }
 
@@ -102,6 +107,8 @@ impl FileWorker {
         }
         let mut changes = self.door.changes();
         changes.mark_changed();
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let put_off = tokio::select! {
                 changed = changes.changed() => match changed {
@@ -111,12 +118,22 @@ impl FileWorker {
                 () = retry::until(self.next_look()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
+                _ = looks.tick() => match self.is_as_written() {
+                    true => continue,
+                    false => {
+                        self.note_disturbed();
+                        false
+                    }
+                },
             };
             let Ok(snapshot) = self.door.lease().await else { return };
             if !put_off {
                 match self.step(&snapshot.lease).await {
                     Err(error) => self.failed(&error),
-                    Ok(()) => (self.failures, self.retry_at) = (0, None),
+                    Ok(()) => {
+                        (self.failures, self.retry_at) = (0, None);
+                        self.door.metrics().set_file_problem(None);
+                    }
                 }
             }
             self.release(&snapshot.lease).await;
@@ -138,11 +155,9 @@ impl FileWorker {
         let wanted = Entry { streams, pool_size };
         if self.written.as_ref() != Some(&wanted) {
             let written = self.write(&wanted).await;
-            let problem = written.as_ref().err().map(|error| format!("{error:#}"));
-            if problem.is_some() {
+            if written.is_err() {
                 self.door.metrics().file_failures.fetch_add(1, Relaxed);
             }
-            self.door.metrics().set_file_problem(problem);
             written?;
             self.written = Some(wanted);
             self.untold = true;
@@ -223,18 +238,17 @@ impl FileWorker {
     }
 
     async fn run_command(&self, command: &str) -> anyhow::Result<()> {
-        let mut program = Program::new("sh");
-        program.arg("-c").arg(command).env("LEASEHOLD_FILE", &self.adapter.path);
-        program.env("LEASEHOLD_FILE_VERSION", self.version.to_string());
-        let process = self.reaper.spawn(&mut program).context("--file-command")?;
-        match tokio::time::timeout(COMMAND_TIMEOUT, process.exit).await {
+        let environment = [
+            ("LEASEHOLD_FILE", self.adapter.path.clone().into()),
+            ("LEASEHOLD_FILE_VERSION", self.version.to_string().into()),
+        ];
+        let mut leash =
+            Leash::start(command, &environment, &self.reaper).context("--file-command")?;
+        match tokio::time::timeout(COMMAND_TIMEOUT, &mut leash.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
             Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
             Ok(Err(_)) => bail!("--file-command: nobody knows how it ended"),
-            Err(_) => {
-                let _ = kill_process(process.pid, Signal::KILL);
-                bail!("--file-command has not ended within {COMMAND_TIMEOUT:?}")
-            }
+            Err(_) => bail!("--file-command has not ended within {COMMAND_TIMEOUT:?}"),
         }
     }
 
@@ -269,7 +283,33 @@ impl FileWorker {
         }
     }
 
+    /// Whether the file on disk is what this agent has written last.
+    fn is_as_written(&self) -> bool {
+        let Some(written) = &self.written else { return true };
+        let text = std::fs::read_to_string(&self.adapter.path);
+        text.is_ok_and(|text| text == config_yml::render(&self.worker, written, self.version))
+    }
+
+    /// Somebody else has changed the file, and the worker may have taken that up: nothing that it
+    /// was told counts any more.
+    fn note_disturbed(&mut self) {
+        let path = &self.adapter.path;
+        self.disturbed = self.disturbed.saturating_add(1);
+        if self.disturbed.is_power_of_two() {
+            let (shown, times) = (path.display().to_string(), self.disturbed);
+            let what = if path.exists() { "has changed" } else { "has deleted" };
+            tracing::warn!(path = shown, times, "somebody else {what} the worker's file: restored");
+        }
+        self.version = self.version.max(config_yml::version_in(path));
+        if let Some(pool) = &mut self.pool {
+            pool.may_grow(config_yml::pool_size_in(path));
+        }
+        self.written = None;
+        self.gone.values_mut().for_each(|taken_up| *taken_up = None);
+    }
+
     fn failed(&mut self, error: &anyhow::Error) {
+        self.door.metrics().set_file_problem(Some(format!("{error:#}")));
         if self.failures.is_power_of_two() || self.failures == 0 {
             let path = self.adapter.path.display().to_string();
             let failures = self.failures + 1;

@@ -18,6 +18,7 @@ use anyhow::Context;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::leash;
 use crate::config::ProcessAdapter;
 use crate::driver::Door;
 use crate::gate;
@@ -31,6 +32,7 @@ pub(crate) fn part(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option
     match Path::new(&name).file_name()?.to_str()? {
         gate::NAME => Some(gate::main(args)),
         guard::NAME => Some(guard::main()),
+        leash::NAME => Some(leash::main(args)),
         _ => None,
     }
 }

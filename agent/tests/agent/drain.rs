@@ -55,8 +55,15 @@ async fn a_worker_that_never_asks_for_streams_is_not_waited_for() {
     assert_eq!(first.ask("POST", "/v1/start", start).await.0, 200);
     assert_eq!(first.ask("PUT", "/v1/jobs/a?wait_ms=20000", "").await.0, 200);
     first.log.line("stream granted").await;
+    // It may look at its pool.
+    let path = "/v1/lease?without_streams=true&without_bindings=true";
+    let (_, lease) = first.ask("GET", path, "").await;
+    assert_eq!((&lease["pool"]["size"], &lease["streams"]), (&json!(1), &json!([])));
     first.kill().await;
+    coordinator.forget();
     let mut agent = Agent::start(&coordinator, &args).await;
+    let beat = |message: &AgentMessage| matches!(message, AgentMessage::Beat(_)).then_some(());
+    coordinator.hear("a beat of the second", beat).await;
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
     assert_eq!(agent.ask("PUT", "/v1/jobs/b?wait_ms=20000", "").await.0, 200);
     assert_eq!(agent.metric("leasehold_agent_streams").await, "1");

@@ -1,6 +1,8 @@
 //! The adapter `file`: k8s-swarm's file, its versions, and what happens on a full disk.
 
 use std::path::Path;
+
+use rustix::process::{Pid, Signal, test_kill_process};
 use tokio::process::Command;
 
 use leasehold_types::message::AgentMessage;
@@ -150,4 +152,74 @@ async fn a_reader_never_sees_half_a_file() {
         until("it is in the file", || reader.is_finished() || read(&path).contains(&name)).await;
     }
     reader.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_be_told_is_not_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pid) = (dir.path().join("config.yml"), dir.path().join("pid"));
+    std::fs::write(&pid, "nonsense\n").unwrap();
+    let coordinator = Coordinator::start().await;
+    let shown = pid.display().to_string();
+    let agent = start(&coordinator, &path, &["--file-signal", "WINCH", "--file-pid", &shown]).await;
+    agent.log.line("the worker's streams are out of date").await;
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert_eq!(status, 503);
+    assert!(why.contains(&shown) && why.contains("\"nonsense\""), "{why}");
+    assert_eq!(agent.metric("leasehold_agent_file_ok").await, "0");
+    assert_eq!(agent.metric("leasehold_agent_file_failures_total").await, "0");
+    let mut worker = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
+    std::fs::write(&pid, worker.id().unwrap().to_string()).unwrap();
+    let well = async { while agent.metric("leasehold_agent_file_ok").await == "0" {} };
+    tokio::time::timeout(super::coordinator::PATIENCE, well).await.expect("it stays unwell");
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+    worker.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_somebody_else_changes_or_deletes_is_restored_and_the_worker_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, told) = (dir.path().join("config.yml"), dir.path().join("told"));
+    let target = dir.path().join("target.yml");
+    std::os::unix::fs::symlink("target.yml", &path).unwrap();
+    let coordinator = Coordinator::start().await;
+    let command = format!("echo $LEASEHOLD_FILE_VERSION >> {}", told.display());
+    let agent = start(&coordinator, &path, &["--file-command", &command]).await;
+    coordinator.grant("cars", "a", true);
+    until("it is in the file", || read(&path).contains("- a\n")).await;
+    let last = || read(&told).lines().last().and_then(|line| line.parse::<u64>().ok());
+
+    std::fs::write(&path, "workloads: {}\nversion: 70\n").unwrap();
+    until("it is restored", || read(&path) == listed(&["a"], 71)).await;
+    until("the worker is told", || last() == Some(71)).await;
+    agent.log.line("somebody else has changed the worker's file").await;
+    std::fs::remove_file(&target).unwrap();
+    until("it is there again", || read(&path) == listed(&["a"], 72)).await;
+    until("the worker is told", || last() == Some(72)).await;
+    agent.log.line("somebody else has deleted the worker's file").await;
+    assert!(path.is_symlink());
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_ends_with_its_killed_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pids) = (dir.path().join("config.yml"), dir.path().join("pids"));
+    let coordinator = Coordinator::start().await;
+    let command = format!("sleep 1000 & echo $$ $! > {}; wait", pids.display());
+    let agent = start(&coordinator, &path, &["--file-command", &command]).await;
+    until("it hangs", || read(&pids).ends_with('\n')).await;
+    let ids: Vec<Pid> = read(&pids).split_whitespace().map(|id| pid(id).unwrap()).collect();
+    assert!(ids.iter().all(|id| test_kill_process(*id).is_ok()));
+    // Not by the harness, which would kill its children, too.
+    agent.signal(Signal::KILL);
+    let runs = |id: &Pid| {
+        let stat = read(Path::new(&format!("/proc/{}/stat", id.as_raw_pid())));
+        !(stat.is_empty() || stat.contains(") Z "))
+    };
+    until("all of it has ended", || !ids.iter().any(runs)).await;
+}
+
+fn pid(id: &str) -> Option<Pid> {
+    Pid::from_raw(id.parse().ok()?)
 }

@@ -107,7 +107,8 @@ async fn grpc_and_reflection_are_served_on_the_same_port() {
     let no = client.begin_job(begin("a\nb")).await.unwrap_err();
     assert_eq!(no.code(), Code::InvalidArgument);
     assert!(no.message().contains("control character"), "{no:?}");
-    let mut watch = client.watch_lease(wire::WatchLeaseRequest {}).await.unwrap().into_inner();
+    let mut watch =
+        client.watch_lease(wire::WatchLeaseRequest::default()).await.unwrap().into_inner();
     let lease = watch.message().await.unwrap().unwrap().lease.unwrap();
     assert_eq!(lease.pool.unwrap().running, 1);
     client.end_job(wire::EndJobRequest { job_id: "a".into() }).await.unwrap();

@@ -134,6 +134,12 @@ pub struct GetLeaseRequest {
     /// How long to wait for that, in milliseconds; at most 60000.
     #[prost(uint32, tag = "2")]
     pub wait_ms: u32,
+    /// The worker takes no streams: they are left out, and go back without it.
+    #[prost(bool, tag = "3")]
+    pub without_streams: bool,
+    /// The same with bindings.
+    #[prost(bool, tag = "4")]
+    pub without_bindings: bool,
 }
 /// See GetLease.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -144,7 +150,14 @@ pub struct GetLeaseResponse {
 }
 /// See WatchLease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct WatchLeaseRequest {}
+pub struct WatchLeaseRequest {
+    /// The worker takes no streams: they are left out, and go back without it.
+    #[prost(bool, tag = "1")]
+    pub without_streams: bool,
+    /// The same with bindings.
+    #[prost(bool, tag = "2")]
+    pub without_bindings: bool,
+}
 /// See WatchLease.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchLeaseResponse {

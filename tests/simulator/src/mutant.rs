@@ -99,7 +99,7 @@ impl Mutant {
             Mutation::KeepAskedBack => &["L6"],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
-            Mutation::ShownUnwritten => &["S3", "S13", "S14"],
+            Mutation::ShownUnwritten => &["S2", "S3", "S9"],
             Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
             Mutation::PoolUnregistered => &["S1", "S2", "S8"],
             Mutation::JobBeforeOwed

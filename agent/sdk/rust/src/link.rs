@@ -65,7 +65,7 @@ impl Link {
         self.say_start(&mut client, running).await?;
         let asked = clock::now();
         let mut leases =
-            answer(client.watch_lease(wire::WatchLeaseRequest {}), Duration::ZERO).await?;
+            answer(client.watch_lease(wire::WatchLeaseRequest::default()), Duration::ZERO).await?;
         while let Some(wire::WatchLeaseResponse { lease }) = leases.message().await? {
             let lease = lease.ok_or_else(|| Error::lost("it sent no lease"))?;
             self.shared.change(|state| {

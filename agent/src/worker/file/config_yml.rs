@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use leasehold_types::StreamName;
 
 /// The permissions of a file that was not there before.
 const MODE: u32 = 0o644;
+/// Symbolic links that are followed, one after another: as many as Linux does.
+const LINKS_MAX: usize = 40;
 
 /// What the file tells the worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,9 +57,11 @@ pub(super) fn pool_size_in(path: &Path) -> u32 {
 }
 
 /// Puts a new text in the place of the old file at one stroke, with its permissions. Where that
-/// fails the old one is untouched.
+/// fails the old one is untouched. Of a symbolic link it is the file that it leads to.
 pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let name = path.file_name().expect("the command line wants a file's name");
+    let path = &target(path)?;
+    let no_name = || std::io::Error::other(format!("{} names no file", path.display()));
+    let name = path.file_name().ok_or_else(no_name)?;
     let temp = path.with_file_name(format!(".{}.leasehold-new", name.to_string_lossy()));
     let done = write_new(&temp, path, text).and_then(|()| std::fs::rename(&temp, path));
     if done.is_err() {
@@ -66,6 +70,21 @@ pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Where symbolic links lead to, which need not be there.
+fn target(path: &Path) -> std::io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let is_link = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
+        if !is_link {
+            return Ok(path);
+        }
+        let next = std::fs::read_link(&path)?;
+        path.pop();
+        path.push(next);
+    }
+    Err(std::io::Error::other("too many levels of symbolic links"))
 }
 
 fn write_new(temp: &Path, path: &Path, text: &str) -> std::io::Result<()> {
@@ -136,6 +155,25 @@ mod tests {
         for odd in ["1", "1:30", "true", "No", "a: b", "a:", "#a", "- a", "ä", "a\"b", "*a", "~"] {
             assert!(scalar(odd).starts_with('"'), "{odd}");
         }
+    }
+
+    #[test]
+    fn a_symbolic_link_stays_and_the_file_that_it_leads_to_is_replaced() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("data");
+        std::fs::create_dir(&folder).expect("it is ours");
+        let (link, between) = (dir.path().join("config.yml"), folder.join("between"));
+        symlink("data/between", &link).expect("it is ours");
+        symlink("config.yml", &between).expect("it is ours");
+        for text in ["one", "two"] {
+            replace(&link, text).expect("it is replaced");
+            assert_eq!(std::fs::read_to_string(folder.join("config.yml")).expect("a file"), text);
+            assert!(link.is_symlink() && between.is_symlink());
+        }
+        symlink("loop", dir.path().join("loop")).expect("it is ours");
+        let error = replace(&dir.path().join("loop"), "").expect_err("it leads nowhere");
+        assert!(error.to_string().contains("symbolic links"), "{error}");
     }
 
     #[test]

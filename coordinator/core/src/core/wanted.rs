@@ -63,8 +63,8 @@ impl Core {
         })
     }
 
-    /// How long a worker may take to let a stream go: what its set says or said, or of a share its own
-    /// class, whichever class the share goes to.
+    /// How long a worker may take to let a stream go: what its set says or said, or of a share its
+    /// own class, whichever class the share goes to.
     pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
         let known = match stream.set.is_shares() {
             true => self.class(&key.cluster).map(|class| class.handover_deadline),

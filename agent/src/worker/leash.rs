@@ -1,0 +1,74 @@
+//! A command of the user's that must not outlive its agent: a process of the agent's own executable
+//! runs it in a group of its own, and kills that group when the agent lets go, however it ends.
+//!
+//! Invariant: nothing that the command has started is left once its leash is gone, unless the
+//! command ended by itself before.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::sync::oneshot;
+
+use crate::gate::EXECUTABLE;
+use crate::init::{Exit, Reaper};
+
+/// What the executable is called in this part.
+pub(super) const NAME: &str = "leasehold-leash";
+
+/// A command that runs; it is killed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Leash {
+    /// How it has ended.
+    pub(super) exit: oneshot::Receiver<Exit>,
+    /// Closed by the system where the agent is killed.
+    _held: UnixStream,
+}
+
+impl Leash {
+    /// Runs `sh -c LINE`.
+    pub(super) fn start(
+        line: &str,
+        environment: &[(&'static str, OsString)],
+        reaper: &Reaper,
+    ) -> anyhow::Result<Self> {
+        let (held, theirs) = UnixStream::pair().context("no socket pair")?;
+        let mut command = Command::new(EXECUTABLE);
+        command.arg0(NAME).args(["sh", "-c", line]).envs(environment.iter().cloned());
+        // In a group of its own, so that Ctrl-C reaches the agent alone.
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
+        let process = reaper.spawn(&mut command).context("no process can be started")?;
+        Ok(Self { exit: process.exit, _held: held })
+    }
+}
+
+/// The leash itself: runs the command, and ends as it does.
+pub(super) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
+    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return ExitCode::from(126);
+    };
+    let Some(program) = command.next() else { return ExitCode::from(126) };
+    let child = Command::new(program).args(command).stdin(Stdio::null()).process_group(0).spawn();
+    let Ok(mut child) = child else { return ExitCode::from(127) };
+    let group = Pid::from_child(&child);
+    std::thread::spawn(move || {
+        // The agent says nothing: all that can come is the end.
+        let _ = UnixStream::from(socket).read(&mut [0]);
+        let _ = kill_process_group(group, Signal::KILL);
+    });
+    match child.wait() {
+        Ok(status) => ExitCode::from(code(status)),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// An exit code as a shell gives it.
+fn code(status: ExitStatus) -> u8 {
+    let signal = || 128 + status.signal().unwrap_or_default();
+    u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1)
+}
