@@ -1,23 +1,33 @@
 //! The worker as a child of its agent: started in a process group of its own (so that Ctrl-C
 //! reaches the agent alone), found again by a successor of a killed agent, and never started twice.
+//!
+//! Invariant: a child runs only once it is in the record. So whoever reads the record knows of
+//! every child that may run, whenever the agent that started it was killed.
 
-use std::os::unix::process::CommandExt;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::oneshot;
 
 use crate::config::{Child, ChildSignal};
+use crate::gate::{Gate, is_gate};
+use crate::group::Group;
 use crate::init::{Exit, Process, Reaper};
+use crate::state_dir::{self, boot_id};
 
 /// The exit code of a child that this agent did not start: nobody can know the true one.
 const UNKNOWN: Exit = Exit(1);
 /// How often such a child is looked at.
 const ADOPTED_LOOK: Duration = Duration::from_millis(200);
+/// How often a process is looked at that may become a child, or end.
+const GATE_LOOK: Duration = Duration::from_millis(5);
+/// Bytes of the record that are read.
+const RECORD_BYTES_MAX: u64 = 4096;
 
 /// The child's process id, for those that signal it.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +56,15 @@ impl ChildPid {
             Err(error) => tracing::warn!(pid = pid_shown, signal = number, %error, "not sent"),
         }
     }
+}
+
+/// Why there is no child.
+#[derive(Debug)]
+pub(crate) enum NotStarted {
+    /// It cannot be written down, so it has not run. That may change.
+    Unwritten(anyhow::Error),
+    /// It cannot be run.
+    Failed(anyhow::Error),
 }
 
 /// Starts the child, again and again.
@@ -99,61 +118,109 @@ impl Nursery {
         &self.pid
     }
 
-    /// Starts the child.
-    pub(crate) fn spawn(&self) -> anyhow::Result<Process> {
-        let (program, args) = self.spec.command.split_first().expect("the command line wants one");
-        let mut command = Command::new(program);
-        command.args(args).envs(self.environment.iter().cloned()).process_group(0);
-        if std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-            // A background group that reads from the terminal would be stopped.
-            command.stdin(Stdio::null());
+    /// Starts the child, and writes it down before any of it runs.
+    pub(crate) async fn spawn(&self) -> Result<Process, NotStarted> {
+        let (gate, process) = Gate::close(&self.spec.command, &self.environment, &self.reaper)
+            .map_err(|error| self.failed(error))?;
+        let group = Group::of(process.pid)
+            .ok_or_else(|| self.failed(anyhow!("its process has ended at once")))?;
+        // Where that fails, the gate has nobody left to open it, and its process ends.
+        self.write_down(&group).map_err(NotStarted::Unwritten)?;
+        let stdin = std::io::stdin();
+        // A background group that reads from the terminal would be stopped.
+        let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
+        if let Err(error) = gate.open(input).await {
+            group.signal(Signal::KILL);
+            let _ = process.exit.await;
+            self.bury();
+            return Err(self.failed(error));
         }
-        let process = self.reaper.spawn(&mut command);
-        let process =
-            process.with_context(|| format!("{} cannot be started", program.display()))?;
         self.pid.set(Some(process.pid));
-        let pid = process.pid.as_raw_pid();
-        tracing::info!(pid, program = %program.display(), "child started");
-        self.write_down(process.pid);
+        let (pid, program) = (process.pid.as_raw_pid(), self.spec.command[0].display());
+        tracing::info!(pid, %program, "child started");
         Ok(process)
+    }
+
+    fn failed(&self, error: anyhow::Error) -> NotStarted {
+        let program = self.spec.command[0].display();
+        NotStarted::Failed(error.context(format!("{program} cannot be started")))
     }
 
     /// The child has ended.
     pub(crate) fn bury(&self) {
         self.pid.set(None);
-        if let Some(path) = &self.record {
-            let _ = std::fs::remove_file(path);
+        if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
+            tracing::warn!(%error, "the record of the child that has ended cannot be removed");
         }
     }
 
-    /// The child of an agent before this one, if it still runs.
-    pub(crate) fn adopt(&self) -> Option<Process> {
-        let text = std::fs::read_to_string(self.record.as_ref()?).ok()?;
-        let mut words = text.split_whitespace();
-        let pid = words.next()?.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw)?;
-        let started = words.next()?.to_owned();
-        if start_time(pid).as_deref() != Some(started.as_str()) {
-            return None;
+    /// The child of an agent before this one, or what it has left in its process group, if any of
+    /// it still runs.
+    ///
+    /// # Errors
+    /// Where the record cannot be read: nobody can say whether a child runs.
+    pub(crate) async fn adopt(&self) -> anyhow::Result<Option<Process>> {
+        let Some(group) = self.read()? else { return Ok(None) };
+        let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
+        // Its agent was killed: it ends at once, or was let through in the last moment.
+        while group.is_led() && is_gate(pid) {
+            tokio::time::sleep(GATE_LOOK).await;
+        }
+        let led = group.is_led();
+        match led {
+            true => {
+                tracing::warn!(pid = group.id, "the child of the agent before still runs: adopted");
+            }
+            false if group.exists() => tracing::warn!(
+                group = group.id,
+                "the child of the agent before has ended, and something that it has started runs \
+                 on: COMMAND is not started before all of this process group has ended"
+            ),
+            false => return Ok(None),
         }
         let (sender, exit) = oneshot::channel();
         tokio::spawn(async move {
             // Nobody tells the end of a process that is not one's own child.
-            while start_time(pid).as_deref() == Some(started.as_str()) {
+            while if led { group.is_led() } else { group.exists() } {
                 tokio::time::sleep(ADOPTED_LOOK).await;
             }
             let _ = sender.send(UNKNOWN);
         });
         self.pid.set(Some(pid));
-        tracing::warn!(pid = pid.as_raw_pid(), "the child of the agent before still runs: adopted");
-        Some(Process { pid, exit })
+        Ok(Some(Process { pid, exit }))
     }
 
-    fn write_down(&self, pid: Pid) {
-        let Some(path) = &self.record else { return };
-        let started = start_time(pid).unwrap_or_default();
-        if let Err(error) = std::fs::write(path, format!("{} {started}\n", pid.as_raw_pid())) {
-            tracing::warn!(%error, path = %path.display(), "the child's id could not be kept");
-        }
+    fn write_down(&self, group: &Group) -> anyhow::Result<()> {
+        let Some(path) = &self.record else { return Ok(()) };
+        let Group { id, started } = group;
+        let line = format!("{id} {started} {}\n", boot_id().unwrap_or_default());
+        let written = state_dir::replace(path, line.as_bytes());
+        written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// The child that was written down last, if that was under this boot.
+    fn read(&self) -> anyhow::Result<Option<Group>> {
+        let Some(path) = &self.record else { return Ok(None) };
+        let text = state_dir::read(path, RECORD_BYTES_MAX)
+            .with_context(|| format!("{} cannot be read", path.display()))?;
+        let Some(text) = text else { return Ok(None) };
+        let text = String::from_utf8_lossy(&text);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (id, started, boot) = match words[..] {
+            [id, started, boot] => (id, started, Some(boot)),
+            // By an agent that wrote no boot.
+            [id, started] => (id, started, None),
+            _ => ("", "", None),
+        };
+        let Some(id) = id.parse().ok().filter(|id| *id > 1) else {
+            bail!(
+                "{} tells which process of COMMAND may still run, and makes no sense: see that \
+                 none runs, then remove it",
+                path.display()
+            );
+        };
+        let same_boot = boot.is_none_or(|boot| boot_id().as_deref() == Some(boot));
+        Ok(same_boot.then(|| Group { id, started: started.to_owned() }))
     }
 }
 

@@ -139,6 +139,7 @@ impl Driver {
             ttl: None,
             stopping: false,
         };
+        driver.metrics.set_journal_problem(driver.holder.journal().problem());
         (driver, Door::new(command_sender, changes_seen, outcome_seen, metrics))
     }
 
@@ -158,6 +159,7 @@ impl Driver {
             let now = clock::now();
             self.wake(now);
             self.carry_out(now);
+            self.mind_journal(now);
             self.tell_progress(now);
         }
         self.part(None);
@@ -186,6 +188,13 @@ impl Driver {
         if self.holder.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
             self.holder.handle_wake(now);
         }
+    }
+
+    /// Sees to it that a journal that cannot be written is known, and tried again.
+    fn mind_journal(&mut self, now: Moment) {
+        let journal = self.holder.journal_mut();
+        journal.mend(now);
+        self.metrics.set_journal_problem(journal.problem());
     }
 
     fn handle_link(&mut self, event: LinkEvent) {

@@ -28,6 +28,10 @@ pub(crate) struct Metrics {
     /// Programs that ended by themselves, and those that had to be killed.
     pub(crate) process_exits: AtomicU64,
     pub(crate) process_kills: AtomicU64,
+    /// Why the journal cannot be written.
+    journal_problem: Mutex<Option<String>>,
+    /// Why the worker is not started.
+    child_problem: Mutex<Option<String>>,
     /// Why a stream's program cannot be started.
     process_problem: Mutex<Option<String>>,
     /// Why the worker's file is not as it should be.
@@ -50,6 +54,19 @@ impl Metrics {
         *self.file_problem.lock().expect("nobody panics while setting it") = problem;
     }
 
+    /// Says why the journal cannot be written; none where it can.
+    pub(crate) fn set_journal_problem(&self, problem: Option<&str>) {
+        let mut set = self.journal_problem.lock().expect("nobody panics while setting it");
+        if set.as_deref() != problem {
+            *set = problem.map(str::to_owned);
+        }
+    }
+
+    /// Says why the worker is not started; none where it is, or is not to be.
+    pub(crate) fn set_child_problem(&self, problem: Option<String>) {
+        *self.child_problem.lock().expect("nobody panics while setting it") = problem;
+    }
+
     /// Says why a stream's program cannot be started; none where all can.
     pub(crate) fn set_process_problem(&self, problem: Option<String>) {
         *self.process_problem.lock().expect("nobody panics while setting it") = problem;
@@ -63,6 +80,15 @@ impl Metrics {
     /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
     /// it once: an outage of the coordinator later must not take every worker out of service.
     pub(crate) fn unready(&self) -> Option<String> {
+        if let Some(problem) = self.journal_problem.lock().expect("see above").clone() {
+            return Some(format!(
+                "the journal cannot be written: {problem}: until it can be, no job begins, no end \
+                 of one is confirmed, and no lease is granted or renewed"
+            ));
+        }
+        if let Some(problem) = self.child_problem.lock().expect("see above").clone() {
+            return Some(problem);
+        }
         if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
             return Some(format!("the worker's file could not be written: {problem}"));
         }
@@ -79,6 +105,7 @@ impl Metrics {
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         let file_ok = self.file_problem.lock().expect("see above").is_none();
+        let journal_ok = self.journal_problem.lock().expect("see above").is_none();
         let worker_ok = self.worker_problem.lock().expect("see above").is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
@@ -97,6 +124,8 @@ impl Metrics {
         one("draining", "gauge", "1 while the worker drains.", bit(&self.draining));
         let count = self.reconnects.load(Relaxed);
         one("reconnects_total", "counter", "Dials after the first one.", count);
+        let help = "0 while the journal cannot be written.";
+        one("journal_ok", "gauge", help, u64::from(journal_ok));
         let count = self.file_failures.load(Relaxed);
         one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
         one("file_ok", "gauge", "0 while the worker's file is out of date.", u64::from(file_ok));

@@ -8,7 +8,7 @@ pub(crate) mod counted;
 pub(crate) mod file;
 pub(crate) mod http;
 pub(crate) mod process;
-mod retry;
+pub(crate) mod retry;
 pub(crate) mod start;
 pub(crate) mod travis;
 mod view;
@@ -30,7 +30,7 @@ pub(crate) fn reason(refused: &Refused) -> &'static str {
 }
 
 /// A refusal in words.
-fn words(refused: &Refused) -> String {
+pub(crate) fn words(refused: &Refused) -> String {
     match refused {
         Refused::NoLease => "no pool lease is in force: no job may start".into(),
         Refused::NoSlot { size, running } => {

@@ -37,6 +37,8 @@ mod process;
 mod programs;
 #[path = "agent/sidecar.rs"]
 mod sidecar;
+#[path = "agent/taken_up.rs"]
+mod taken_up;
 #[path = "agent/travis.rs"]
 mod travis;
 #[path = "agent/worker_api.rs"]

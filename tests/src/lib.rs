@@ -7,5 +7,6 @@ pub mod http;
 pub mod keda;
 pub mod kube;
 pub mod process;
+pub mod reader;
 pub mod readme;
 pub mod toolbox;

@@ -144,6 +144,29 @@ fn the_manifests_to_try_are_good() {
     }
 }
 
+/// How many workers the coordinator asks for.
+fn workers_needed(manifests: &[(&str, &str)]) -> u32 {
+    let coordinator = Coordinator::start(manifests);
+    eventually("what the classes need", || {
+        let (_, text) = get(coordinator.http, "/metrics")?;
+        let lines = text.lines().filter(|line| line.starts_with("workerclass_workers_needed{"));
+        let counts: Vec<u32> =
+            lines.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
+        (!counts.is_empty()).then(|| counts.iter().sum())
+    })
+}
+
+#[test]
+fn the_examples_of_pipelines_say_how_many_workers_they_need() {
+    let document = read("docs/PIPELINES.md");
+    assert_eq!(workers_needed(&[("a.yaml", &fenced(&document, "yaml")[0])]), 5);
+    assert!(document.contains("the example needs five workers"));
+    let [classes, news] =
+        ["classes", "news"].map(|file| read(&format!("deploy/standalone/pipelines/{file}.yaml")));
+    assert_eq!(workers_needed(&[("classes.yaml", &classes), ("news.yaml", &news)]), 6);
+    assert!(read("deploy/standalone/README.md").contains("They need six workers"));
+}
+
 #[track_caller]
 fn assert_good(manifests: &Path, called: &str) {
     let mut check = Command::new(toolbox::binary("leasehold-coordinator"));

@@ -221,6 +221,16 @@ impl<J: Journal> Holder<J> {
         self.check_link(now);
     }
 
+    /// Where its records go.
+    pub fn journal(&self) -> &J {
+        &self.journal
+    }
+
+    /// The same, to see to it that they can.
+    pub fn journal_mut(&mut self) -> &mut J {
+        &mut self.journal
+    }
+
     /// The version of the lease: grows with every change.
     #[must_use]
     pub fn version(&self) -> u64 {
@@ -338,9 +348,15 @@ impl<J: Journal> Holder<J> {
         let _ = self.write(record);
     }
 
+    /// Writes that this agent begins. Until that is written its number is told to nobody, since
+    /// the next agent might take the same.
     fn write_begun(&mut self) {
         let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
-        self.write_if_possible(&Record::Begun { incarnation, begun, first });
+        let _ = self.write_or_owe(Record::Begun { incarnation, begun, first });
+    }
+
+    fn owes_begun(&self) -> bool {
+        self.owed.iter().any(|record| matches!(record, Record::Begun { .. }))
     }
 }
 

@@ -313,8 +313,8 @@ impl Memory {
     /// The last incarnation is left, since the record of a start is synced before its agent says
     /// hello. So the next number is the one after it, as after any end: were it further away, the
     /// number of an agent on another host might lie between, and count as one of this journal's.
-    /// Where that record could not be written, the next agent takes the same number: it has the
-    /// same journal, and all that the one before held has ended.
+    /// Where that record could not be written, its agent has said no hello, and another one may
+    /// take its number.
     #[must_use]
     pub fn after_boot(self) -> Self {
         Self {

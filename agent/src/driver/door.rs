@@ -93,7 +93,7 @@ impl Door {
         let id = format!("agent-{:016x}", fastrand::u64(..));
         let start = StartId::new(&id).expect("letters and digits are printable");
         let told = self.ask(|reply| Command::Start { start, running: 0, reply }).await;
-        told.map_err(|gone| gone.to_string())?.map_err(|refused| format!("{refused:?}"))
+        told.map_err(|gone| gone.to_string())?.map_err(|refused| crate::worker::words(&refused))
     }
 
     /// Begins a drain and does not wait for its end.

@@ -1,7 +1,11 @@
 //! The journal on disk: what the next agent reads of it.
 
+use std::io::Write;
+
 use leasehold_agent_core::journal::RememberedStream;
-use leasehold_types::{Epoch, Incarnation, JobId, Moment};
+use leasehold_types::{
+    Epoch, Incarnation, JobId, Load, NodeName, SetName, StartId, StreamKey, StreamName, Token,
+};
 
 use super::*;
 
@@ -30,32 +34,41 @@ fn write(dir: &Path, records: &[Record]) -> (Memory, PathBuf) {
     (memory, journal.path)
 }
 
-#[test]
-fn the_next_agent_reads_what_was_appended_and_ignores_a_torn_tail() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let (_, path) = write(dir.path(), &[begun(), job("a"), job("b")]);
-    let mut file = OpenOptions::new().append(true).open(&path).expect("it is there");
-    file.write_all(br#"{"record":"job_began","job":"c"}"#).expect("it is written");
-    let (memory, _) = write(dir.path(), &[]);
-    assert_eq!(memory.incarnation, Some(Incarnation(7)));
-    let jobs: Vec<_> = memory.jobs.iter().map(JobId::as_str).collect();
-    assert_eq!(jobs, ["a", "b"]);
-    let (again, _) = write(dir.path(), &[]);
-    assert_eq!(again, memory, "compaction at the start changed what it adds up to");
+fn append(path: &Path, bytes: &[u8]) {
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    file.expect("it is there").write_all(bytes).expect("it is written");
 }
 
 #[test]
-fn a_share_keeps_its_load_and_lines_from_before_there_were_shares_are_read() {
+fn the_next_agent_reads_what_was_appended_and_nothing_behind_it() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (_, path) = write(dir.path(), &[begun()]);
-    let mut file = OpenOptions::new().append(true).open(&path).expect("it is there");
-    let line = |set: &str, stream: &str, more: &str| {
-        format!(r#"{{"record":"stream","stream":{{"set":"{set}","stream":"{stream}"}},"#)
-            + &format!(r#""token":{{"epoch":1,"seq":2}},"pinned":false{more}}}"#)
-            + "\n"
-    };
-    let lines = line("cars", "a", "") + &line("shares:", "p/n/0", r#","load":2500"#);
-    file.write_all(lines.as_bytes()).expect("it is written");
+    let (_, path) = write(dir.path(), &[begun(), job("a"), job("b")]);
+    let written = std::fs::read(&path).expect("it is there");
+    let last = written.split_inclusive(|byte| *byte == b'\n').next_back().expect("a line");
+    // What a kill leaves of a record that was never used, and what nobody has written.
+    for torn in [&last[..last.len() / 2], &last[..last.len() - 1], last, b"\0\0\0\n"] {
+        append(&path, torn);
+        let (memory, _) = write(dir.path(), &[]);
+        assert_eq!(memory.incarnation, Some(Incarnation(7)));
+        let jobs: Vec<_> = memory.jobs.iter().map(JobId::as_str).collect();
+        assert_eq!(jobs, ["a", "b"], "{torn:?}");
+        let (again, _) = write(dir.path(), &[]);
+        assert_eq!(again, memory, "compaction at the start changed what it adds up to");
+    }
+}
+
+fn stream(set: &str, name: &str, load: Option<Load>, next: Vec<NodeName>) -> Record {
+    let (set, stream) = (SetName::new(set), StreamName::new(name));
+    let stream = StreamKey { set: set.expect("a set"), stream: stream.expect("a name") };
+    Record::Stream { stream, token: Token { epoch: Epoch(1), seq: 2 }, pinned: true, load, next }
+}
+
+#[test]
+fn a_share_keeps_its_load() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let load = Load::from_milli(2500).expect("a load");
+    let share = stream("shares:", "p/n/0", Some(load), vec![]);
+    write(dir.path(), &[begun(), stream("cars", "a", None, vec![]), share]);
     let loads = |memory: &Memory| {
         let load = |held: &RememberedStream| held.load.map(|load| load.to_string());
         memory.streams.values().map(load).collect::<Vec<_>>()
@@ -66,12 +79,135 @@ fn a_share_keeps_its_load_and_lines_from_before_there_were_shares_are_read() {
     }
 }
 
+/// A journal as an agent leaves it: the records of its start, rewritten, and those appended since.
+fn of_a_busy_agent(dir: &Path) -> (Memory, Vec<u8>) {
+    let fresh = [begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }];
+    let start = Record::WorkerStarted { start: StartId::new("s").expect("an id"), running: 1 };
+    let token = Token { epoch: Epoch(3), seq: 1 };
+    let held = [start, Record::Pool { token, size: 8, floor: 2 }, stream("s", "x", None, vec![])];
+    write(dir, &[&fresh[..], &held, &[job("a"), job("b"), job("c")]].concat());
+    let ended = Record::JobEnded { job: JobId::new("b").expect("an id") };
+    let renewed = Record::Renewed { until: Moment(77) };
+    let (_, path) = write(dir, &[renewed, job("d"), ended, Record::Draining, job("e")]);
+    let bytes = std::fs::read(&path).expect("it is there");
+    let (memory, _) = write(dir, &[]);
+    assert_eq!((memory.jobs.len(), memory.complete), (4, true));
+    (memory, bytes)
+}
+
+/// No byte of it can be lost without the agent's knowledge: it remembers all, or says that it
+/// remembers nothing.
+#[test]
+fn a_journal_that_is_cut_anywhere_is_no_memory() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (memory, whole) = of_a_busy_agent(dir.path());
+    let boot = BOOT.expect("a boot");
+    for cut in 0..whole.len() {
+        assert_eq!(found(dir.path(), &whole[..cut], boot), Memory::default(), "cut at {cut}");
+        assert!(dir.path().join("journal.jsonl.lost").exists(), "cut at {cut}");
+    }
+    assert_eq!(found(dir.path(), &whole, boot), memory);
+}
+
+#[test]
+fn a_journal_with_one_bit_of_it_another_is_no_memory() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (memory, whole) = of_a_busy_agent(dir.path());
+    let boot = BOOT.expect("a boot");
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(found(dir.path(), &bytes, boot), Memory::default(), "bit {bit}");
+    }
+    assert_eq!(found(dir.path(), &whole, boot), memory);
+}
+
+#[test]
+fn a_journal_with_lines_left_out_or_in_another_order_is_no_memory() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_, whole) = of_a_busy_agent(dir.path());
+    let boot = BOOT.expect("a boot");
+    let lines: Vec<&[u8]> = whole.split_inclusive(|byte| *byte == b'\n').collect();
+    for at in 1..lines.len() - 1 {
+        let mut swapped = lines.clone();
+        swapped.swap(at, at + 1);
+        let mut doubled = lines.clone();
+        doubled.insert(at, lines[at]);
+        let mut without = lines.clone();
+        without.remove(at);
+        for lines in [swapped, doubled, without] {
+            assert_eq!(found(dir.path(), &lines.concat(), boot), Memory::default(), "line {at}");
+        }
+    }
+}
+
+/// The file cannot be begun anew, as where the disk has no room for another one.
+#[test]
+fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_remembered() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (memory, _) = of_a_busy_agent(dir.path());
+    let path = dir.path().join("journal.jsonl");
+    append(&path, b"torn");
+    // A folder in the new file's place: it cannot be made.
+    let new = dir.path().join("journal.jsonl.new");
+    std::fs::create_dir(&new).expect("a folder");
+    let (kept, _) = write(dir.path(), &[job("f")]);
+    assert_eq!(kept, memory);
+    let (kept, _) = write(dir.path(), &[job("g")]);
+    let added: Vec<_> = kept.jobs.difference(&memory.jobs).map(JobId::as_str).collect();
+    assert_eq!(added, ["f"]);
+
+    // Of another boot no more can be written into it.
+    let folder = StateDir::open(dir.path()).expect("the folder is free");
+    let opened = FileJournal::open(&folder, &who(), Some("boot-2"));
+    let (kept, mut journal) = opened.expect("it is read");
+    assert_eq!(kept.incarnation, memory.incarnation);
+    assert!(journal.problem.is_some());
+    journal.append(&job("h")).expect_err("it cannot be written");
+    journal.mend(Moment(1));
+    assert!(journal.problem.is_some());
+    std::fs::remove_dir(&new).expect("it was there");
+    journal.mend(Moment(1));
+    assert!(journal.problem.is_some(), "it is tried once a second");
+    journal.mend(Moment(1) + MEND);
+    assert_eq!(journal.problem, None);
+    journal.append(&job("i")).expect("it can be written");
+    drop(journal);
+    let (next, _) = FileJournal::open(&folder, &who(), Some("boot-2")).expect("it opens");
+    assert_eq!(next.jobs.iter().map(JobId::as_str).collect::<Vec<_>>(), ["i"]);
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    for name in ["journal.jsonl", "boot.json", "lock"] {
+        let dir = tempfile::tempdir().expect("a folder");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join(name),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .expect("a pipe");
+        let opened = StateDir::open(dir.path())
+            .and_then(|dir| FileJournal::open(&dir, &who(), BOOT).map(drop));
+        match name {
+            // It is replaced.
+            "boot.json" => opened.expect("it is no file of the agent's"),
+            _ => {
+                let error = format!("{:#}", opened.expect_err(name));
+                assert!(error.contains("no regular file") && error.contains(name), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_damaged_line_loses_the_journal_and_sets_it_aside() {
     let dir = tempfile::tempdir().expect("a folder");
     let (_, path) = write(dir.path(), &[begun(), job("a"), job("b")]);
     let text = std::fs::read_to_string(&path).expect("it is text");
-    std::fs::write(&path, text.replacen("job_began", "job_bega", 1)).expect("it is written");
+    std::fs::write(&path, text.replacen("job_began", "job_begun", 1)).expect("it is written");
     let (memory, _) = write(dir.path(), &[]);
     assert_eq!(memory, Memory::default());
     assert!(dir.path().join("journal.jsonl.lost").exists());
@@ -109,11 +245,12 @@ fn whatever_a_power_loss_leaves_of_a_journal_its_leases_are_over_after_the_boot(
     let whole = std::fs::read(&path).expect("it is there");
     // The beginning is there, and zeros for the rest.
     let lines: Vec<_> = whole.split_inclusive(|byte| *byte == b'\n').collect();
-    let kept = lines[..3].concat();
-    let zeros = [&kept[..], &vec![0; whole.len() - kept.len()][..], b"\n"].concat();
-    let last = [&whole[..], b"\0\0\0\0\n"].concat();
+    let kept = lines[..5].concat();
+    let zeros = [&kept[..], &vec![0; whole.len() - kept.len()][..]].concat();
+    // All is there but for the mark, which is that of a longer one.
+    let mark = [&End { len: 4096, sum: 0 }.mark()[..], &whole[lines[0].len()..]].concat();
     let rotten = vec![0xff; 100];
-    let journals = [&zeros, &last, &rotten, &vec![]];
+    let journals = [&zeros, &mark, &rotten, &vec![]];
     for journal in journals {
         let same = BOOT.expect("a boot");
         assert_eq!(found(dir.path(), journal, same), Memory::default(), "{journal:?}");

@@ -11,11 +11,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{drain, own_code};
-use crate::child::Nursery;
+use crate::child::{NotStarted, Nursery};
 use crate::config::{Restart, show_span};
 use crate::driver::{Command, Door, Gone, Outcome};
 use crate::init::Exit;
 use crate::signals::{Asked, Signals, exit_code};
+use crate::worker::retry;
 
 /// The wait before a child is started again, doubled with each end up to [`RESTART_MAX`].
 const RESTART_MIN: Duration = Duration::from_millis(100);
@@ -42,6 +43,10 @@ pub(super) struct Supervised {
     /// When to look after the child next: it should have ended, or should be started.
     due: Option<(Instant, Due)>,
     restarts: u32,
+    /// The holder does not know yet that the jobs of every process before are over.
+    untold: bool,
+    /// What must be written before a start could not be, so often in a row.
+    unwritten: u32,
 }
 
 struct Running {
@@ -78,21 +83,25 @@ impl Supervised {
             ended: None,
             due: None,
             restarts: 0,
+            untold: false,
+            unwritten: 0,
         }
     }
 
     /// Runs until the child has ended for good; its exit code.
     pub(super) async fn run(mut self) -> anyhow::Result<u8> {
-        match self.nursery.adopt() {
+        match self.nursery.adopt().await? {
             Some(process) => {
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
             None => {
-                self.tell_start().await;
+                self.untold = true;
+                let told = self.tell_start().await;
                 // What a coordinator ordered outlives the worker that it was ordered for.
-                match self.is_draining().await {
-                    true => tracing::info!("COMMAND is not started: the drain goes on"),
-                    false => self.start().await?,
+                if self.is_draining().await {
+                    tracing::info!("COMMAND is not started: the drain goes on");
+                } else if told {
+                    self.start().await?;
                 }
             }
         }
@@ -122,15 +131,43 @@ impl Supervised {
         }
     }
 
-    /// Starts the child, once what it will read is true: what ran before it is over.
+    /// Starts the child, unless the worker drains: once what ran before it is over for the holder,
+    /// too, and what it will read is true.
     async fn start(&mut self) -> anyhow::Result<()> {
+        if self.untold && !self.tell_start().await {
+            return Ok(());
+        }
+        if self.asked > 0 || self.is_draining().await {
+            return Ok(());
+        }
         if !self.file_is_true().await {
             self.due = Some((Instant::now() + FILE_LOOK, Due::Restart));
             return Ok(());
         }
-        let process = self.nursery.spawn()?;
-        self.child = Some(Running { exit: process.exit, since: Instant::now() });
+        match self.nursery.spawn().await {
+            Ok(process) => {
+                self.note_written();
+                self.child = Some(Running { exit: process.exit, since: Instant::now() });
+            }
+            Err(NotStarted::Unwritten(why)) => self.wait_to_write(&format!("{why:#}")),
+            Err(NotStarted::Failed(error)) => return Err(error),
+        }
         Ok(())
+    }
+
+    /// What must be written before COMMAND is started could not be: that is tried again.
+    fn wait_to_write(&mut self, why: &str) {
+        let wait = retry::wait(self.unwritten);
+        self.unwritten = self.unwritten.saturating_add(1);
+        let problem = format!("COMMAND is not started before its start is written down: {why}");
+        tracing::error!(again_in = %show_span(wait), "{problem}");
+        self.door.metrics().set_child_problem(Some(problem));
+        self.due = Some((Instant::now() + wait, Due::Restart));
+    }
+
+    fn note_written(&mut self) {
+        self.unwritten = 0;
+        self.door.metrics().set_child_problem(None);
     }
 
     /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
@@ -144,11 +181,17 @@ impl Supervised {
         lease.is_ok_and(|lease| shown >= lease.version)
     }
 
-    /// Tells the holder that the jobs of every process before are over.
-    async fn tell_start(&self) {
-        if let Err(why) = self.door.start_anew().await {
-            tracing::error!(why, "the end of the child's jobs could not be noted: they count");
+    /// Tells the holder that the jobs of every process before are over; whether it knows it now.
+    /// Until then they count, and it is told again.
+    async fn tell_start(&mut self) -> bool {
+        match self.door.start_anew().await {
+            Ok(()) => {
+                self.untold = false;
+                self.note_written();
+            }
+            Err(why) => self.wait_to_write(&why),
         }
+        !self.untold
     }
 
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
@@ -159,6 +202,7 @@ impl Supervised {
         tracing::info!(code = exit.0, ran = %show_span(ran), "the child has ended");
         // A drain that an agent before this one was asked for is over once its child is.
         let draining = self.asked > 0 || self.is_draining().await;
+        self.untold = true;
         self.tell_start().await;
         if self.asked > 1 || self.ended.is_some() {
             return Some(self.code());
@@ -197,9 +241,6 @@ impl Supervised {
             Asked::PassOn(signal) => self.nursery.pid().send(signal),
             Asked::End(_) if self.asked == 0 => {
                 self.asked = 1;
-                if matches!(self.due, Some((_, Due::Restart))) {
-                    self.due = None;
-                }
                 drain(&self.door).await;
             }
             Asked::End(signal) | Asked::EndNow(signal) => {
@@ -219,12 +260,7 @@ impl Supervised {
 
     async fn handle_due(&mut self, due: Due) -> anyhow::Result<Option<u8>> {
         match due {
-            Due::Restart => {
-                if self.is_draining().await {
-                    return Ok(None);
-                }
-                self.start().await?;
-            }
+            Due::Restart => self.start().await?,
             Due::Grace if self.nursery.spec().kill => {
                 tracing::warn!("the child has not ended on SIGTERM: SIGKILL, as --child-kill says");
                 self.nursery.end(Signal::KILL);

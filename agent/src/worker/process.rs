@@ -4,8 +4,6 @@
 //! Invariant: of one stream at most one program runs, none without a live lease, and no stream is
 //! given back while anything of its program runs.
 
-mod gate;
-mod group;
 mod guard;
 mod program;
 mod record;
@@ -22,12 +20,10 @@ use tokio::task::JoinHandle;
 
 use crate::config::ProcessAdapter;
 use crate::driver::Door;
+use crate::gate;
 use crate::init::Reaper;
 pub(crate) use record::Leftovers;
 use supervisor::Supervisor;
-
-/// This program's own executable, also where it was replaced on disk.
-const EXECUTABLE: &str = "/proc/self/exe";
 
 /// The part that this process was started for, by the name that it was called by.
 pub(crate) fn part(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option<ExitCode> {

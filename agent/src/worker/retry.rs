@@ -10,7 +10,7 @@ const MIN: Duration = Duration::from_millis(250);
 const MAX: Duration = Duration::from_secs(10);
 
 /// The wait, where it had failed so often in a row before.
-pub(super) fn wait(failures: u32) -> Duration {
+pub(crate) fn wait(failures: u32) -> Duration {
     MIN.saturating_mul(1 << failures.min(16)).min(MAX)
 }
 

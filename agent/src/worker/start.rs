@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::Adapter;
 use crate::driver::Door;
 use crate::init::Reaper;
-use crate::journal::StateDir;
+use crate::state_dir::StateDir;
 
 /// How long the last word to a drained worker may take.
 const FAREWELL: Duration = Duration::from_secs(5);

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use leasehold_types::message::{AgentMessage, HeldStream, Jobs, Report};
 
-use super::coordinator::Coordinator;
-use super::process::{Agent, SmallDisk, fail};
+use super::coordinator::{Coordinator, PATIENCE};
+use super::process::{Agent, SmallDisk, fail, left_out, until};
 
 fn report(message: &AgentMessage) -> Option<Report> {
     match message {
@@ -58,11 +58,12 @@ async fn a_damaged_journal_is_set_aside_loudly_and_speaks_for_nobody() {
     agent.kill().await;
     let journal = dir.path().join("journal.jsonl");
     let text = std::fs::read_to_string(&journal).unwrap();
-    std::fs::write(&journal, text.replacen("\"record\"", "\"rec\0rd\"", 1)).unwrap();
+    std::fs::write(&journal, text.replacen("\"job\":\"a\"", "\"job\":\"b\"", 1)).unwrap();
 
     coordinator.forget();
     let successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    successor.log.line("the journal is lost").await;
+    let said = successor.log.line("the journal is lost").await;
+    assert!(said.contains(journal.to_str().unwrap()) && said.contains("at byte"), "{said}");
     let report = coordinator.hear("the successor's report", report).await;
     assert!(!report.memory.aged, "it must not speak for the agent before");
     assert_eq!(report.jobs, Jobs::Unknown);
@@ -87,7 +88,7 @@ async fn two_agents_cannot_share_a_state_dir() {
 async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path()) else {
-        crate::process::left_out(
+        left_out(
             "a full disk under the journal",
             "a memory file system cannot be mounted here (it needs root)",
         );
@@ -119,4 +120,131 @@ async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
     let _successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
     let report = coordinator.hear("the successor's report", report).await;
     assert_eq!(report.jobs, Jobs::Running(begun + 1));
+}
+
+/// A full disk, and one that cannot be written at all.
+#[tokio::test]
+async fn an_agent_that_cannot_write_goes_on_with_what_its_journal_tells() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else {
+        left_out(
+            "a full disk at the start of an agent",
+            "a memory file system cannot be mounted here (it needs root)",
+        );
+        return;
+    };
+    let state = disk.0.display().to_string();
+    let coordinator = Coordinator::start().await;
+    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    coordinator.pool(100);
+    agent.pool(100).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let mut running = 1;
+    for read_only in [false, true] {
+        let ballast = (!read_only).then(|| disk.fill());
+        if !read_only {
+            running += agent.fill_journal().await;
+        }
+        agent.kill().await;
+        if read_only {
+            disk.remount("ro");
+        }
+        coordinator.forget();
+        agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+        let (status, why) = agent.text("GET", "/readyz", "").await;
+        assert_eq!(status, 503);
+        assert!(why.contains("the journal cannot be written"), "{why}");
+        assert_eq!(agent.metric("leasehold_agent_journal_ok").await, "0");
+        let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+        assert_eq!(lease["pool"]["running"], running, "{lease}");
+        assert_ne!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
+        match ballast {
+            Some(ballast) => std::fs::remove_file(ballast).unwrap(),
+            None => disk.remount("rw"),
+        }
+        let report = coordinator.hear("the report, once it can be written", report).await;
+        assert_eq!(report.jobs, Jobs::Running(running));
+        until("it is well", || agent.log.count("welcomed") > 0).await;
+        agent.pool(100).await;
+        assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+        assert_eq!(agent.metric("leasehold_agent_journal_ok").await, "1");
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_written_is_not_confirmed_until_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else {
+        left_out(
+            "the end of a job on a full disk",
+            "a memory file system cannot be mounted here (it needs root)",
+        );
+        return;
+    };
+    let state = disk.0.display().to_string();
+    let coordinator = Coordinator::start().await;
+    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    coordinator.pool(100);
+    agent.pool(100).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/one-that-ends", "").await.0, 200);
+    let ballast = disk.fill();
+    let begun = agent.fill_journal().await;
+    for _ in 0..2 {
+        let (status, answer) = agent.ask("DELETE", "/v1/jobs/one-that-ends", "").await;
+        assert_eq!((status, answer["error"]["reason"].as_str()), (503, Some("journal")));
+    }
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("the journal cannot be written"), "{why}");
+    std::fs::remove_file(&ballast).unwrap();
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/one-that-ends", "").await.0, 200);
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+    agent.kill().await;
+    coordinator.forget();
+    let _successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    let report = coordinator.hear("the successor's report", report).await;
+    assert_eq!(report.jobs, Jobs::Running(begun), "the job that has ended counts again");
+}
+
+#[tokio::test]
+async fn the_sdk_tells_an_end_again_until_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else {
+        left_out(
+            "an end that the SDK tells on a full disk",
+            "a memory file system cannot be mounted here (it needs root)",
+        );
+        return;
+    };
+    let state = disk.0.display().to_string();
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    coordinator.pool(100);
+    agent.pool(100).await;
+    let address = Some(format!("http://{}", agent.address));
+    let options = leasehold::Options { address, ..leasehold::Options::default() };
+    let worker = leasehold::Worker::connect_with(options).await.unwrap();
+    let job = worker.job("one-that-ends").await.unwrap();
+    let ballast = disk.fill();
+    let begun = agent.fill_journal().await;
+    let end = tokio::spawn(job.end());
+    agent.ask_until("/v1/lease", |lease| lease["pool"]["running"] == begun).await;
+    assert!(!end.is_finished(), "it is not written");
+    std::fs::remove_file(&ballast).unwrap();
+    tokio::time::timeout(PATIENCE, end).await.unwrap().unwrap();
+    worker.close().await;
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_journals_place_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().display().to_string();
+    let journal = dir.path().join("journal.jsonl");
+    let made = std::process::Command::new("mkfifo").arg(&journal).status();
+    assert!(made.unwrap().success());
+    let start = ["run", "--coordinator", "127.0.0.1:1", "--cluster", "ci", "--worker", "w1"];
+    let start = [&start[..], &["--listen", "127.0.0.1:0", "--state-dir", &state]].concat();
+    let (code, said) = fail(&start).await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("no regular file") && said.contains("journal.jsonl"), "{said}");
 }

@@ -118,6 +118,15 @@ impl Agent {
         self.process.kill().await.unwrap();
     }
 
+    /// Begins jobs until the last room of a journal on a full disk is taken; how many.
+    pub async fn fill_journal(&self) -> u32 {
+        let mut begun = 0;
+        while self.ask("PUT", &format!("/v1/jobs/{begun}"), "").await.0 == 200 {
+            begun += 1;
+        }
+        begun
+    }
+
     /// A gRPC connection to its worker API.
     pub async fn channel(&self) -> tonic::transport::Channel {
         let url = format!("http://{}", self.address);
@@ -231,15 +240,22 @@ pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A memory file system of 16 KiB: it is unmounted at the end.
+/// A memory file system of 32 KiB: it is unmounted at the end.
 pub struct SmallDisk(pub PathBuf);
 
 impl SmallDisk {
     pub fn mount(dir: &Path) -> Option<Self> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(dir);
+        mount.args(["-t", "tmpfs", "-o", "size=32k", "tmpfs"]).arg(dir);
         let mounted = mount.status().is_ok_and(|status| status.success());
         mounted.then(|| Self(dir.into()))
+    }
+
+    /// Mounts it anew, as `ro` or `rw`.
+    pub fn remount(&self, how: &str) {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &format!("remount,{how}")]).arg(&self.0);
+        assert!(mount.status().unwrap().success(), "{how}");
     }
 
     /// Fills it to the last byte; the file that does.

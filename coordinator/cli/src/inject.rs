@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use leasehold_coordinator::config::is_host_and_port;
-use leasehold_injection::{Resources, Sidecar, inject};
+use leasehold_injection::{Resources, Sidecar, inject, uninject};
 use serde_json::Value;
 
+use crate::manifests::Aliases;
 use crate::object::Cluster;
 use crate::output;
 use crate::source::Source;
@@ -98,7 +99,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let deadlines = deadlines(&sources);
     let mut warnings = Vec::new();
     let mut pods = 0;
-    let text = manifests::rewrite(&sources, &mut |place, pod, value| {
+    let text = manifests::rewrite(&sources, Aliases::Copied, &mut |place, pod, value| {
         pods += 1;
         let mut with = with.clone();
         if let Some(Cluster { name, port, .. }) = &pod.cluster {
@@ -115,10 +116,37 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         warnings.extend(done.warnings.into_iter().map(|warning| format!("{place}: {warning}")));
         Ok(done.edits)
     })?;
+    warnings.extend(lost_aliases(&sources, &text));
     if pods == 0 {
         warnings.push("there is no pod and no pod template: nothing is injected".into());
     }
     output::write(&text, &warnings)
+}
+
+/// What became copies, and `uninject` would leave so.
+fn lost_aliases(sources: &[Source], injected: &str) -> Vec<String> {
+    let before = manifests::reuse(sources.iter().map(|source| &*source.text));
+    if before.aliases.is_empty() {
+        return Vec::new();
+    }
+    let injected = Source { name: String::new(), text: injected.to_owned() };
+    let back = manifests::rewrite(&[injected], Aliases::GivenBack, &mut |_, _, it| uninject(it));
+    let after = manifests::reuse(back.iter().map(String::as_str));
+    let mut lost: Vec<String> = Vec::new();
+    for (alias, uses) in &before.aliases {
+        let times = uses.saturating_sub(after.aliases.get(alias).copied().unwrap_or(0));
+        if times > 0 {
+            let uses = if times == 1 { "use" } else { "uses" };
+            lost.push(format!(
+                "{times} {uses} of {alias} became a copy, which uninject will leave as it is"
+            ));
+        }
+    }
+    if lost.is_empty() && after.keys > before.keys {
+        let what = "keys that a map had by merging (<<) became its own";
+        lost.push(format!("{what}, and uninject will leave them so"));
+    }
+    lost
 }
 
 /// How long a drain may take in the clusters that the input defines; of one name the longest.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::object::{self, Cluster, Pod};
 use crate::source::Source;
-use crate::yaml::{self, Document, Node};
+use crate::yaml::{self, Document, Node, Reuse};
 
 /// Where something is, for messages.
 pub(crate) struct Where<'a> {
@@ -28,15 +28,28 @@ impl std::fmt::Display for Where<'_> {
 pub(crate) type Editor<'a> =
     dyn FnMut(&Where<'_>, &Pod<'_>, &Value) -> Result<Vec<Edit>, Refusal> + 'a;
 
+/// What becomes of aliases of what is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aliases {
+    /// They become copies, which are marked as such where there is a place for that.
+    Copied,
+    /// Marked copies that say what their anchors say become aliases again.
+    GivenBack,
+}
+
 /// All sources as one stream of manifests, with what `edit` says done to every pod. What it leaves
 /// alone is as it was written, to the byte.
 ///
 /// # Errors
 /// The first thing that is wrong, with its file, document and line.
-pub(crate) fn rewrite(sources: &[Source], edit: &mut Editor<'_>) -> anyhow::Result<String> {
+pub(crate) fn rewrite(
+    sources: &[Source],
+    aliases: Aliases,
+    edit: &mut Editor<'_>,
+) -> anyhow::Result<String> {
     let mut out = String::new();
     for source in sources {
-        let text = rewrite_one(source, edit)?;
+        let text = rewrite_one(source, aliases, edit)?;
         if !out.is_empty() {
             out.push_str(if out.ends_with('\n') { "" } else { "\n" });
             // A directive belongs to the document after it, and so must follow one's end.
@@ -65,12 +78,26 @@ pub(crate) fn clusters(sources: &[Source]) -> Vec<Cluster> {
     documents.filter_map(whole).flat_map(|root| object::clusters(&root)).collect()
 }
 
-fn rewrite_one(source: &Source, edit: &mut Editor<'_>) -> anyhow::Result<String> {
+/// What texts say once and mean several times. What cannot be read is passed over: [`rewrite`] says
+/// so.
+pub(crate) fn reuse<'a>(texts: impl Iterator<Item = &'a str>) -> Reuse {
+    let mut all = Reuse::default();
+    for text in texts {
+        for part in parts(text).into_iter().map(|range| &text[range]) {
+            for document in yaml::read(part).unwrap_or_default() {
+                all.count(part, &document.root);
+            }
+        }
+    }
+    all
+}
+
+fn rewrite_one(source: &Source, aliases: Aliases, edit: &mut Editor<'_>) -> anyhow::Result<String> {
     let mut out = String::new();
     let mut before = Before::default();
     for range in parts(&source.text) {
         let text = &source.text[range];
-        out.push_str(&rewrite_part(&source.name, text, &mut before, edit)?);
+        out.push_str(&rewrite_part(&source.name, text, &mut before, aliases, edit)?);
         before.lines += text.matches('\n').count();
     }
     Ok(out)
@@ -111,6 +138,7 @@ fn rewrite_part(
     name: &str,
     text: &str,
     before: &mut Before,
+    aliases: Aliases,
     edit: &mut Editor<'_>,
 ) -> anyhow::Result<String> {
     let documents = yaml::read(text).map_err(|problem| {
@@ -120,7 +148,10 @@ fn rewrite_part(
     let mut changed = Vec::new();
     for (index, document) in documents.iter().enumerate() {
         let number = before.documents + index + 1;
-        if let Some(root) = edited(name, number, before.lines, document, edit)? {
+        if let Some(mut root) = edited(name, number, before.lines, document, edit)? {
+            if aliases == Aliases::GivenBack {
+                yaml::give_back(text, &mut root);
+            }
             changed.push((index, root));
         }
     }

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use leasehold_injection::uninject;
 
-use crate::{manifests, output, source};
+use crate::manifests::Aliases;
+use crate::{manifests, output, source, yaml};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +30,14 @@ pub(crate) struct Args {
 /// Writes the manifests without the sidecar.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let sources = source::read(&args.filename)?;
-    let text = manifests::rewrite(&sources, &mut |_, _, value| uninject(value))?;
-    output::write(&text, &[])
+    let text =
+        manifests::rewrite(&sources, Aliases::GivenBack, &mut |_, _, value| uninject(value))?;
+    let left = text.lines().filter_map(yaml::marked);
+    let warnings: Vec<String> = left
+        .map(|alias| {
+            let why = "it does not say any more what its anchor says, or that is gone";
+            format!("{alias} stays a copy: {why}")
+        })
+        .collect();
+    output::write(&text, &warnings)
 }

@@ -5,7 +5,9 @@
 //! out. Where the source cannot be changed in place, the document is written anew, with the text
 //! and quoting of every scalar.
 
+mod alias;
 mod change;
+mod cut;
 mod place;
 mod read;
 mod splice;
@@ -13,6 +15,7 @@ mod tree;
 mod value;
 mod write;
 
+pub(crate) use alias::{Reuse, give_back, marked};
 pub(crate) use change::apply;
 pub(crate) use place::find;
 pub(crate) use read::read;

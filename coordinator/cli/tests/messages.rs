@@ -241,7 +241,8 @@ fn as_a_plugin_of_kubectl_it_shows_that_name() {
 fn a_short_grace_period_is_warned_of_in_every_kind_of_workload() {
     let warned = |kind: &str, grace: &str, more: &str, args: &[&str]| {
         let template = format!(
-            "template: {{metadata: {{labels: {{a: b}}}}, spec: {{{grace}containers: [{{name: w}}]}}}}"
+            "template: {{metadata: {{labels: {{a: b}}}}, \
+             spec: {{{grace}containers: [{{name: w}}]}}}}"
         );
         let text = match kind {
             "CronJob" => format!("spec: {{jobTemplate: {{spec: {{{template}}}}}}}"),

@@ -10,7 +10,7 @@ use granit_parser::{Event, Parser, options};
 use leasehold_injection::{Resources, Sidecar, apply, inject};
 use serde_json::Value;
 
-use shared::{output, testdata};
+use shared::{output, run, stderr, testdata};
 
 const INJECT: [&str; 5] = ["inject", "-f", "-", "--cluster", "builds"];
 const UNINJECT: [&str; 3] = ["uninject", "-f", "-"];
@@ -169,7 +169,7 @@ fn uninject_gives_back_what_inject_was_given() {
 fn compare(name: &str, before: &[u8], back: &[u8]) {
     assert_eq!(said(back), said(before), "{name}");
     match name {
-        // Aliases of what was changed have become what they referred to.
+        // Aliases of what was changed, in braces and by merging, stay what they referred to.
         "anchors.yaml" => {}
         // A null may be written in another way.
         "empty.yaml" | "replicationcontroller.yaml" => {
@@ -303,4 +303,75 @@ fn what_is_written_oddly_says_the_same_afterwards() {
     let unended = "kind: Pod\nspec:\n  containers:\n  - name: a\n    image: |\n      x";
     let once = String::from_utf8(output(&INJECT, unended.as_bytes())).expect("UTF-8");
     assert!(once.contains("image: |-\n"), "{once}");
+}
+
+/// Aliases that inject had to make copies of.
+#[test]
+fn aliases_come_back() {
+    let before = "\
+kind: List
+items:
+- kind: Deployment
+  metadata: {name: a}
+  spec:
+    template:
+      spec:
+        terminationGracePeriodSeconds: 7201
+        containers:
+        - &one
+          name: one
+          env: &env
+          - {name: A, value: b}
+- kind: Deployment
+  metadata: {name: b}
+  spec:
+    template:
+      spec:
+        terminationGracePeriodSeconds: 7201
+        containers:
+        - name: two
+          env: *env   # as in the first
+          image: x
+        - name: three
+          env: *env
+- kind: Deployment
+  metadata: {name: c}
+  spec:
+    template:
+      spec:
+        terminationGracePeriodSeconds: 7201
+        containers:
+        - *one
+        - name: four
+";
+    for (text, ends) in [(before.to_owned(), "\n"), (before.replace('\n', "\r\n"), "\r\n")] {
+        let injected = run(&INJECT, text.as_bytes());
+        assert_eq!(stderr(&injected), "", "nothing is lost");
+        let once = String::from_utf8(injected.stdout).expect("UTF-8");
+        assert!(once.contains(&format!("env:  # leasehold: *env{ends}")), "{once}");
+        assert_eq!(output(&INJECT, once.as_bytes()), once.as_bytes(), "once is twice");
+        let other =
+            output(&["inject", "-f", "-", "--image", "x:2", "--cluster", "c"], once.as_bytes());
+        for injected in [once.as_bytes(), &other] {
+            let back = run(&UNINJECT, injected);
+            assert_eq!(stderr(&back), "");
+            assert_eq!(String::from_utf8_lossy(&back.stdout), text);
+        }
+    }
+    // What has changed since stays a copy, and both programs say what does not come back.
+    let injected = String::from_utf8(output(&INJECT, before.as_bytes())).expect("UTF-8");
+    let changed = injected.replacen("{name: A, value: b}", "{name: A, value: c}", 1);
+    let back = run(&UNINJECT, changed.as_bytes());
+    assert!(stderr(&back).contains("warning: *env stays a copy"), "{}", stderr(&back));
+    let said = String::from_utf8_lossy(&back.stdout).into_owned();
+    assert!(said.contains("value: c}") && said.contains("value: b\n"), "{said}");
+    let braces = before.replace(
+        "- name: two\n          env: *env   # as in the first\n          image: x",
+        "- {name: two, env: *env}",
+    );
+    let said = stderr(&run(&INJECT, braces.as_bytes()));
+    assert!(said.contains("1 use of *env became a copy, which uninject will leave"), "{said}");
+    let merged = before.replace("- *one\n", "- <<: *one\n          image: y\n");
+    let said = stderr(&run(&INJECT, merged.as_bytes()));
+    assert!(said.contains("merging (<<) became its own, and uninject will leave"), "{said}");
 }

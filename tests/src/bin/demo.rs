@@ -9,8 +9,8 @@ use tests::demo::children;
 use tests::demo::run::{self, Options};
 
 /// Plays Leasehold's demo with real processes on this machine: two coordinators, six agents with
-/// their workers, a rolling replacement, scaling, edits, kills and a stopped agent. Exits with 0
-/// only if every check held; the last line is one JSON object.
+/// their workers, a rolling replacement, scaling, edits, kills, a frozen agent and one that is
+/// started again. Exits with 0 only if every check held; the last line is one JSON object.
 #[derive(Debug, Parser)]
 #[command(name = "demo", args_conflicts_with_subcommands = true)]
 struct Cli {

@@ -89,6 +89,19 @@ impl Evidence {
         evidence
     }
 
+    /// Jobs that a worker has begun after a moment, and done.
+    #[must_use]
+    pub fn done_since(&self, worker: &str, from_ns: u64) -> usize {
+        let since = |run: &&Run| run.worker == worker && run.from_ns >= from_ns && run.done;
+        self.runs.iter().filter(since).count()
+    }
+
+    /// Streams that a worker has owned after a moment, each as often as it was granted.
+    #[must_use]
+    pub fn owned_since(&self, worker: &str, from_ns: u64) -> usize {
+        self.owns.iter().filter(|own| own.worker == worker && own.from_ns >= from_ns).count()
+    }
+
     /// Takes in one more line. Lines of one worker come in order of time.
     pub fn take(&mut self, line: Line) {
         let Line { at_ns, worker, event, .. } = line;
@@ -130,6 +143,7 @@ impl Evidence {
             Event::Budget { max_jobs } => self.budgets.push((at_ns, max_jobs)),
             Event::JobPutBack { .. }
             | Event::Watching
+            | Event::Ended
             | Event::Seen { .. }
             | Event::Fault { .. }
             | Event::Lease { .. } => {}

@@ -95,6 +95,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until_ns: Option<u64>,
     },
+    /// A worker has ended, as it was told to.
+    Ended,
     /// A worker was told to end by a signal.
     ToldToEnd {
         /// How many jobs it ran.

@@ -55,16 +55,17 @@ pub struct Pushes {
 type Sight<'a> = (&'a str, Option<(&'a str, &'a str)>, &'a str);
 
 impl Pushes {
-    /// Matches grants with sights. A grant that was made before its worker began to watch is left
-    /// out: that worker was answered, nothing was pushed to it.
+    /// Matches grants with sights. A grant that was made while its worker did not watch is left
+    /// out: that worker was answered when it began to, nothing was pushed to it.
     #[must_use]
     pub fn new(grants: &[Grant], lines: &[Line]) -> Self {
-        let mut watching: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut watching: BTreeMap<&str, BTreeMap<u64, bool>> = BTreeMap::new();
         let mut sights: BTreeMap<Sight<'_>, u64> = BTreeMap::new();
         for line in lines {
             match &line.event {
-                Event::Watching => {
-                    watching.entry(&line.worker).or_insert(line.wall_us);
+                Event::Watching | Event::Ended => {
+                    let watches = matches!(line.event, Event::Watching);
+                    watching.entry(&line.worker).or_default().insert(line.wall_us, watches);
                 }
                 Event::Seen { set, stream, token } => {
                     let stream = set.as_deref().zip(stream.as_deref());
@@ -75,7 +76,10 @@ impl Pushes {
         }
         let mut pushes = Self::default();
         for grant in grants {
-            if watching.get(&*grant.worker).is_none_or(|since_us| *since_us > grant.wall_us) {
+            let before = watching.get(&*grant.worker).and_then(|times| {
+                times.range(..=grant.wall_us).next_back().map(|(_, watches)| *watches)
+            });
+            if before != Some(true) {
                 continue;
             }
             let stream = grant.stream.as_ref().map(|(set, stream)| (&**set, &**stream));
@@ -182,6 +186,28 @@ mod tests {
         assert_eq!(pushes.percentile_ms(50), Some(2.0));
         assert_eq!(pushes.percentile_ms(99), Some(4.0));
         assert_eq!(Pushes::default().percentile_ms(50), None);
+    }
+
+    #[test]
+    fn nothing_is_pushed_to_a_worker_between_its_end_and_its_next_start() {
+        let grant = |wall_us, token: &str| Grant {
+            wall_us,
+            worker: "w1".to_owned(),
+            stream: None,
+            token: token.to_owned(),
+        };
+        let ended = Line { event: Event::Ended, ..watching(2000, "w1") };
+        let lines = [
+            watching(500, "w1"),
+            seen(1500, "w1", "", "1.1"),
+            ended,
+            watching(3000, "w1"),
+            seen(3000, "w1", "", "1.2"),
+            seen(4500, "w1", "", "1.3"),
+        ];
+        let grants = [grant(1000, "1.1"), grant(2500, "1.2"), grant(4000, "1.3")];
+        let want = Pushes { sorted_us: vec![500, 500], unseen: 0 };
+        assert_eq!(Pushes::new(&grants, &lines), want);
     }
 
     #[test]

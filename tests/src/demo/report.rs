@@ -56,6 +56,10 @@ pub struct Summary {
     pub failover_ms: Option<u64>,
     /// Streams that changed their worker because of that.
     pub failover_moves: Option<usize>,
+    /// Jobs that a worker has done after its agent was stopped and started again with its folder.
+    pub restart_jobs: Option<usize>,
+    /// Stream leases that it was granted since.
+    pub restart_streams: Option<usize>,
     /// Each phase by itself.
     pub phases: Vec<PhaseResult>,
     /// The names of the checks that failed.
@@ -160,6 +164,13 @@ impl Findings {
         let moved = self.measured.failover_moves.unwrap_or(0);
         check("a failover moves no stream", some(moved, "streams moved"));
         check("pushes are measured", none(self.pushes.percentile_ms(50)));
+        let again = self.measured.again.as_ref();
+        let evidence = &self.evidence;
+        let restart_jobs = again.map(|again| evidence.done_since(&again.worker, again.from_ns));
+        let restart_streams = again.map(|again| evidence.owned_since(&again.worker, again.from_ns));
+        let some_of = |count: Option<usize>| none(count.filter(|count| *count > 0));
+        check("a worker that is started again does jobs", some_of(restart_jobs));
+        check("a worker that is started again owns streams", some_of(restart_streams));
         let summary = Summary {
             max_jobs: MAX_JOBS,
             peak_jobs: phases.iter().map(|phase| phase.peak_jobs).max().unwrap_or(0),
@@ -180,6 +191,8 @@ impl Findings {
             pushes_unseen: self.pushes.unseen,
             failover_ms: self.measured.failover_ns.map(|ns| ns.div_ceil(1_000_000)),
             failover_moves: self.measured.failover_moves,
+            restart_jobs,
+            restart_streams,
             phases,
             failed: failures.iter().map(|failure| failure.check.clone()).collect(),
             ok: failures.is_empty(),
@@ -279,7 +292,13 @@ mod tests {
     fn an_empty_demo_is_not_ok() {
         let (summary, failures) = Findings::default().judge(27);
         assert!(!summary.ok);
-        assert_eq!(summary.failed, ["a failover happens", "pushes are measured"]);
+        let want = [
+            "a failover happens",
+            "pushes are measured",
+            "a worker that is started again does jobs",
+            "a worker that is started again owns streams",
+        ];
+        assert_eq!(summary.failed, want);
         assert!(failures[0].to_string().starts_with("FAILED: a failover happens\n  "));
     }
 
@@ -311,6 +330,8 @@ mod tests {
             "push_ms_p99",
             "failover_ms",
             "failover_moves",
+            "restart_jobs",
+            "restart_streams",
             "ok",
         ] {
             assert!(json.get(field).is_some(), "{field}");

@@ -20,12 +20,23 @@ const MAX_JOBS_LOW: u32 = 6;
 const WORKERS: usize = 6;
 
 /// What the story measured beside its phases.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// From the leader's kill to the last worker's renewed lease.
     pub failover_ns: Option<u64>,
     /// Streams that changed their worker because of that.
     pub failover_moves: Option<usize>,
+    /// The worker whose agent was stopped and started again with its folder.
+    pub again: Option<Again>,
+}
+
+/// A worker that was started again.
+#[derive(Clone, Debug)]
+pub struct Again {
+    /// The worker.
+    pub worker: String,
+    /// When it was started the second time.
+    pub from_ns: u64,
 }
 
 /// Plays all of it.
@@ -48,7 +59,8 @@ pub fn play(stage: &mut Stage, streams: usize, measured: &mut Measured) -> Resul
     edit_badly(stage)?;
     fail_over(stage, measured)?;
     kill_worker(stage)?;
-    stop_agent(stage)
+    freeze_agent(stage)?;
+    start_again(stage, measured)
 }
 
 fn blue(number: usize) -> String {
@@ -225,7 +237,7 @@ fn kill_worker(stage: &mut Stage) -> Result<()> {
     join(stage, &format!("{} replaces it", green(10)), &green(10), 2)
 }
 
-fn stop_agent(stage: &mut Stage) -> Result<()> {
+fn freeze_agent(stage: &mut Stage) -> Result<()> {
     let worker = green(1);
     let stopped_ns = Cell::new(0);
     let had: BTreeSet<String> = stage.live.streams_of(&worker);
@@ -256,5 +268,23 @@ fn stop_agent(stage: &mut Stage) -> Result<()> {
         },
         |_| Ok(true),
     )?;
+    Ok(())
+}
+
+/// What `systemctl restart` does: the agent drains and ends, and comes back with its state folder.
+fn start_again(stage: &mut Stage, measured: &mut Measured) -> Result<()> {
+    let worker = green(2);
+    leave(stage, &format!("{worker} and its agent are stopped"), &worker)?;
+    stage.journal.write(&worker, Event::Ended)?;
+    let from_ns = clock::now_ns();
+    stage.phase(
+        full(&format!("{worker} is started again, same folder")),
+        |stage| stage.fleet.start_agent(&worker, 2, &stage.work),
+        |stage| Ok(stage.live.evidence.done_since(&worker, from_ns) > 0),
+    )?;
+    let jobs = stage.live.evidence.done_since(&worker, from_ns);
+    let streams = stage.live.streams_of(&worker).len();
+    stage.screen.say(&format!("  it works again: {jobs} jobs done, {streams} streams owned"));
+    measured.again = Some(Again { worker, from_ns });
     Ok(())
 }

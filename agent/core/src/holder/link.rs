@@ -188,6 +188,11 @@ impl<J: Journal> Holder<J> {
         if link != self.link.number || self.link.stage != Stage::Dialling {
             return;
         }
+        if self.owes_begun() && self.write_owed().is_err() {
+            self.notice(Notice::Unlinked("the agent's start is not in its journal yet".into()));
+            self.redial(Target::Next, now);
+            return;
+        }
         self.link.stage = Stage::Greeting;
         self.link.heard = now;
         let hello = Hello {
@@ -441,6 +446,7 @@ impl<J: Journal> Holder<J> {
         let incarnation = Incarnation(above.0.saturating_add(raise));
         let begun = Record::Begun { incarnation, begun: now, first: incarnation };
         self.write(&begun)?;
+        self.owed.retain(|record| !matches!(record, Record::Begun { .. }));
         self.config.incarnation = incarnation;
         if !mutation::on(Mutation::RaisedJournalSpeaks) {
             (self.first, self.begun, self.complete) = (incarnation, now, false);

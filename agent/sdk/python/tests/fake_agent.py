@@ -38,7 +38,7 @@ class FakeAgent:
 
     def forget(self):
         """The journal is lost."""
-        self.start_id, self.jobs, self.unnamed = None, set(), 0
+        self.start_id, self.jobs, self.unnamed, self.full = None, set(), 0, False
 
     def revive(self):
         """A process listens."""
@@ -117,6 +117,8 @@ class FakeAgent:
 
     def answer(self, method, path, query, body):
         """Status and answer. The caller holds the news."""
+        if self.full and method in ("DELETE", "POST"):
+            return 503, _no("journal")
         if path == "/v1/start":
             if self.start_id != body["start_id"]:
                 self.start_id, self.unnamed = body["start_id"], body["running"]

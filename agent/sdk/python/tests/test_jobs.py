@@ -83,6 +83,15 @@ class Jobs(unittest.TestCase):
         with self.worker.job("b"):
             self.assertEqual(self.agent.jobs, {"b"})
 
+    def test_an_end_that_the_agent_cannot_write_is_told_again(self):
+        job = self.worker.job("a")
+        self.agent.change(full=True)
+        job.end()
+        eventually("a second try", lambda: self.agent.called("DELETE", "/v1/jobs/a")[1:])
+        self.assertEqual(self.agent.jobs, {"a"})
+        self.agent.change(full=False)
+        eventually("the end", lambda: not self.agent.jobs)
+
     def test_an_agent_that_remembers_counts_no_job_twice(self):
         self.agent.pool = 2
         first, _second = self.worker.job("a"), self.worker.job("b")

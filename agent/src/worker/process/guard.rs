@@ -15,8 +15,8 @@ use leasehold_types::Moment;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::group::Group;
 use crate::clock;
+use crate::group::Group;
 
 /// What the executable is called in this part.
 pub(super) const NAME: &str = "leasehold-guard";

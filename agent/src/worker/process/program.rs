@@ -6,8 +6,8 @@ use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, StreamKey, Token};
 use rustix::process::Signal;
 
-use super::group::Group;
 use super::verdict::{self, Leads, Rules, Running, Verdict};
+use crate::group::Group;
 use crate::init::Exit;
 use crate::metrics::Metrics;
 

@@ -1,8 +1,7 @@
 //! The record of the programs that run, in the state folder: what an agent that comes back finds
 //! of the one before. Numbers of processes mean nothing after another boot of the host.
 
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -10,9 +9,11 @@ use leasehold_types::{StreamKey, Token};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::group::Group;
-use crate::journal::{StateDir, boot_id};
+use crate::group::Group;
+use crate::state_dir::{self, StateDir, boot_id};
 
+/// Bytes of the file that are read: four thousand programs with the longest names need 4 MB.
+const BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// How long a killed program may take to end.
 const KILLED: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
@@ -82,7 +83,8 @@ impl Record {
         let boot_id = boot_id().unwrap_or_default();
         let text = Text { boot_id, guard: Some(guard.clone()), programs };
         let text = serde_json::to_vec(&text).expect("a record has only plain fields");
-        replace(path, &text).with_context(|| format!("{} cannot be written", path.display()))
+        let written = state_dir::replace(path, &text);
+        written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
     }
 
     /// Nothing runs any more.
@@ -94,11 +96,10 @@ impl Record {
 
     fn read(&self) -> anyhow::Result<Text> {
         let Some(path) = &self.path else { return Ok(Text::default()) };
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Text::default()),
-            read => read.with_context(|| format!("{} cannot be read", path.display()))?,
-        };
-        let text: Text = serde_json::from_str(&text).with_context(|| {
+        let text = state_dir::read(path, BYTES_MAX)
+            .with_context(|| format!("{} cannot be read", path.display()))?;
+        let Some(text) = text else { return Ok(Text::default()) };
+        let text: Text = serde_json::from_slice(&text).with_context(|| {
             format!(
                 "{} tells which programs may still run, and makes no sense: end them, then \
                  remove it",
@@ -123,11 +124,4 @@ pub(super) async fn end(groups: impl Iterator<Item = &Group>) -> anyhow::Result<
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let temp = path.with_extension("json.new");
-    let mut file = std::fs::File::create(&temp)?;
-    file.write_all(text)?;
-    std::fs::rename(&temp, path)
 }

@@ -14,8 +14,6 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Setting;
-use super::gate::Gate;
-use super::group::Group;
 use super::guard::Guarded;
 use super::program::{Program, Slot};
 use super::record::{self, Record, Written};
@@ -23,6 +21,8 @@ use super::verdict::{Leads, Rules, Verdict};
 use super::warden::Warden;
 use crate::clock;
 use crate::driver::{Command, Snapshot};
+use crate::gate::Gate;
+use crate::group::Group;
 use crate::init::Exit;
 
 /// Programs that may run at once.
@@ -229,7 +229,7 @@ impl Supervisor {
             self.abandon(&gates);
             return Err(error);
         }
-        let open = |(stream, gate): (StreamKey, Gate)| async { (stream, gate.open().await) };
+        let open = |(stream, gate): (StreamKey, Gate)| async { (stream, gate.open(None).await) };
         for (stream, opened) in join_all(gates.into_iter().map(open)).await {
             self.note_start(&stream, opened);
         }

@@ -10,9 +10,9 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{oneshot, watch};
 
-use super::EXECUTABLE;
-use super::group::Group;
 use super::guard::{self, Guarded, Table};
+use crate::gate::EXECUTABLE;
+use crate::group::Group;
 use crate::init::{Exit, Reaper};
 
 /// How long a guard may take to answer.

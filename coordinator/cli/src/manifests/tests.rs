@@ -222,7 +222,7 @@ fn sidecar(image: &str) -> Sidecar {
 
 fn rewritten(text: &str, edit: &mut Editor<'_>) -> String {
     let source = Source { name: "test".into(), text: text.into() };
-    rewrite(&[source], edit).unwrap_or_else(|error| panic!("{error:#}\n{text}"))
+    rewrite(&[source], Aliases::GivenBack, edit).unwrap_or_else(|error| panic!("{error:#}\n{text}"))
 }
 
 fn injected(text: &str, image: &str) -> String {

@@ -59,8 +59,9 @@ fn clear(root: &mut Node, path: &[Step]) -> Option<()> {
         }
         let node = at(root, &path[..length])?;
         if let Kind::Alias(number) = node.kind {
+            let alias = node.at.as_ref().map(|place| place.range.clone());
             let copy = copy_of(root, number)?;
-            *at(root, &path[..length])? = copy;
+            *at(root, &path[..length])? = Node { alias, ..copy };
         } else if let Some(number) = node.anchor {
             let copy = copy_of(root, number)?;
             set_free(root, number, &copy);
@@ -77,7 +78,8 @@ fn copy_of(root: &Node, number: usize) -> Option<Node> {
 /// Gives all aliases of a node copies of it, so that they do not change with it.
 fn set_free(node: &mut Node, number: usize, copy: &Node) {
     if matches!(node.kind, Kind::Alias(other) if other == number) {
-        *node = copy.clone();
+        let alias = node.at.as_ref().map(|place| place.range.clone());
+        *node = Node { alias, ..copy.clone() };
     }
     node.below_mut().into_iter().for_each(|node| set_free(node, number, copy));
 }

@@ -110,6 +110,7 @@ impl Reader<'_> {
             tag: tag.map(|tag| format!("{}{}", tag.handle(), tag.suffix())),
             anchor: None,
             at: Some(Place { range: begin..end, line: span.start.line(), flow }),
+            alias: None,
         })
     }
 

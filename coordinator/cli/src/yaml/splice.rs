@@ -1,11 +1,10 @@
 //! Brings a source to what changed trees say, by cutting and pasting just there.
 
-mod cut;
-
+use super::alias::{MARK, marked};
+use super::cut::{Cut, Text, paste};
 use super::read::read;
 use super::tree::{Document, Kind, Node};
 use super::write::{Layout, after_key, entry, in_braces, item};
-use cut::{Cut, Text, paste};
 
 /// The source, with each changed document (its index and new root) as it is now. What comes out
 /// has been read again, and says what the trees say.
@@ -155,7 +154,8 @@ impl Splicer<'_> {
         }
         for (child, at) in after.iter().zip(&origin) {
             let Some(old) = at.map(|at| before[at]) else { continue };
-            match child.value.is(old.value) && !is_hollow(old.value, child.value) {
+            let stays = child.value.alias.is_none() && child.value.is(old.value);
+            match stays && !is_hollow(old.value, child.value) {
                 true => self.walk(old.value, child.value)?,
                 false => self.replace(old, child.value, flow)?,
             }
@@ -184,30 +184,56 @@ impl Splicer<'_> {
         }
     }
 
+    /// What an alias that comes back, or a copy in the place of one, is marked with.
+    fn alias(&self, new: &Node) -> Option<&str> {
+        self.text.0.get(new.alias.clone()?).map(str::trim)
+    }
+
+    /// Writes on the first line of a block which alias it is a copy of. What has one line only has
+    /// no place for that.
+    fn mark(&self, old: Child<'_>, new: &Node, start: usize, out: &mut String) -> Option<()> {
+        let line = &self.text.0[start..self.text.line_end(start)];
+        // A copy that is written anew stays one.
+        let before = old.value.at.as_ref()?.range.start;
+        let kept = marked(line).filter(|_| before > start + line.len());
+        let alias = self.alias(new).or(kept)?;
+        match (old.key, out.find('\n')) {
+            (Some(_), Some(at)) => out.insert_str(at, &format!("  {MARK}{alias}")),
+            (None, Some(_)) if out.starts_with("- ") => {
+                let indent = " ".repeat(self.text.column(start) + 2);
+                out.replace_range(1..2, &format!("  {MARK}{alias}\n{indent}"));
+            }
+            (None, Some(at)) => out.insert_str(at, &format!("  {MARK}{alias}")),
+            (_, None) => {}
+        }
+        Some(())
+    }
+
     fn replace(&mut self, old: Child<'_>, new: &Node, flow: bool) -> Option<()> {
         let end = self.end(old, flow)?;
         let mut out = String::new();
+        let back = self.alias(new).filter(|_| matches!(new.kind, Kind::Alias(_)));
         let start = match (old.key, flow) {
-            (Some(key), true) => {
+            (Some(key), _) => self.text.colon(key.at.as_ref()?.range.end)? + 1,
+            (None, _) => self.start(old, flow)?,
+        };
+        match (old.key, flow, back) {
+            (Some(_), _, Some(alias)) => out.push_str(&format!(" {alias}")),
+            (None, _, Some(alias)) => out.push_str(&format!("- {alias}")),
+            (Some(_), true, None) => {
                 out.push(' ');
                 in_braces(new, None, &mut out);
-                self.text.colon(key.at.as_ref()?.range.end)? + 1
             }
-            (Some(key), false) => {
-                let key = &key.at.as_ref()?.range;
-                after_key(new, self.text.column(key.start) + 2, &mut out);
-                self.text.colon(key.end)? + 1
+            (Some(key), false, None) => {
+                let column = self.text.column(key.at.as_ref()?.range.start);
+                after_key(new, column + 2, &mut out);
             }
-            (None, true) => {
-                in_braces(new, None, &mut out);
-                self.start(old, true)?
-            }
-            (None, false) => {
-                let dash = self.start(old, false)?;
-                item(new, self.text.column(dash), &mut out);
-                dash
-            }
-        };
+            (None, true, None) => in_braces(new, None, &mut out),
+            (None, false, None) => item(new, self.text.column(start), &mut out),
+        }
+        if back.is_none() && !flow {
+            self.mark(old, new, start, &mut out);
+        }
         self.cut(start..end, out);
         Some(())
     }

@@ -26,6 +26,9 @@ pub(crate) struct Node {
     pub(crate) anchor: Option<usize>,
     /// Where it stands; none for one that was not read.
     pub(crate) at: Option<Place>,
+    /// Where its source names the alias that it is, or that it is a copy in the place of; none
+    /// for a node that was read, and for others.
+    pub(crate) alias: Option<Range<usize>>,
 }
 
 /// What a node is.
@@ -71,7 +74,7 @@ pub(crate) struct Place {
 impl Node {
     /// A node that was not read.
     pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, tag: None, anchor: None, at: None }
+        Self { kind, tag: None, anchor: None, at: None, alias: None }
     }
 
     /// The value of a key.
@@ -89,6 +92,15 @@ impl Node {
         match &self.kind {
             Kind::Scalar(text, _) => Some(text),
             _ => None,
+        }
+    }
+
+    /// The values directly below, with their keys where it is a map.
+    pub(super) fn children(&self) -> Vec<(Option<&Self>, &Self)> {
+        match &self.kind {
+            Kind::Scalar(..) | Kind::Alias(_) => Vec::new(),
+            Kind::List(items) => items.iter().map(|item| (None, item)).collect(),
+            Kind::Map(entries) => entries.iter().map(|(key, it)| (Some(key), it)).collect(),
         }
     }
 
@@ -123,9 +135,12 @@ impl Node {
         all
     }
 
-    /// Whether `self` and `other` were read from the same place.
+    /// Whether `self` and `other` were read from the same place, or `self` is the copy that comes
+    /// in the place of `other`, an alias.
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.at.is_some() && self.at == other.at
+        let there = other.at.as_ref().map(|place| &place.range);
+        let is_copy = matches!(other.kind, Kind::Alias(_)) && self.alias.as_ref() == there;
+        self.at.is_some() && self.at == other.at || self.alias.is_some() && is_copy
     }
 
     /// A copy that stands for itself: aliases are followed, and anchors are gone. `None` where it
@@ -149,7 +164,7 @@ impl Node {
                 Kind::Map(copy)
             }
         };
-        Some(Self { kind, tag: self.tag.clone(), anchor: None, at: self.at.clone() })
+        Some(Self { kind, tag: self.tag.clone(), anchor: None, at: self.at.clone(), alias: None })
     }
 
     /// The same, of no place: it is to be written.
@@ -157,7 +172,8 @@ impl Node {
         self.at = None;
         for node in self.below_mut() {
             let kind = std::mem::replace(&mut node.kind, Kind::Alias(0));
-            *node = Self { kind, tag: node.tag.take(), anchor: None, at: None }.placeless();
+            let tag = node.tag.take();
+            *node = Self { kind, tag, anchor: None, at: None, alias: None }.placeless();
         }
         self
     }

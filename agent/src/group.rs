@@ -12,34 +12,34 @@ use crate::child::start_time;
 
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Its number: the id of its first process.
-    pub(super) id: i32,
+    pub(crate) id: i32,
     /// When that one started, in the kernel's ticks since the boot.
-    pub(super) started: String,
+    pub(crate) started: String,
 }
 
 impl Group {
     /// The group of a process that has just been started as its first; none where it has ended
     /// already.
-    pub(super) fn of(pid: Pid) -> Option<Self> {
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
         Some(Self { id: pid.as_raw_pid(), started: start_time(pid)? })
     }
 
     /// Whether its first process runs.
-    pub(super) fn is_led(&self) -> bool {
+    pub(crate) fn is_led(&self) -> bool {
         self.pid().and_then(start_time).as_deref() == Some(self.started.as_str())
     }
 
     /// Whether anything of it runs. What has ended and waits to be noticed runs no more.
-    pub(super) fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         let Some(pid) = self.pid().filter(|_| !self.is_anothers()) else { return false };
         // A program of another user may refuse the signal: it runs all the same.
         test_kill_process_group(pid) != Err(Errno::SRCH) && (self.is_led() || self.has_members())
     }
 
     /// Sends a signal to all of it; what has ended needs none.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid().filter(|_| !self.is_anothers()) {
             let _ = kill_process_group(pid, signal);
         }

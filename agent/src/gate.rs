@@ -1,0 +1,130 @@
+//! A program before it runs: a process of the agent's own executable, which becomes the program
+//! only when it is told to.
+//!
+//! Invariant: no program runs that is not in a record on disk: an agent that is killed between the
+//! start of a process and its entry, or cannot write it, leaves one behind that just ends.
+
+use std::ffi::OsString;
+use std::io::{IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::Pid;
+use tokio::io::AsyncReadExt;
+
+use crate::init::{Process, Reaper};
+
+/// What the executable is called in this part.
+pub(crate) const NAME: &str = "leasehold-gate";
+/// This program's own executable, also where it was replaced on disk.
+pub(crate) const EXECUTABLE: &str = "/proc/self/exe";
+/// How long a program may take until it runs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest reason why it does not.
+const REASON_BYTES_MAX: u64 = 4096;
+/// What lets the program run.
+const WORD: [u8; 1] = *b"!";
+
+/// A closed gate.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    socket: tokio::net::UnixStream,
+}
+
+impl Gate {
+    /// Starts a process that will be `command`, in a group of its own.
+    pub(crate) fn close(
+        command: &[OsString],
+        environment: &[(&'static str, String)],
+        reaper: &Reaper,
+    ) -> anyhow::Result<(Self, Process)> {
+        let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
+        ours.set_nonblocking(true).context("a socket pair")?;
+        let socket = tokio::net::UnixStream::from_std(ours).context("a socket pair")?;
+        let mut gate = Command::new(EXECUTABLE);
+        gate.arg0(NAME).args(command).envs(environment.iter().cloned());
+        gate.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
+        let process = reaper.spawn(&mut gate).context("no process can be started")?;
+        Ok((Self { socket }, process))
+    }
+
+    /// Lets the program run, with this input or none.
+    pub(crate) async fn open(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+        let opening = async {
+            send_word(&self.socket, stdin).context("it ended before it ran")?;
+            let mut reason = String::new();
+            // The end of the program's loading closes the other end of the socket.
+            self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
+            match reason.is_empty() {
+                true => Ok(()),
+                false => bail!(reason),
+            }
+        };
+        let opened = tokio::time::timeout(TIMEOUT, opening).await;
+        opened.with_context(|| format!("it is not loaded after {TIMEOUT:?}"))?
+    }
+}
+
+/// Whether this process is a gate: it has not become its program yet, and may never do.
+pub(crate) fn is_gate(pid: Pid) -> bool {
+    let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
+    line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
+}
+
+/// The gate itself: waits for the word, and becomes the program.
+pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
+    // A copy that the program will not inherit.
+    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return ExitCode::from(126);
+    };
+    let mut socket = UnixStream::from(socket);
+    let Some(stdin) = hear_word(&socket) else { return ExitCode::SUCCESS };
+    let Some(program) = command.next() else { return ExitCode::from(126) };
+    let error = Command::new(program).args(command).stdin(stdin).exec();
+    let _ = write!(socket, "{error}");
+    match error.kind() {
+        std::io::ErrorKind::NotFound => ExitCode::from(127),
+        _ => ExitCode::from(126),
+    }
+}
+
+fn send_word(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let inputs: Vec<BorrowedFd<'_>> = stdin.into_iter().collect();
+    if !inputs.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&inputs)) {
+        return Err(Errno::NOBUFS);
+    }
+    // The socket is new: it has room for a byte.
+    sendmsg(socket, &[IoSlice::new(&WORD)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// The program's input, once the word has come; none where nobody is left to say it.
+fn hear_word(socket: &UnixStream) -> Option<Stdio> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0];
+    let heard = loop {
+        let mut parts = [IoSliceMut::new(&mut word)];
+        match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            heard => break heard,
+        }
+    };
+    heard.ok().filter(|message| message.bytes == WORD.len())?;
+    let inputs = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut inputs) => inputs.next(),
+        _ => None,
+    });
+    Some(inputs.map_or_else(Stdio::null, Stdio::from))
+}

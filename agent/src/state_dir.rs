@@ -1,0 +1,147 @@
+//! The state folder: what an agent leaves to the next one beside the same worker.
+//!
+//! Invariant: one process at a time writes in it, and of every file in it that is replaced there is
+//! always the old one or the new one, whole.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+/// How long a process may take to be loaded.
+const LOADING: Duration = Duration::from_secs(2);
+/// How often it is looked whether the lock is free.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
+
+/// A folder that this process alone writes in.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the folder where there is none, and locks it until this process ends.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let mut builder = std::fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(path);
+        made.with_context(|| format!("--state-dir {} cannot be made", path.display()))?;
+        let lock_path = path.join("lock");
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600);
+        let lock = match open_regular(&lock_path, &mut options) {
+            // A lock can be taken where nothing can be written, too.
+            Err(_) if lock_path.is_file() => {
+                open_regular(&lock_path, OpenOptions::new().read(true))
+            }
+            lock => lock,
+        };
+        let lock = lock.with_context(|| format!("{} cannot be opened", lock_path.display()))?;
+        match lock_soon(&lock) {
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => bail!(
+                "--state-dir {} is in use by another agent: each needs one of its own",
+                path.display()
+            ),
+            locked => {
+                locked.with_context(|| format!("{} cannot be locked", lock_path.display()))?;
+            }
+        }
+        Ok(Self { path: path.into(), _lock: lock })
+    }
+
+    /// The path of a file in it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+/// Locks the file. A process that an agent was about to start when it was killed holds the agent's
+/// lock until it is loaded, or has ended.
+fn lock_soon(lock: &File) -> rustix::io::Result<()> {
+    let until = Instant::now() + LOADING;
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(LOCK_LOOK);
+            }
+            locked => return locked,
+        }
+    }
+}
+
+/// The kernel's id of this boot.
+pub(crate) fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// The first `max` bytes of a file; none where there is no file.
+pub(crate) fn read(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
+    let file = match open_regular(path, OpenOptions::new().read(true)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Opens a file to write more into it.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    open_regular(path, OpenOptions::new().write(true))
+}
+
+/// Makes `path` a file of these bytes at one stroke; it is open for more.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<File> {
+    let mut temp = path.as_os_str().to_owned();
+    temp.push(".new");
+    let temp = PathBuf::from(temp);
+    let write = || {
+        remove(&temp)?;
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&temp)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(bytes)?;
+        std::fs::rename(&temp, path)?;
+        Ok(file)
+    };
+    let written = write();
+    if written.is_err() {
+        // On a full disk a part of it takes the last room.
+        let _ = remove(&temp);
+    }
+    written
+}
+
+/// Makes durable what a file holds, and that it has its name.
+pub(crate) fn sync(path: &Path, file: &File) -> Result<()> {
+    file.sync_data()?;
+    let folder = path.parent().expect("a file in a state folder");
+    File::open(folder)?.sync_all()
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Opens a file that holds bytes. A pipe would let nobody go on, a device has no end.
+fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.custom_flags(flags).open(path);
+    let is_regular = match &file {
+        Ok(file) => file.metadata()?.is_file(),
+        // A pipe that nobody reads cannot be opened for writing.
+        Err(_) => !std::fs::metadata(path).is_ok_and(|found| !found.is_file()),
+    };
+    match is_regular {
+        true => file,
+        false => Err(Error::new(ErrorKind::InvalidInput, "it is no regular file: remove it")),
+    }
+}

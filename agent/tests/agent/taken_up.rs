@@ -1,0 +1,193 @@
+//! A worker whose agent is killed at any moment of its start: the next agent takes it up, and none
+//! runs beside it. And none is started that a next agent would not find.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use leasehold_types::message::{AgentMessage, Jobs};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::coordinator::Coordinator;
+use super::process::{Agent, SmallDisk, left_out, read, until};
+
+/// Starts of an agent that are cut short.
+const ATTEMPTS: u64 = 30;
+/// The longest life of such an agent after its port listens.
+const LIFE_MICROS_MAX: u64 = 4000;
+
+/// A folder for a worker that holds a lock as long as it lives, and tells where there are two.
+struct Stage {
+    dir: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    async fn agent(&self, coordinator: &Coordinator, state: &Path) -> Agent {
+        let script = format!(
+            "cd {}; exec 9>> lock; flock -n 9 || echo two >> twice; echo $$ >> starts; \
+             exec sleep 600",
+            self.dir.path().display()
+        );
+        let state = state.display().to_string();
+        Agent::start(coordinator, &["--state-dir", &state, "--", "sh", "-c", &script]).await
+    }
+
+    /// The processes that were ever started.
+    fn started(&self) -> Vec<Pid> {
+        let pid = |word: &str| Pid::from_raw(word.parse().unwrap()).unwrap();
+        read(&self.path("starts")).split_whitespace().map(pid).collect()
+    }
+
+    fn running(&self) -> usize {
+        self.started().iter().filter(|pid| runs(**pid)).count()
+    }
+
+    fn kill_all(&self) {
+        for pid in self.started() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.kill_all();
+    }
+}
+
+fn runs(pid: Pid) -> bool {
+    let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
+    test_kill_process(pid).is_ok() && !stat.contains(") Z ")
+}
+
+fn running(jobs: u32) -> impl Fn(&AgentMessage) -> Option<()> {
+    move |message| match message {
+        AgentMessage::Report(report) => (report.jobs == Jobs::Running(jobs)).then_some(()),
+        AgentMessage::Beat(beat) => (beat.jobs == Jobs::Running(jobs)).then_some(()),
+        AgentMessage::Hello(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn however_early_an_agent_is_killed_its_successor_starts_no_second_worker() {
+    let stage = Stage::new();
+    let state = stage.path("state");
+    let coordinator = Coordinator::start().await;
+    for attempt in 0..ATTEMPTS {
+        let _ = std::fs::remove_file(stage.path("starts"));
+        let mut agent = stage.agent(&coordinator, &state).await;
+        let life = Duration::from_micros(attempt * LIFE_MICROS_MAX / ATTEMPTS);
+        // Shorter than a timer can wait.
+        let since = Instant::now();
+        while since.elapsed() < life {
+            std::hint::spin_loop();
+        }
+        kill_process(agent.pid, Signal::KILL).unwrap();
+        agent.status().await;
+        let mut successor = stage.agent(&coordinator, &state).await;
+        until("a worker runs", || stage.running() > 0).await;
+        let known = || successor.log.count("adopted") + successor.log.count("child started") > 0;
+        until("its agent knows it", known).await;
+        assert_eq!(read(&stage.path("twice")), "", "two at once, {life:?} after the port listened");
+        assert_eq!(stage.started().len(), 1, "{life:?}: {}", successor.log.text());
+        successor.kill().await;
+        stage.kill_all();
+        until("it has ended", || stage.running() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
+    let stage = Stage::new();
+    let state = stage.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let Some(disk) = SmallDisk::mount(&state) else {
+        left_out(
+            "a worker's start on a full disk",
+            "a memory file system cannot be mounted here (it needs root)",
+        );
+        return;
+    };
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(100);
+    let mut agent = stage.agent(&coordinator, &state).await;
+    agent.pool(100).await;
+    until("it runs", || stage.running() == 1).await;
+    let ballast = disk.fill();
+    let begun = agent.fill_journal().await;
+    assert!(begun > 0, "the disk was full before");
+    kill_process(agent.pid, Signal::KILL).unwrap();
+    agent.status().await;
+
+    // The worker lives: the next agent takes it up with its jobs, though it can write nothing.
+    let mut agent = stage.agent(&coordinator, &state).await;
+    agent.log.line("adopted").await;
+    let (status, why) = agent.text("GET", "/readyz", "").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("the journal cannot be written"), "{why}");
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["pool"]["running"], begun, "{lease}");
+    kill_process(agent.pid, Signal::KILL).unwrap();
+    agent.status().await;
+
+    // It has died: no other one is started that the next agent would not find.
+    stage.kill_all();
+    until("it has ended", || stage.running() == 0).await;
+    let agent = stage.agent(&coordinator, &state).await;
+    agent.log.line("COMMAND is not started before its start is written down").await;
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
+    let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
+    assert_eq!(lease["pool"]["running"], begun, "nobody has written that they are over");
+    assert_eq!(stage.started().len(), 1);
+    coordinator.forget();
+    std::fs::remove_file(&ballast).unwrap();
+    until("it is started", || stage.started().len() == 2).await;
+    coordinator.hear("the end of the jobs of the worker before", running(0)).await;
+    until("it is well", || agent.log.count("child started") == 1).await;
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+    assert_eq!(read(&stage.path("twice")), "");
+}
+
+#[tokio::test]
+async fn what_a_dead_worker_has_left_in_its_group_keeps_another_from_starting() {
+    let stage = Stage::new();
+    let (state, starts) = (stage.path("state"), stage.path("starts"));
+    let coordinator = Coordinator::start().await;
+    let script = format!("sleep 600 & echo $$ $! >> {}; wait", starts.display());
+    let state = state.display().to_string();
+    let args = ["--state-dir", &state, "--restart", "always", "--", "sh", "-c", &script];
+    let mut agent = Agent::start(&coordinator, &args).await;
+    until("it runs", || read(&starts).ends_with('\n')).await;
+    let [first, rest] = stage.started()[..] else { panic!("{}", read(&starts)) };
+    kill_process(agent.pid, Signal::KILL).unwrap();
+    agent.status().await;
+    kill_process(first, Signal::KILL).unwrap();
+    until("it has ended", || !runs(first)).await;
+    let agent = Agent::start(&coordinator, &args).await;
+    agent.log.line("COMMAND is not started before all of this process group has ended").await;
+    assert!(runs(rest));
+    assert_eq!(stage.started().len(), 2, "another one was started");
+    kill_process(rest, Signal::KILL).unwrap();
+    until("it is started again", || stage.started().len() == 4).await;
+}
+
+#[tokio::test]
+async fn a_record_of_the_worker_that_makes_no_sense_is_no_licence_to_start_one() {
+    let stage = Stage::new();
+    let state = stage.path("state");
+    std::fs::create_dir(&state).unwrap();
+    std::fs::write(state.join("child"), "0 \n").unwrap();
+    let coordinator = Coordinator::start().await;
+    let mut agent = stage.agent(&coordinator, &state).await;
+    assert_eq!(agent.code().await, Some(1));
+    let said = agent.log.text();
+    assert!(said.contains("makes no sense") && said.contains("child"), "{said}");
+    assert_eq!(stage.started().len(), 0);
+}
