@@ -6,7 +6,7 @@
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,8 +17,10 @@ use tokio::sync::oneshot;
 use crate::config::{Child, ChildSignal};
 use crate::gate::{Gate, is_gate};
 use crate::group::Group;
+use crate::guard::Guarded;
 use crate::init::{Exit, Process, Reaper};
 use crate::state_dir::{self, boot_id};
+use crate::warden::Warden;
 
 /// The exit code of a child that this agent did not start: nobody can know the true one.
 const UNKNOWN: Exit = Exit(1);
@@ -78,6 +80,8 @@ pub(crate) struct Nursery {
     pid: ChildPid,
     /// The child reads the file of the adapter `file`.
     reads_file: bool,
+    /// Kills the child when this agent ends before it, where that is wanted.
+    warden: Option<Warden>,
 }
 
 impl Nursery {
@@ -89,7 +93,7 @@ impl Nursery {
         pid: ChildPid,
         reads_file: bool,
     ) -> Self {
-        Self { spec, environment, record, reaper, pid, reads_file }
+        Self { spec, environment, record, reaper, pid, reads_file, warden: None }
     }
 
     /// Whether the child reads the file of the adapter `file`, which must be true by its start.
@@ -119,13 +123,14 @@ impl Nursery {
     }
 
     /// Starts the child, and writes it down before any of it runs.
-    pub(crate) async fn spawn(&self) -> Result<Process, NotStarted> {
+    pub(crate) async fn spawn(&mut self) -> Result<Process, NotStarted> {
         let (gate, process) = Gate::close(&self.spec.command, &self.environment, &self.reaper)
             .map_err(|error| self.failed(error))?;
         let group = Group::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has ended at once")))?;
         // Where that fails, the gate has nobody left to open it, and its process ends.
         self.write_down(&group).map_err(NotStarted::Unwritten)?;
+        self.guard(&group).await.map_err(|error| self.failed(error))?;
         let stdin = std::io::stdin();
         // A background group that reads from the terminal would be stopped.
         let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
@@ -146,9 +151,46 @@ impl Nursery {
         NotStarted::Failed(error.context(format!("{program} cannot be started")))
     }
 
+    /// Has a guard kill the child with its group once this agent has ended, however it does.
+    async fn guard(&mut self, group: &Group) -> anyhow::Result<()> {
+        if !self.spec.dies_with_agent {
+            return Ok(());
+        }
+        let warden = match self.warden.take().filter(|warden| !warden.has_ended()) {
+            Some(warden) => warden,
+            None => Warden::start(&self.reaper, false)?,
+        };
+        let warden = self.warden.insert(warden);
+        warden.tell(vec![Guarded { group: group.clone(), end: None }]);
+        warden.has_taken_up().await
+    }
+
+    /// Waits until the guard of the child has ended, which it should not.
+    pub(crate) async fn guard_lost(&mut self) {
+        match &mut self.warden {
+            Some(warden) => warden.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Has another guard in its place.
+    pub(crate) async fn guard_anew(&mut self) {
+        self.warden = None;
+        let Some(group) = self.pid.get().and_then(Group::of) else { return };
+        match self.guard(&group).await {
+            Ok(()) => tracing::warn!("the guard of the child had ended: another one is started"),
+            Err(error) => {
+                tracing::error!("the child has no guard and may outlive this agent: {error:#}");
+            }
+        }
+    }
+
     /// The child has ended.
     pub(crate) fn bury(&self) {
         self.pid.set(None);
+        if let Some(warden) = &self.warden {
+            warden.tell(Vec::new());
+        }
         if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
             tracing::warn!(%error, "the record of the child that has ended cannot be removed");
         }
@@ -159,7 +201,7 @@ impl Nursery {
     ///
     /// # Errors
     /// Where the record cannot be read: nobody can say whether a child runs.
-    pub(crate) async fn adopt(&self) -> anyhow::Result<Option<Process>> {
+    pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
         let Some(group) = self.read()? else { return Ok(None) };
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
         // Its agent was killed: it ends at once, or was let through in the last moment.
@@ -177,6 +219,9 @@ impl Nursery {
                  on: COMMAND is not started before all of this process group has ended"
             ),
             false => return Ok(None),
+        }
+        if let Err(error) = self.guard(&group).await {
+            tracing::error!("the child has no guard and may outlive this agent: {error:#}");
         }
         let (sender, exit) = oneshot::channel();
         tokio::spawn(async move {
@@ -201,9 +246,33 @@ impl Nursery {
     /// The child that was written down last, if that was under this boot.
     fn read(&self) -> anyhow::Result<Option<Group>> {
         let Some(path) = &self.record else { return Ok(None) };
+        Ok(match Recorded::read(path)? {
+            Recorded::Child(group) => Some(group),
+            Recorded::Nothing | Recorded::OtherBoot => None,
+        })
+    }
+}
+
+/// What the record says.
+#[derive(Debug)]
+pub(crate) enum Recorded {
+    /// No child, or one whose end its agent has seen.
+    Nothing,
+    /// A child that an earlier boot has ended.
+    OtherBoot,
+    /// The process group of a child that runs, or has ended without an agent.
+    Child(Group),
+}
+
+impl Recorded {
+    /// Reads the record at `path`.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or makes no sense.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = state_dir::read(path, RECORD_BYTES_MAX)
             .with_context(|| format!("{} cannot be read", path.display()))?;
-        let Some(text) = text else { return Ok(None) };
+        let Some(text) = text else { return Ok(Self::Nothing) };
         let text = String::from_utf8_lossy(&text);
         let words: Vec<&str> = text.split_whitespace().collect();
         let (id, started, boot) = match words[..] {
@@ -219,8 +288,10 @@ impl Nursery {
                 path.display()
             );
         };
-        let same_boot = boot.is_none_or(|boot| boot_id().as_deref() == Some(boot));
-        Ok(same_boot.then(|| Group { id, started: started.to_owned() }))
+        Ok(match boot.is_none_or(|boot| boot_id().as_deref() == Some(boot)) {
+            true => Self::Child(Group { id, started: started.to_owned() }),
+            false => Self::OtherBoot,
+        })
     }
 }
 

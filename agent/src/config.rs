@@ -7,7 +7,7 @@ mod reached;
 mod span;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,13 +20,16 @@ pub use adapter::{
     Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
     ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
 };
-use args::{Action, Cli, RunArgs, SocketMode, TlsArgs};
+use args::{Action, Cli, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
 pub use errand::{AgentUrl, Errand};
 pub(crate) use span::show as show_span;
 
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
+
+/// How long an agent that has drained tries to say so to a coordinator that it does not reach.
+const GOODBYE_MAX: Duration = Duration::from_secs(5);
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -35,6 +38,15 @@ pub enum Invocation {
     Run(Box<Config>),
     /// Have the worker's agent drain.
     Drain(Errand),
+    /// Say for an agent that has ended that nothing of its worker runs any more.
+    Leave(Box<Config>, Leave),
+}
+
+/// What is known of a worker whose agent has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// A person says that nothing of it runs.
+    pub nothing_runs: bool,
 }
 
 /// All that one run of the agent needs to know.
@@ -62,6 +74,8 @@ pub struct Config {
     pub adapter: Adapter,
     /// How long a drain may take, where not the coordinator decides.
     pub drain_deadline: Option<Duration>,
+    /// How long an agent that has drained tries to say so to a coordinator that it does not reach.
+    pub goodbye_max: Duration,
     /// Whether it is a sidecar, which starts before its worker and is told to end after it.
     pub sidecar: bool,
     /// Where health and metrics are served, and nothing else.
@@ -111,6 +125,8 @@ pub struct Child {
     pub kill: bool,
     /// Which of its processes are told to end.
     pub signal: ChildSignal,
+    /// Whether it is killed when its agent ends before it.
+    pub dies_with_agent: bool,
 }
 
 /// Where a coordinator is: `HOST:PORT`.
@@ -169,6 +185,10 @@ impl Invocation {
     ) -> Result<Self, clap::Error> {
         match Cli::try_parse_from(args)?.action {
             Action::Drain(args) => Ok(Self::Drain(args.into())),
+            Action::Leave(args) => {
+                let leave = Leave { nothing_runs: args.nothing_runs };
+                Ok(Self::Leave(Box::new(silent(*args)), leave))
+            }
             Action::Run(args) => match check(*args) {
                 Ok(config) => Ok(Self::Run(Box::new(config))),
                 Err(why) => Err(Cli::command().error(ErrorKind::ArgumentConflict, why)),
@@ -188,10 +208,16 @@ fn check(args: RunArgs) -> Result<Config, String> {
     }
     let adapter = args.adapter.check(&args.command)?;
     let per_stream = matches!(adapter, Adapter::Process(_));
-    let of_child = args.restart.is_some() || args.child_grace.is_some() || args.child_kill;
-    if per_stream && (of_child || args.child_signal.is_some()) {
-        return Err("--restart, --child-grace, --child-kill and --child-signal are for a worker \
-                    that is COMMAND; with --adapter process COMMAND is the program of one stream: it is always \
+    let of_child = [
+        args.restart.is_some(),
+        args.child_grace.is_some(),
+        args.child_kill,
+        args.child_signal.is_some(),
+        args.child_kill_on_parent_death,
+    ];
+    if per_stream && of_child.contains(&true) {
+        return Err("--restart and what begins with --child- are for a worker that is COMMAND; \
+                    with --adapter process COMMAND is the program of one stream: it is always \
                     started again, and --process-grace and --process-kill are for its end"
             .into());
     }
@@ -201,6 +227,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         grace: args.child_grace.unwrap_or(CHILD_GRACE),
         kill: args.child_kill,
         signal: args.child_signal.unwrap_or(ChildSignal::Group),
+        dies_with_agent: args.child_kill_on_parent_death,
     });
     let mode = match args.socket_mode.unwrap_or(SocketMode::Owner) {
         SocketMode::Owner => 0o600,
@@ -208,9 +235,9 @@ fn check(args: RunArgs) -> Result<Config, String> {
     };
     let address = args.worker_address.map(|it| reached::reached(&it, args.worker_port));
     Ok(Config {
-        coordinators: args.coordinator,
-        cluster: args.cluster,
-        worker: args.worker,
+        coordinators: args.who.coordinator,
+        cluster: args.who.cluster,
+        worker: args.who.worker,
         generation: args.generation,
         worker_address: address.transpose()?,
         state_dir: args.state_dir,
@@ -219,6 +246,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         socket: args.socket.map(|path| Socket { path, mode }),
         adapter,
         drain_deadline: args.drain_deadline,
+        goodbye_max: GOODBYE_MAX,
         sidecar: args.sidecar,
         health_listen: args.health_listen,
         share_dir: args.share_dir,
@@ -226,6 +254,30 @@ fn check(args: RunArgs) -> Result<Config, String> {
         child,
         log_format: args.log_format,
     })
+}
+
+/// An agent that serves no worker.
+fn silent(args: LeaveArgs) -> Config {
+    Config {
+        coordinators: args.who.coordinator,
+        cluster: args.who.cluster,
+        worker: args.who.worker,
+        generation: 0,
+        worker_address: None,
+        state_dir: Some(args.state_dir),
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        listen_anywhere: false,
+        socket: None,
+        adapter: Adapter::Api,
+        drain_deadline: None,
+        goodbye_max: args.timeout,
+        sidecar: false,
+        health_listen: None,
+        share_dir: None,
+        tls: tls(args.tls),
+        child: None,
+        log_format: args.log_format,
+    }
 }
 
 fn tls(args: TlsArgs) -> Option<Tls> {

@@ -48,6 +48,8 @@ pub(crate) enum Outcome {
     Drained {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
+        /// Whether a coordinator was told that the agent leaves.
+        told: bool,
     },
     /// A newer agent speaks for this worker.
     Superseded,
@@ -110,6 +112,7 @@ impl Driver {
             address: config.worker_address.clone(),
             shows_bindings: config.adapter.shows_bindings(),
             drain_deadline: config.drain_deadline,
+            goodbye_max: config.goodbye_max,
             stays: config.sidecar,
             raise: fastrand::u64(1..=RAISE_MAX),
         };
@@ -277,7 +280,7 @@ impl Driver {
         let Some(ended) = ended else { return };
         let outcome = *self.outcome.borrow();
         match outcome {
-            Some(Outcome::Drained { jobs_left }) => {
+            Some(Outcome::Drained { jobs_left, .. }) => {
                 let _ = ended.send(jobs_left);
             }
             // Dropping it says that no end will be told.
@@ -334,7 +337,7 @@ impl Driver {
                 self.waiting.look_again();
             }
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
-            Effect::DrainEnded { jobs_left } => self.end_drain(jobs_left, now),
+            Effect::DrainEnded { jobs_left, told } => self.end_drain(jobs_left, told, now),
             Effect::DrainOverdue { jobs_left } => {
                 let reports = "the drain's deadline has passed: jobs still run, and none is \
                                killed; it goes on reporting until the last has ended";
@@ -360,7 +363,7 @@ impl Driver {
         }
     }
 
-    fn end_drain(&mut self, jobs_left: u32, now: Moment) {
+    fn end_drain(&mut self, jobs_left: u32, told: bool, now: Moment) {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
             0 => tracing::info!(took = %show_span(took), "the drain has ended: nothing is held"),
@@ -374,7 +377,7 @@ impl Driver {
             tracing::info!("it stays until it is told to end");
         }
         self.tell_waiters(jobs_left);
-        self.outcome.send_replace(Some(Outcome::Drained { jobs_left }));
+        self.outcome.send_replace(Some(Outcome::Drained { jobs_left, told }));
     }
 
     fn tell_waiters(&mut self, jobs_left: u32) {

@@ -13,5 +13,6 @@ fn main() -> ExitCode {
     match Invocation::parse() {
         Invocation::Run(config) => run::main(*config),
         Invocation::Drain(errand) => drain::main(&errand),
+        Invocation::Leave(config, leave) => run::leave(*config, leave),
     }
 }

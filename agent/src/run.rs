@@ -1,10 +1,11 @@
 //! One run of the agent, from its command line to its exit code.
 
 mod alone;
+mod leave;
 mod logging;
 mod supervised;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use leasehold_types::WorkerKey;
 
 use crate::api::Listeners;
 use crate::child::{ChildPid, Nursery};
-use crate::config::{Adapter, Config, Tls};
+use crate::config::{Adapter, Config, Leave, Tls};
 use crate::driver::{Door, Driver, Gone, Outcome};
+use crate::{gate, guard};
 use crate::init::Reaper;
 use crate::journal::{AgentJournal, FileJournal};
 use crate::link;
@@ -24,7 +26,7 @@ use crate::share;
 use crate::signals::Signals;
 use crate::state_dir::{StateDir, boot_id};
 use crate::worker::api::WorkerApi;
-use crate::worker::process;
+use crate::worker::leash;
 use crate::worker::start::{Past, Start};
 use supervised::Supervised;
 
@@ -32,17 +34,35 @@ use supervised::Supervised;
 /// by; none where it is an agent itself.
 #[must_use]
 pub fn part() -> Option<ExitCode> {
-    process::part(std::env::args_os())
+    let mut args = std::env::args_os();
+    let name = args.next()?;
+    match Path::new(&name).file_name()?.to_str()? {
+        gate::NAME => Some(gate::main(args)),
+        guard::NAME => Some(guard::main()),
+        leash::NAME => Some(leash::main(args)),
+        _ => None,
+    }
 }
 
 /// Runs the agent and says how this process is to end.
 #[must_use]
 pub fn main(config: Config) -> ExitCode {
     logging::start(config.log_format);
+    end_with(run(config))
+}
+
+/// Says that nothing of a worker runs any more, and how this process is to end.
+#[must_use]
+pub fn leave(config: Config, leave: Leave) -> ExitCode {
+    logging::start(config.log_format);
+    end_with(leave::run(config, leave))
+}
+
+fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
         Ok(runtime) => {
-            let ended = runtime.block_on(run(config));
+            let ended = runtime.block_on(work);
             // A name that is still being looked up must not hold the process.
             runtime.shutdown_background();
             ended

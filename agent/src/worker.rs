@@ -7,7 +7,7 @@ pub(crate) mod command;
 pub(crate) mod counted;
 pub(crate) mod file;
 pub(crate) mod http;
-mod leash;
+pub(crate) mod leash;
 pub(crate) mod process;
 pub(crate) mod retry;
 pub(crate) mod start;

@@ -29,6 +29,8 @@ pub enum Effect {
     DrainEnded {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
+        /// Whether a coordinator was told that the agent leaves.
+        told: bool,
     },
     /// The drain's deadline has passed, and the agent stays until nothing is left: whoever waits
     /// for the drain waits no longer.

@@ -44,6 +44,9 @@ pub struct Config {
     pub shows_bindings: bool,
     /// How long a drain may take; the coordinator's word where none is given.
     pub drain_deadline: Option<Duration>,
+    /// How long an agent that is done tries to write that down, and to say so to a coordinator that
+    /// it does not reach.
+    pub goodbye_max: Duration,
     /// Whether it goes on after a drain's deadline until its worker holds nothing: for an agent
     /// that does not end before its worker.
     pub stays: bool,

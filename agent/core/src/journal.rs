@@ -236,6 +236,14 @@ pub(crate) fn end_of_lease(
 }
 
 impl Memory {
+    /// The jobs that run as far as it tells.
+    #[must_use]
+    pub fn running(&self) -> u32 {
+        let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+        let counted = self.count.map_or(0, |(running, _)| running);
+        ids.saturating_add(counted).saturating_add(self.unnamed)
+    }
+
     /// Adds one record.
     pub fn apply(&mut self, record: &Record) {
         match record {

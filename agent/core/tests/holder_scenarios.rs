@@ -219,7 +219,7 @@ impl Scenario {
                 }
                 Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
                 Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
-                Effect::DrainEnded { jobs_left } => format!("drain ended, {jobs_left} jobs left"),
+                Effect::DrainEnded { jobs_left, .. } => format!("drain ended, {jobs_left} jobs left"),
                 Effect::DrainOverdue { jobs_left } => {
                     format!("drain overdue, {jobs_left} jobs left")
                 }
@@ -289,6 +289,7 @@ fn config(incarnation: Incarnation, who: &Who) -> Config {
         address: who.address.as_deref().map(|it| it.parse().expect("an address")),
         shows_bindings: !who.hides_bindings,
         drain_deadline: Some(Duration::from_secs(60)),
+        goodbye_max: Duration::from_secs(5),
         stays: who.stays,
         raise: 1,
     }

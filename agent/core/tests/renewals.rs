@@ -89,6 +89,7 @@ fn connected(now: Moment) -> Holder<Kept> {
         address: None,
         shows_bindings: true,
         drain_deadline: None,
+        goodbye_max: Duration::from_secs(5),
         stays: false,
         raise: 1,
     };

@@ -57,7 +57,24 @@ pub(super) enum Action {
     /// Asks the agent of this machine or pod to drain its worker.
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain(DrainArgs),
+    /// Says for an agent that has ended that nothing of its worker runs any more: its slots and
+    /// streams go to others at once.
+    #[command(after_help = LEAVE_EXAMPLES)]
+    Leave(Box<LeaveArgs>),
 }
+
+const LEAVE_EXAMPLES: &str = "\
+Examples:
+  # On the host of a worker that was killed with its agent and is not to come back
+  leasehold-agent leave --coordinator a:7400 --cluster ci --worker w1 --state-dir ./w1
+
+  # The same for a worker that no agent started, once you have seen that it has ended
+  leasehold-agent leave --coordinator a:7400 --cluster ci --worker w1 --state-dir ./w1 \\
+      --nothing-runs
+
+It refuses where the agent, or the COMMAND that it had started, still runs.
+Exit: 0 when a coordinator has heard it, 1 where it cannot be said or nobody hears it, 2 for a
+command line that makes no sense.";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
@@ -96,7 +113,29 @@ pub(super) struct DrainArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct RunArgs {
+pub(super) struct LeaveArgs {
+    #[command(flatten)]
+    pub(super) who: WhoArgs,
+    /// The folder of the agent that has ended
+    #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
+    pub(super) state_dir: PathBuf,
+    /// Your own word that nothing of the worker runs, where its agent did not start it and cannot
+    /// know. If it is not true, more jobs may run than the budget allows
+    #[arg(long)]
+    pub(super) nothing_runs: bool,
+    /// How long to try to reach a coordinator
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1m")]
+    pub(super) timeout: Duration,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+    /// How log lines are written to stderr
+    #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
+    pub(super) log_format: LogFormat,
+}
+
+/// Which worker it is, and who leads it.
+#[derive(Debug, Args)]
+pub(super) struct WhoArgs {
     /// The coordinators' addresses; each is tried in turn until one leads
     #[arg(long, env = "LEASEHOLD_COORDINATOR", value_name = "HOST:PORT", required = true)]
     #[arg(value_delimiter = ',')]
@@ -107,6 +146,12 @@ pub(super) struct RunArgs {
     /// The worker's name, unique in its cluster
     #[arg(long, env = "LEASEHOLD_WORKER", value_name = "NAME")]
     pub(super) worker: WorkerName,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) who: WhoArgs,
     /// The worker's rollout generation: in a rollout the highest is served first
     #[arg(long, env = "LEASEHOLD_GENERATION", value_name = "N", default_value = "0")]
     #[arg(value_parser = generation)]
@@ -172,6 +217,10 @@ pub(super) struct RunArgs {
     /// Who is told to end: COMMAND with all that it has started, or COMMAND alone
     #[arg(long, env = "LEASEHOLD_CHILD_SIGNAL", value_enum, requires = "command")]
     pub(super) child_signal: Option<ChildSignal>,
+    /// Kill COMMAND, and what it has started in its process group, when this agent ends before it,
+    /// however that happens: nothing of the worker then outlives its agent. Running jobs are killed
+    #[arg(long, env = "LEASEHOLD_CHILD_KILL_ON_PARENT_DEATH", requires = "command")]
+    pub(super) child_kill_on_parent_death: bool,
     /// How log lines are written to stderr
     #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,

@@ -69,6 +69,7 @@ enum Event {
     Ended(Result<Outcome, Gone>),
     Asked(Asked),
     Due(Due),
+    GuardLost,
 }
 
 impl Supervised {
@@ -111,6 +112,10 @@ impl Supervised {
                 Event::Ended(outcome) => self.handle_end(outcome),
                 Event::Asked(asked) => self.handle_signal(asked).await,
                 Event::Due(due) => self.handle_due(due).await?,
+                Event::GuardLost => {
+                    self.nursery.guard_anew().await;
+                    None
+                }
             };
             if let Some(code) = code {
                 return Ok(code);
@@ -128,6 +133,7 @@ impl Supervised {
                 self.due = None;
                 Event::Due(due)
             }
+            () = self.nursery.guard_lost() => Event::GuardLost,
         }
     }
 

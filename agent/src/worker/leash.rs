@@ -19,7 +19,7 @@ use crate::gate::EXECUTABLE;
 use crate::init::{Exit, Reaper};
 
 /// What the executable is called in this part.
-pub(super) const NAME: &str = "leasehold-leash";
+pub(crate) const NAME: &str = "leasehold-leash";
 
 /// A command that runs; it is killed when this is dropped.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Leash {
 }
 
 /// The leash itself: runs the command, and ends as it does.
-pub(super) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
+pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::from(126);
     };

@@ -4,38 +4,20 @@
 //! Invariant: of one stream at most one program runs, none without a live lease, and no stream is
 //! given back while anything of its program runs.
 
-mod guard;
 mod program;
 mod record;
 mod supervisor;
 mod verdict;
-mod warden;
-
-use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::Context;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::leash;
 use crate::config::ProcessAdapter;
 use crate::driver::Door;
-use crate::gate;
 use crate::init::Reaper;
-pub(crate) use record::Leftovers;
+pub(crate) use record::{Leftovers, first_running};
 use supervisor::Supervisor;
-
-/// The part that this process was started for, by the name that it was called by.
-pub(crate) fn part(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option<ExitCode> {
-    let name = args.next()?;
-    match Path::new(&name).file_name()?.to_str()? {
-        gate::NAME => Some(gate::main(args)),
-        guard::NAME => Some(guard::main()),
-        leash::NAME => Some(leash::main(args)),
-        _ => None,
-    }
-}
 
 /// What the adapter is started with.
 #[derive(Debug)]

@@ -89,6 +89,7 @@ const IN_THE_WORKER: &str =
 pub const RESERVED: &[(&str, &str)] = &[
     ("child-grace", "a sidecar starts no worker"),
     ("child-kill", "a sidecar starts no worker"),
+    ("child-kill-on-parent-death", "a sidecar starts no worker"),
     ("child-signal", "a sidecar starts no worker"),
     ("cluster", "the label leasehold.dev/cluster decides it"),
     ("coordinator", "the installation decides it"),

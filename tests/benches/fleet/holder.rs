@@ -132,6 +132,7 @@ impl Driver {
             address: None,
             shows_bindings: false,
             drain_deadline: None,
+            goodbye_max: Duration::from_secs(5),
             stays: false,
             raise: 1,
         };

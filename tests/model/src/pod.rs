@@ -235,6 +235,7 @@ impl Pod {
             address: None,
             shows_bindings: true,
             drain_deadline: Some(TTL + Duration::from_secs(4)),
+            goodbye_max: Duration::from_secs(5),
             stays: false,
             raise: 1,
         };

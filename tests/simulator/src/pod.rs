@@ -197,6 +197,7 @@ impl World {
             address: node.address.clone(),
             shows_bindings: node.shows_bindings,
             drain_deadline: node.drain_deadline,
+            goodbye_max: Duration::from_secs(5),
             stays: node.stays,
             raise,
         };
@@ -346,7 +347,7 @@ impl World {
             }
             Effect::LeaseRenewed => {}
             Effect::LeaseChanged => self.tick_soon(pod),
-            Effect::DrainEnded { jobs_left } => {
+            Effect::DrainEnded { jobs_left, .. } => {
                 self.cover.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
                 self.leave(pod);
             }

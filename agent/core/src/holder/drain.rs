@@ -13,10 +13,6 @@ use crate::journal::{Journal, JournalError, Record};
 
 /// The drain's deadline where neither the agent's flags nor a coordinator has given one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
-/// How long an agent that is done tries to write that down, and to say so to a coordinator that it
-/// does not reach.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
-
 impl<J: Journal> Holder<J> {
     /// Begins a drain; twice is once.
     pub fn drain(&mut self, now: Moment) {
@@ -107,27 +103,27 @@ impl<J: Journal> Holder<J> {
                 let empty = told && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
                 if empty && idle {
-                    self.leave();
+                    self.leave(false);
                 } else if empty || (late && !self.config.stays) {
-                    self.drain = Drain::Leaving { give_up: now + LEAVE_MAX };
+                    self.drain = Drain::Leaving { give_up: now + self.config.goodbye_max };
                     self.say_goodbye(now);
                 } else if late && !overdue {
                     self.drain = Drain::Draining { since, overdue: true };
                     self.effects.push_back(Effect::DrainOverdue { jobs_left: self.running() });
                 }
             }
-            Drain::Leaving { give_up } if give_up <= now => self.leave(),
+            Drain::Leaving { give_up } if give_up <= now => self.leave(false),
             // The link has come to life since.
             Drain::Leaving { .. } => self.say_goodbye(now),
         }
     }
 
-    /// The drain is over, and has been told as far as that can be.
-    pub(super) fn leave(&mut self) {
+    /// The drain is over, and a coordinator was `told` or could not be.
+    pub(super) fn leave(&mut self, told: bool) {
         self.drain = Drain::Left;
         self.write_if_possible(&Record::DrainEnded);
         let jobs_left = self.running();
-        self.effects.push_back(Effect::DrainEnded { jobs_left });
+        self.effects.push_back(Effect::DrainEnded { jobs_left, told });
         self.stop_link();
     }
 
@@ -151,7 +147,7 @@ impl<J: Journal> Holder<J> {
         let _ = self.write_owed();
         if self.may_leave() {
             self.beat(now);
-            self.leave();
+            self.leave(true);
         }
     }
 

@@ -396,7 +396,7 @@ impl<J: Journal> Holder<J> {
         };
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
         if matches!(self.drain, Drain::Leaving { .. }) && self.may_leave() {
-            self.leave();
+            self.leave(true);
         }
     }
 

@@ -71,6 +71,14 @@ impl Leftovers {
     }
 }
 
+/// A program of a stream that an agent before this one has left running, and its process.
+pub(crate) fn first_running(dir: &StateDir) -> anyhow::Result<Option<(StreamKey, i32)>> {
+    let record = Record { path: Some(dir.file("programs.json")) };
+    let programs = record.read()?.programs.into_iter();
+    let mut running = programs.filter(|program| program.group.exists());
+    Ok(running.next().map(|program| (program.stream, program.group.id)))
+}
+
 impl Record {
     /// Whether a successor will find what runs.
     pub(super) fn is_kept(&self) -> bool {

@@ -14,16 +14,16 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Setting;
-use super::guard::Guarded;
 use super::program::{Program, Slot};
 use super::record::{self, Record, Written};
 use super::verdict::{Leads, Rules, Verdict};
-use super::warden::Warden;
 use crate::clock;
 use crate::driver::{Command, Snapshot};
 use crate::gate::Gate;
 use crate::group::Group;
+use crate::guard::Guarded;
 use crate::init::Exit;
+use crate::warden::Warden;
 
 /// Programs that may run at once.
 const PROGRAMS_MAX: usize = 4096;
@@ -303,7 +303,7 @@ impl Supervisor {
 
     /// Sees to it that a guard runs.
     fn mind_warden(&mut self) -> anyhow::Result<()> {
-        if self.warden.as_mut().is_some_and(Warden::has_ended) {
+        if self.warden.as_ref().is_some_and(Warden::has_ended) {
             tracing::error!("the guard of the programs has ended: another one is started");
             self.warden = None;
         }

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::group::Group;
 
 /// What the executable is called in this part.
-pub(super) const NAME: &str = "leasehold-guard";
+pub(crate) const NAME: &str = "leasehold-guard";
 /// It looks at the clock at least this often while anything has an end: a timer does not count the
 /// time that a suspended host slept.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,20 +28,20 @@ const LOOK_ALONE: Duration = Duration::from_millis(200);
 
 /// All that is to be guarded, in place of what was said before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// Counts the tables; the answer names it.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Without their agent the groups run on until their end: its successor will find them.
-    pub(super) outlive: bool,
-    pub(super) groups: Vec<Guarded>,
+    pub(crate) outlive: bool,
+    pub(crate) groups: Vec<Guarded>,
 }
 
 /// A group and its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Guarded {
-    pub(super) group: Group,
+pub(crate) struct Guarded {
+    pub(crate) group: Group,
     /// In nanoseconds of the clock of leases; none for one that does not end by time.
-    pub(super) end: Option<u64>,
+    pub(crate) end: Option<u64>,
 }
 
 enum Said {
@@ -51,7 +51,7 @@ enum Said {
 }
 
 /// The guard itself: obeys the tables on its standard input.
-pub(super) fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let twin = socket.and_then(|socket| socket.try_clone().map(|twin| (socket, twin)));
     let Ok((socket, answers)) = twin else { return ExitCode::FAILURE };

@@ -10,9 +10,9 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{oneshot, watch};
 
-use super::guard::{self, Guarded, Table};
 use crate::gate::EXECUTABLE;
 use crate::group::Group;
+use crate::guard::{self, Guarded, Table};
 use crate::init::{Exit, Reaper};
 
 /// How long a guard may take to answer.
@@ -20,9 +20,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A guard that runs.
 #[derive(Debug)]
-pub(super) struct Warden {
+pub(crate) struct Warden {
     /// The guard's own process.
-    pub(super) group: Group,
+    pub(crate) group: Group,
     exit: oneshot::Receiver<Exit>,
     tables: watch::Sender<Table>,
     answered: watch::Receiver<u64>,
@@ -30,7 +30,7 @@ pub(super) struct Warden {
 
 impl Warden {
     /// Starts a guard. Where its groups are to `outlive` the agent, a successor must find them.
-    pub(super) fn start(reaper: &Reaper, outlive: bool) -> anyhow::Result<Self> {
+    pub(crate) fn start(reaper: &Reaper, outlive: bool) -> anyhow::Result<Self> {
         let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
         ours.set_nonblocking(true).context("a socket pair")?;
         let socket = tokio::net::UnixStream::from_std(ours).context("a socket pair")?;
@@ -46,12 +46,17 @@ impl Warden {
     }
 
     /// Whether it has ended.
-    pub(super) fn has_ended(&mut self) -> bool {
-        !matches!(self.exit.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    pub(crate) fn has_ended(&self) -> bool {
+        self.exit.is_terminated() || !self.exit.is_empty()
+    }
+
+    /// Waits until it has ended, which it does not while its agent lives.
+    pub(crate) async fn ended(&mut self) {
+        let _ = (&mut self.exit).await;
     }
 
     /// Tells it what to guard from now on.
-    pub(super) fn tell(&self, groups: Vec<Guarded>) {
+    pub(crate) fn tell(&self, groups: Vec<Guarded>) {
         self.tables.send_if_modified(|table| {
             let changed = table.groups != groups;
             if changed {
@@ -63,7 +68,7 @@ impl Warden {
     }
 
     /// Waits until it has taken up what it was told last.
-    pub(super) async fn has_taken_up(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn has_taken_up(&mut self) -> anyhow::Result<()> {
         let number = self.tables.borrow().number;
         let taken_up = self.answered.wait_for(|answered| *answered >= number);
         match tokio::time::timeout(TIMEOUT, taken_up).await {

@@ -1,0 +1,137 @@
+//! Workers that are lost: what becomes of their slots, by the word of who can know, and by time
+//! where a manifest accepts that.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+use tests::process::{Agent, Coordinator, eventually, get};
+use tests::toolbox;
+
+/// Three slots a worker, of which the first takes all.
+fn manifests(more: &str) -> String {
+    format!(
+        "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {{name: builds}}\n\
+         spec: {{maxJobs: 3, maxJobsPerWorker: 3, lease: {{ttl: 1s}}{more}}}\n"
+    )
+}
+
+/// A worker that takes three slots at once, writes its process id down, and goes on for ever.
+fn worker(folder: &Path) -> PathBuf {
+    let path = folder.join("worker");
+    let text = format!(
+        "for job in a b c; do\n\
+         until curl -fsS -X PUT \"$LEASEHOLD_ADDR/v1/jobs/$job?wait_ms=5000\"; do sleep 0.1; done\n\
+         done\n\
+         echo $$ > {}\n\
+         exec sleep 3600\n",
+        folder.join("pid").display()
+    );
+    std::fs::write(&path, text).expect("the worker is written");
+    path
+}
+
+/// An agent with that worker as its child, once its three jobs run; and the child.
+fn busy(coordinator: &Coordinator, flags: &[&str]) -> (Agent, Pid) {
+    let script = worker(coordinator.folder());
+    let script = script.to_str().expect("UTF-8");
+    let flags = [flags, &["--", "sh", script]].concat();
+    let agent = coordinator.agent("builds", "first", &flags);
+    let pid = eventually("three jobs that run", || {
+        let text = std::fs::read_to_string(coordinator.folder().join("pid")).ok()?;
+        text.trim().parse().ok().and_then(Pid::from_raw)
+    });
+    (agent, pid)
+}
+
+fn pool(api: SocketAddr) -> Option<u64> {
+    let (_, body) = get(api, "/v1/lease")?;
+    let lease: Value = serde_json::from_str(&body).ok()?;
+    lease["pool"]["size"].as_u64()
+}
+
+fn kill(pid: Pid) {
+    kill_process(pid, Signal::KILL).expect("it runs");
+    eventually("its end", || test_kill_process(pid).is_err().then_some(()));
+}
+
+/// Waits until the coordinator counts the worker as lost.
+fn is_lost(coordinator: &Coordinator) {
+    eventually("the loss to be noticed", || {
+        let (_, metrics) = get(coordinator.http, "/metrics")?;
+        let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
+        metrics.lines().any(|line| line == lost).then_some(())
+    });
+}
+
+/// `leasehold-agent leave` for the first worker.
+fn leave(coordinator: &Coordinator, more: &[&str]) -> (bool, String) {
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["leave", "--coordinator", &coordinator.grpc.to_string()]);
+    command.args(["--cluster", "builds", "--worker", "first"]);
+    command.arg("--state-dir").arg(coordinator.folder().join("state-first")).args(more);
+    let output = command.output().expect("it starts");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn the_slots_of_a_lost_worker_are_given_to_others_after_the_time_that_its_manifest_accepts() {
+    let coordinator = Coordinator::start(&[("c.yaml", &manifests(", lost: {after: 3s}"))]);
+    let (mut agent, child) = busy(&coordinator, &[]);
+    let second = coordinator.agent("builds", "second", &[]);
+    agent.process.kill();
+    is_lost(&coordinator);
+    assert_eq!(pool(second.api), Some(0), "{}", second.process.log());
+    eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+    assert!(coordinator.process.log().contains("spec.lost.after"), "it is said");
+    kill(child);
+}
+
+#[test]
+fn an_agent_that_leaves_for_a_dead_one_frees_its_slots_at_once_and_not_before_its_child_has_ended() {
+    let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
+    let (mut agent, child) = busy(&coordinator, &[]);
+    let second = coordinator.agent("builds", "second", &[]);
+    agent.process.kill();
+    is_lost(&coordinator);
+    let (is_well, said) = leave(&coordinator, &[]);
+    assert!(!is_well && said.contains(&child.as_raw_pid().to_string()), "{said}");
+    assert_eq!(pool(second.api), Some(0), "it runs on");
+    kill(child);
+    let (is_well, said) = leave(&coordinator, &[]);
+    assert!(is_well, "{said}");
+    eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+    // Once more has nothing to do, and the worker may come back with its folder.
+    assert!(leave(&coordinator, &[]).0);
+}
+
+#[test]
+fn jobs_of_a_worker_that_no_agent_started_end_by_the_word_of_who_asks() {
+    let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
+    let mut agent = coordinator.agent("builds", "first", &[]);
+    eventually("a slot", || (pool(agent.api)? > 0).then_some(()));
+    let job = format!("http://{}/v1/jobs/a", agent.api);
+    let put = Command::new("curl").args(["-fsS", "-X", "PUT", &job]).status().expect("curl");
+    assert!(put.success());
+    agent.process.kill();
+    let (is_well, said) = leave(&coordinator, &[]);
+    assert!(!is_well && said.contains("--nothing-runs"), "{said}");
+    let (is_well, said) = leave(&coordinator, &["--nothing-runs"]);
+    assert!(is_well, "{said}");
+    let second = coordinator.agent("builds", "second", &[]);
+    eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+}
+
+#[test]
+fn a_child_that_is_not_to_outlive_its_agent_ends_with_it() {
+    let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
+    let (mut agent, child) = busy(&coordinator, &["--child-kill-on-parent-death"]);
+    let second = coordinator.agent("builds", "second", &[]);
+    agent.process.kill();
+    eventually("the child's end", || test_kill_process(child).is_err().then_some(()));
+    assert!(leave(&coordinator, &[]).0);
+    eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+}
