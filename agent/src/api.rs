@@ -128,7 +128,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Whether anybody has ever connected: a kubelet that looks whether the agent lives, or a worker.
+    /// Whether anybody has ever connected: a kubelet that looks whether it lives, or a worker.
     pub(crate) fn was_visited(&self) -> bool {
         self.visited.load(Relaxed)
     }
