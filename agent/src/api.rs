@@ -18,6 +18,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -77,6 +78,7 @@ impl Listeners {
     pub(crate) fn serve(self, api: &WorkerApi, anywhere: bool) -> Server {
         let (stop, stopped) = watch::channel(false);
         let places = Places::new(connections_max());
+        let mut all_places = vec![places.clone()];
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
         let on_port = match anywhere {
             true => router.clone(),
@@ -86,6 +88,7 @@ impl Listeners {
         if let Some(listener) = self.health {
             let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
             let places = Places::new(HEALTH_CONNECTIONS_MAX);
+            all_places.push(places.clone());
             let port = Port { router, places, stopped, caller: Caller::Anyone };
             tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
         }
@@ -98,7 +101,7 @@ impl Listeners {
             tasks.spawn(port.accept_all(Acceptor::Unix(listener)));
             path
         });
-        Server { stop, tasks, socket }
+        Server { stop, tasks, socket, places: all_places }
     }
 }
 
@@ -108,9 +111,15 @@ pub(crate) struct Server {
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     socket: Option<PathBuf>,
+    places: Vec<Arc<Places>>,
 }
 
 impl Server {
+    /// Whether anybody has ever connected: a kubelet that looks whether it lives, or a worker.
+    pub(crate) fn was_visited(&self) -> bool {
+        self.places.iter().any(|places| places.were_taken())
+    }
+
     /// Lets answers that are on their way out, takes no more requests, and ends.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);

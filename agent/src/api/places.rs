@@ -55,6 +55,11 @@ impl Places {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
+    /// Whether any place was ever taken.
+    pub(super) fn were_taken(&self) -> bool {
+        self.look().next > 0
+    }
+
     /// A place for a connection that was just accepted.
     pub(super) fn take(self: &Arc<Self>) -> Seat {
         if self.look().places.len() >= self.max {
