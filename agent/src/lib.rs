@@ -12,6 +12,7 @@ mod child;
 mod clock;
 mod driver;
 mod http_client;
+mod identity;
 mod init;
 mod journal;
 mod link;

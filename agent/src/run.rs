@@ -16,6 +16,7 @@ use crate::api::Listeners;
 use crate::child::{ChildPid, Nursery};
 use crate::config::{Adapter, Config, Tls};
 use crate::driver::{Door, Driver, Gone, Outcome};
+use crate::identity;
 use crate::init::Reaper;
 use crate::journal::{AgentJournal, FileJournal, StateDir, boot_id};
 use crate::link;
@@ -71,7 +72,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
     let past = Past::find(&config.adapter, &memory, state_dir.as_ref()).await?;
-    let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
+    let identity = identity::of(state_dir.as_ref());
+    let (driver, door) =
+        Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
     let server = listeners.serve(&api, config.listen_anywhere);

@@ -35,7 +35,7 @@ use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
 use crate::metrics::{Fleet, Metrics};
-use crate::platform::{Command, Platform};
+use crate::platform::{Access, Command, Platform};
 use crate::scaler::{Outlook, View};
 use crate::server::{UNPROVEN_MAX, WAITING_MAX};
 
@@ -95,6 +95,17 @@ pub(crate) struct Driver {
     long_turn_at: Moment,
 }
 
+/// Where somebody is asked who may speak for a worker, which is the API server of Kubernetes, the
+/// uid of a pod says who an agent is, and only the newest pod of a name speaks. Elsewhere the core
+/// keeps a name for the agent that has it.
+fn core_config(settings: &Settings, access: &Access) -> Config {
+    let keeps_names = match access {
+        Access::Open => true,
+        Access::Asked(_) => false,
+    };
+    Config { bounds: settings.bounds, keeps_names, ..Config::default() }
+}
+
 /// Why a driver took a turn.
 enum Woken {
     Session(Envelope),
@@ -121,7 +132,7 @@ impl Driver {
         let (queries_in, queries) = mpsc::channel(QUERIES_MAX);
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let gate = Arc::new(Gate::default());
-        let health = Arc::new(Health::new(clock::now()));
+        let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
         let port = SessionPort {
             events: events_in,
             gate: Arc::clone(&gate),
@@ -145,7 +156,7 @@ impl Driver {
             let _ = attend.send(handle.clone());
         }
         let driver = Self {
-            core: Core::new(Config { bounds: settings.bounds, ..Config::default() }),
+            core: Core::new(core_config(settings, &port.access)),
             sessions: HashMap::new(),
             events,
             queries,
@@ -311,18 +322,24 @@ impl Driver {
                 self.take(Event::Closed(conn), at)
             }
             // What a session says after the core has closed it is said to nobody.
-            SessionEvent::Agent(_) | SessionEvent::Sent if !self.sessions.contains_key(&conn) => 0,
+            SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
+                if !self.sessions.contains_key(&conn) =>
+            {
+                0
+            }
             SessionEvent::Unproven => {
                 self.send_away(conn);
                 0
             }
             SessionEvent::Sent => self.take(Event::Sent(conn), at),
+            SessionEvent::Hello(..) if self.has_hung_up(conn) => self.end_in_vain(conn, at),
             SessionEvent::Agent(message) if self.is_in_vain(conn, &message) => {
-                self.sessions.remove(&conn);
-                self.take(Event::Closed(conn), at)
+                self.end_in_vain(conn, at)
             }
+            SessionEvent::Hello(hello, peer) => self.take(Event::Hello(conn, hello, peer), at),
+            // Sessions say hello by an event of its own.
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
-                self.take(Event::Hello(conn, hello), at)
+                self.take(Event::Hello(conn, hello, None), at)
             }
             SessionEvent::Agent(AgentMessage::Report(report)) => {
                 self.take(Event::Report(conn, report), at)
@@ -342,7 +359,16 @@ impl Driver {
             AgentMessage::Report(report) => report.drain != DrainPhase::Leaving,
             AgentMessage::Beat(_) => false,
         };
-        again && self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
+        again && self.has_hung_up(conn)
+    }
+
+    fn has_hung_up(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
+    }
+
+    fn end_in_vain(&mut self, conn: ConnId, at: Moment) -> usize {
+        self.sessions.remove(&conn);
+        self.take(Event::Closed(conn), at)
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {

@@ -39,6 +39,7 @@ impl Notices {
     /// A link has ended, or was never opened.
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
+        self.metrics.answered.store(true, Relaxed);
         if let Some(unsaid) = self.complaints.admit(address, why, now) {
             tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
         }
@@ -50,6 +51,8 @@ impl Notices {
             Notice::Welcomed(epoch) => {
                 self.metrics.connected.store(true, Relaxed);
                 self.metrics.welcomed.store(true, Relaxed);
+                self.metrics.answered.store(true, Relaxed);
+                self.metrics.set_name_taken(None);
                 self.metrics.epoch.store(epoch.0, Relaxed);
                 tracing::info!(coordinator = address, epoch = epoch.0, "welcomed");
             }
@@ -107,7 +110,15 @@ impl Notices {
             tracing::debug!(coordinator = address, leader, "that coordinator does not lead");
             return;
         }
-        let cause = format!("{reason:?}: {message}");
+        if *reason == RefusalReason::NameTaken {
+            self.metrics.set_name_taken(Some(message.into()));
+        }
+        self.metrics.answered.store(true, Relaxed);
+        let cause = match reason {
+            // For how long it has been so is another text each time.
+            RefusalReason::NameTaken => "NameTaken".into(),
+            _ => format!("{reason:?}: {message}"),
+        };
         if let Some(unsaid) = self.complaints.admit(address, &cause, now) {
             tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
         }

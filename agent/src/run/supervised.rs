@@ -25,6 +25,10 @@ const RESTART_MAX: Duration = Duration::from_secs(30);
 const RAN_WELL: Duration = Duration::from_secs(60);
 /// How often it is looked whether the file that the child reads is true.
 const FILE_LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked whether another agent still has the worker's name.
+const NAME_LOOK: Duration = Duration::from_millis(500);
+/// How long a first start waits for a coordinator's word whether another agent has the name.
+const ASK_MAX: Duration = Duration::from_secs(2);
 /// How often the log is told that a child does not end.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -42,6 +46,8 @@ pub(super) struct Supervised {
     /// When to look after the child next: it should have ended, or should be started.
     due: Option<(Instant, Due)>,
     restarts: u32,
+    /// When the agent began.
+    since: Instant,
 }
 
 struct Running {
@@ -78,6 +84,7 @@ impl Supervised {
             ended: None,
             due: None,
             restarts: 0,
+            since: Instant::now(),
         }
     }
 
@@ -122,15 +129,26 @@ impl Supervised {
         }
     }
 
-    /// Starts the child, once what it will read is true: what ran before it is over.
+    /// Starts the child, once what it will read is true: what ran before it is over. Not while
+    /// another agent has the worker's name, or that has not been asked yet.
     async fn start(&mut self) -> anyhow::Result<()> {
-        if !self.file_is_true().await {
-            self.due = Some((Instant::now() + FILE_LOOK, Due::Restart));
+        let wait = match () {
+            () if self.door.metrics().is_name_taken() => Some(NAME_LOOK),
+            () if !self.has_asked() || !self.file_is_true().await => Some(FILE_LOOK),
+            () => None,
+        };
+        if let Some(wait) = wait {
+            self.due = Some((Instant::now() + wait, Due::Restart));
             return Ok(());
         }
         let process = self.nursery.spawn()?;
         self.child = Some(Running { exit: process.exit, since: Instant::now() });
         Ok(())
+    }
+
+    /// Whether a coordinator has answered, cannot be reached, or has had its time.
+    fn has_asked(&self) -> bool {
+        self.door.metrics().answered.load(Relaxed) || self.since.elapsed() >= ASK_MAX
     }
 
     /// Whether the file that the child reads, if it does, shows the lease as it is: one that names

@@ -8,6 +8,7 @@ mod config;
 mod explain;
 mod garbage;
 mod manifest;
+mod names;
 mod pipelines;
 mod places;
 mod plan;
@@ -228,7 +229,7 @@ impl Core {
     pub fn handle(&mut self, event: Event, at: Moment) {
         self.worked(1 + size(&event));
         match event {
-            Event::Hello(conn, hello) => self.hello(conn, hello, at),
+            Event::Hello(conn, hello, peer) => self.hello(conn, hello, peer, at),
             Event::Report(conn, report) => self.report(conn, report, at),
             Event::Beat(conn, beat) => self.beat(conn, beat, at),
             Event::Closed(conn) => self.closed(conn),

@@ -20,8 +20,8 @@ use leasehold_types::message::{
     Report, ReportedMemory, StreamState,
 };
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamKey,
-    StreamName, Token, WorkerKey, WorkerName,
+    AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
+    StreamKey, StreamName, Token, WorkerKey, WorkerName,
 };
 
 #[test]
@@ -189,7 +189,7 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2] [pinned=w3] [predecessor-ms=N]`
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [predecessor-ms=N]`
     /// Whether the set exists and its list cannot be read, or neither.
     fn unread(&mut self, unread: bool) {
         let name = SetName::new("s").expect("a set");
@@ -203,12 +203,14 @@ impl Scenario {
         let mut exposed = BTreeMap::new();
         for (name, timeless) in [("exposed", false), ("pinned", true)] {
             for worker in pairs.get(name).into_iter().flat_map(|it| it.split(',')) {
+                let (worker, id) = worker.split_once(':').unwrap_or((worker, ""));
                 let list = SetList::from_iter([(SetName::new("s").expect("a set"), timeless)]);
                 let exposure = Exposure {
                     incarnation: Incarnation(1),
                     ttl: Duration::from_secs(10),
                     jobs_max: 3,
                     sets: list.sets(),
+                    identity: id.parse().ok().map(AgentId),
                 };
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
@@ -223,7 +225,8 @@ impl Scenario {
         self.core.handle(Event::Elected(elected), self.now);
     }
 
-    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes]`
+    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes] [id=N] [peer=IP:PORT]
+    /// [knows=INCARNATION] [take_over=yes]`
     fn hello(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let worker = WorkerName::new(plain[1]).expect("a worker");
@@ -239,8 +242,12 @@ impl Scenario {
             stops_worker: !pairs.contains_key("file"),
             generation: number("gen", 0),
             address: None,
+            identity: pairs.get("id").map(|_| AgentId(number("id", 0).into())),
+            take_over: pairs.contains_key("take_over"),
+            knows_from: Incarnation(number("knows", 0)),
         };
-        self.core.handle(Event::Hello(conn(plain[0]), hello), self.now);
+        let peer = pairs.get("peer").map(|peer| peer.parse().expect("an address"));
+        self.core.handle(Event::Hello(conn(plain[0]), hello, peer), self.now);
     }
 
     /// `report CONN [NONCE] [knows=INCARNATION [aged=yes]] [pool=TOKEN:SIZE] [run=N]

@@ -1,12 +1,13 @@
 //! The ways to a driver: what sessions put in, and what people ask. Nothing here holds a core.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_types::Moment;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::gate::Gate;
@@ -35,6 +36,8 @@ pub(crate) enum SessionEvent {
     /// Somebody said hello while this replica did not lead, and was not asked for proof: it is
     /// told where the leader is, and nothing else.
     Unproven,
+    /// The agent said hello, and where it says so from.
+    Hello(Hello, Option<SocketAddr>),
     /// The agent said something.
     Agent(AgentMessage),
     /// The last message is on its way.

@@ -193,6 +193,8 @@ impl World {
             worker: node.key.worker.clone(),
             incarnation,
             generation: node.generation,
+            identity: None,
+            take_over: false,
             stops_worker: node.worker.stoppable,
             address: node.address.clone(),
             shows_bindings: node.shows_bindings,
