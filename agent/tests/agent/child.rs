@@ -153,6 +153,7 @@ async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
     let script = "trap '' TERM; while :; do sleep 0.02; done";
     let options = ["--child-grace", "50ms", "--child-kill"];
     let mut agent = start(&coordinator, &options, script).await;
+    agent.log.line("child started").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(137));

@@ -237,7 +237,7 @@ pub struct SmallDisk(pub PathBuf);
 impl SmallDisk {
     pub fn mount(dir: &Path) -> Option<Self> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(dir);
+        mount.args(["-t", "tmpfs", "-o", "size=20k", "tmpfs"]).arg(dir);
         let mounted = mount.status().is_ok_and(|status| status.success());
         mounted.then(|| Self(dir.into()))
     }

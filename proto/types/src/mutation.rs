@@ -52,9 +52,6 @@ mutations! {
     AnyReleaseFrees,
     /// Coordinator: an agent gets the name of one of another identity that is alive.
     TwinTakesName,
-    /// Coordinator: an agent that gets a name after another one is believed that its journal tells
-    /// of everything.
-    TwinRemembersAll,
     /// Coordinator: a snapshot does not repeat what lapses.
     LapsesNotRepeated,
     /// Coordinator: a size that was only told is kept although its slots may be another's.

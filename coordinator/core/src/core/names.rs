@@ -43,7 +43,6 @@ impl Core {
     /// what that one holds, though it may think that its journal tells of everything.
     pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), Refused> {
         let knows_too_much = hello.knows_from < hello.incarnation;
-        let knows_too_much = knows_too_much && !mutation::on(Mutation::TwinRemembersAll);
         if !self.is_of_another(hello, key) || !knows_too_much {
             return Ok(());
         }
