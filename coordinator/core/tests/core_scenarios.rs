@@ -14,6 +14,7 @@ use leasehold_coordinator_core::desired::{
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
+use leasehold_coordinator_core::view::WhatIf;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
@@ -89,6 +90,7 @@ impl Scenario {
         for line in commands.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
             match line {
                 "look" => self.look(&mut out),
+                line if line.starts_with("plan") => self.plan(line, &mut out),
                 _ => self.run(line),
             }
             self.settle(&mut out);
@@ -145,6 +147,17 @@ impl Scenario {
             view.workers,
             view.workers_current
         );
+    }
+
+    /// `plan [max=N]`: the pools under another budget.
+    fn plan(&self, line: &str, out: &mut String) {
+        let jobs_max = line.split_once("max=").map(|(_, max)| max.parse().expect("a number"));
+        let what_if = WhatIf { jobs_max, ..WhatIf::default() };
+        let plan = self.core.what_if(&cluster_name(), &what_if, self.now).expect("a cluster");
+        for pool in plan.pools {
+            let (size, committed) = (pool.size, pool.committed);
+            let _ = writeln!(out, "{} {size}, uses {committed}: {}", pool.worker, pool.reason);
+        }
     }
 
     fn cluster(&mut self, pairs: &Words) {
