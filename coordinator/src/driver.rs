@@ -3,6 +3,7 @@
 //! driver.
 
 mod effects;
+mod history;
 mod notices;
 mod outbox;
 mod port;
@@ -26,6 +27,8 @@ use leasehold_types::{ClusterName, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use self::history::History;
+pub(crate) use self::history::{KEPT_FOR, Replay};
 pub(crate) use self::notices::freed;
 use self::outbox::Outbox;
 pub(crate) use self::port::{Change, Envelope, Query, SessionEvent, SessionPort};
@@ -82,6 +85,7 @@ pub(crate) struct Driver {
     problems_seen: watch::Receiver<Arc<Vec<crate::spec::Problem>>>,
     outbox: Outbox,
     changes: broadcast::Sender<Change>,
+    history: Arc<History>,
     gate: Arc<Gate>,
     health: Arc<Health>,
     progress: Arc<Progress>,
@@ -150,7 +154,9 @@ impl Driver {
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
         metrics.show_demands(&view);
         let counted = Arc::clone(&metrics);
-        let handle = Handle::new(queries_in, changes.downgrade(), problems, view, counted);
+        let history = Arc::new(History::new(changes.downgrade()));
+        let past = Arc::clone(&history);
+        let handle = Handle::new(queries_in, changes.downgrade(), past, problems, view, counted);
         if let Some(attend) = platform.attend.take() {
             // A platform that has ended already is found out by its channels.
             let _ = attend.send(handle.clone());
@@ -164,6 +170,7 @@ impl Driver {
             platform,
             outbox: Outbox::default(),
             changes,
+            history,
             gate,
             health,
             progress,
@@ -456,7 +463,8 @@ impl Driver {
     fn count_problems(&mut self) {
         let problems = self.problems_seen.borrow_and_update().len();
         self.metrics.set_problems(problems);
-        let _ = self.changes.send(Change::Manifests { problems });
+        let change = Change::Manifests { problems };
+        self.history.note(change, &self.changes, clock::now());
     }
 
     /// Grants no more, sends every agent away, and gives leadership up.
