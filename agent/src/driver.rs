@@ -210,6 +210,10 @@ impl Driver {
                 self.notices.link_closed(address, &why, now);
                 self.holder.handle_closed(link, &why, now);
             }
+            LinkChange::TokenIgnored => {
+                let address = self.link.as_ref().map_or("", |link| link.address.as_str());
+                self.notices.token_ignored(address, now);
+            }
             LinkChange::Message(message) => {
                 self.note_terms(&message);
                 self.holder.handle_message(link, *message, now);

@@ -45,6 +45,17 @@ impl Notices {
         }
     }
 
+    /// The coordinator looks at no tokens.
+    pub(super) fn token_ignored(&mut self, address: &str, now: Moment) {
+        if self.complaints.admit(address, "token", now).is_some() {
+            tracing::warn!(
+                coordinator = address,
+                "--token-file has no effect: this coordinator runs without Kubernetes and looks at \
+                 no tokens; who may connect is up to --tls-client-ca there"
+            );
+        }
+    }
+
     /// Tells one notice; `address` is the link's, if there is one.
     pub(super) fn tell(&mut self, notice: Notice, address: &str, now: Moment) {
         match notice {
