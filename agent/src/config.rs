@@ -64,6 +64,8 @@ pub struct Config {
     pub worker_address: Option<WorkerAddress>,
     /// Where the journal is kept; without it there is no memory.
     pub state_dir: Option<PathBuf>,
+    /// Whether it takes the worker's name from another agent that is alive.
+    pub take_over: bool,
     /// Where the worker asks.
     pub listen: SocketAddr,
     /// Whether others than this machine may ask.
@@ -241,6 +243,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         generation: args.generation,
         worker_address: address.transpose()?,
         state_dir: args.state_dir,
+        take_over: args.take_over,
         listen: args.listen,
         listen_anywhere: args.listen_anywhere,
         socket: args.socket.map(|path| Socket { path, mode }),
@@ -265,6 +268,7 @@ fn silent(args: LeaveArgs) -> Config {
         generation: 0,
         worker_address: None,
         state_dir: Some(args.state_dir),
+        take_over: false,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         listen_anywhere: false,
         socket: None,

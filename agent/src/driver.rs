@@ -1,6 +1,7 @@
 //! The driver: the one task that owns the holder and reads the clock. Events go in one after
 //! another, and every effect of one is carried out before the next.
 
+mod awaited;
 mod door;
 mod notices;
 mod waiting;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{Incarnation, LinkNumber, Moment};
+use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -96,6 +97,7 @@ impl Driver {
         config: &Config,
         memory: Memory,
         journal: AgentJournal,
+        identity: AgentId,
         metrics: Arc<Metrics>,
     ) -> (Self, Door) {
         let now = clock::now();
@@ -107,6 +109,8 @@ impl Driver {
             cluster: config.cluster.clone(),
             worker: config.worker.clone(),
             incarnation: Incarnation(clock::unix_millis().max(after_last)),
+            identity: Some(identity),
+            take_over: config.take_over,
             generation: config.generation,
             stops_worker: config.adapter.stops_worker(),
             address: config.worker_address.clone(),
@@ -218,6 +222,10 @@ impl Driver {
                 self.notices.link_closed(address, &why, now);
                 self.holder.handle_closed(link, &why, now);
             }
+            LinkChange::TokenIgnored => {
+                let address = self.link.as_ref().map_or("", |link| link.address.as_str());
+                self.notices.token_ignored(address, now);
+            }
             LinkChange::Message(message) => {
                 self.note_terms(&message);
                 self.holder.handle_message(link, *message, now);
@@ -247,6 +255,13 @@ impl Driver {
             }
             Command::Peek { reply } => {
                 let _ = reply.send(self.holder.peek(now));
+            }
+            Command::Awaited { reply } => {
+                let awaited = self.holder.awaited();
+                let _ = reply.send(match awaited.draining {
+                    true => Some(format!("draining: {}", awaited::of_drain(&awaited))),
+                    false => awaited::of_work(&awaited),
+                });
             }
             Command::Size { reply } => {
                 let _ = reply.send(self.holder.size_for_worker(now));
@@ -396,14 +411,15 @@ impl Driver {
             return;
         }
         self.drain.told = now;
-        let lease = self.holder.peek(now);
+        let awaited = self.holder.awaited();
         let left = self.drain.limit.map(|limit| (since + limit).since(now));
         let left = match left {
             _ if self.drain.overdue => "past the deadline".into(),
             None => "no deadline known".into(),
             Some(left) => show_span(left) + " left",
         };
-        let (jobs, streams) = (lease.pool.running, lease.streams.len() + lease.bindings.len());
-        tracing::info!(jobs, streams, "draining: {jobs} jobs run, {streams} streams held, {left}");
+        let (jobs, streams) = (awaited.jobs, awaited.streams);
+        let what = awaited::of_drain(&awaited);
+        tracing::info!(jobs, streams, "draining: {what}, {left}");
     }
 }

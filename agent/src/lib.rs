@@ -15,6 +15,7 @@ mod gate;
 mod group;
 mod guard;
 mod http_client;
+mod identity;
 mod init;
 mod journal;
 mod link;

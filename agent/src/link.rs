@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use leasehold_agent_core::Target;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA};
 use leasehold_types::LinkNumber;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
@@ -39,6 +40,8 @@ const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
 const KEEPALIVES_PER_TTL: u32 = 5;
 /// Messages on their way to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
+/// What tonic says where an answer is no gRPC.
+const NO_GRPC: [&str; 2] = ["invalid compression flag", "port for health and metrics"];
 /// Bytes that a coordinator may send ahead of what this agent has read.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
@@ -58,6 +61,8 @@ pub(crate) enum LinkChange {
     Opened,
     /// A message came.
     Message(Box<CoordinatorMessage>),
+    /// The coordinator looks at no tokens, and one was shown.
+    TokenIgnored,
     /// It has ended, or could not be opened, and why.
     Closed(String),
 }
@@ -158,7 +163,10 @@ struct Dial {
 
 impl Dial {
     async fn run(&self, messages: mpsc::Receiver<AgentMessage>) -> anyhow::Result<()> {
-        let connect = async { Ok(self.endpoint().await?.connect().await?) };
+        let connect = async {
+            let connected = self.endpoint().await?.connect().await;
+            connected.map_err(|error| self.no_tls(error))
+        };
         let channel: anyhow::Result<Channel> = tokio::time::timeout(CONNECT_TIMEOUT, connect)
             .await
             .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
@@ -172,8 +180,15 @@ impl Dial {
             request.metadata_mut().insert("authorization", token::bearer(path).await?);
         }
         let session = client.open_session(request).await.map_err(|status| self.explained(status));
-        let mut responses = session?.into_inner();
-        while let Some(response) = responses.message().await? {
+        let session = session?;
+        let word = session.metadata().get(TOKEN_METADATA);
+        if word.is_some_and(|word| word.as_bytes() == TOKEN_IGNORED.as_bytes()) {
+            self.say(LinkChange::TokenIgnored).await;
+        }
+        let mut responses = session.into_inner();
+        while let Some(response) =
+            responses.message().await.map_err(|status| self.explained(status))?
+        {
             let message = CoordinatorMessage::try_from(response)
                 .context("the coordinator's message means nothing")?;
             self.say(LinkChange::Message(Box::new(message))).await;
@@ -198,12 +213,30 @@ impl Dial {
         }
     }
 
+    /// An error of connecting with what may be behind it: a port that answers in plain text.
+    fn no_tls(&self, error: tonic::transport::Error) -> anyhow::Error {
+        let plain = self.tls.is_some() && cause(&error).contains("InvalidContentType");
+        let error = anyhow::Error::from(error);
+        match plain {
+            true => error.context(
+                "this port speaks no TLS: give --coordinator the gRPC port (--listen) of a \
+                 coordinator with a certificate, or leave --tls-ca out",
+            ),
+            false => error,
+        }
+    }
+
     /// A status with what may be behind it: a port that wants TLS ends a plain connection without
-    /// a word.
+    /// a word, and one that serves other things answers what is no gRPC.
     fn explained(&self, status: tonic::Status) -> anyhow::Error {
         let broke = status.source().is_some();
+        let no_grpc = NO_GRPC.iter().any(|words| status.message().contains(words));
         let error = anyhow::Error::from(status);
         match self.tls {
+            _ if no_grpc => error.context(
+                "this is no coordinator's gRPC port: give --coordinator the port of its --listen \
+                 (7400, unless given), not that of --http-listen",
+            ),
             None if broke => error.context(
                 "the connection ended before an answer (if the coordinator wants TLS, give \
                  --tls-ca)",

@@ -12,6 +12,10 @@ pub(crate) struct Metrics {
     pub(crate) connected: AtomicBool,
     /// A coordinator has welcomed this agent at least once.
     pub(crate) welcomed: AtomicBool,
+    /// A coordinator has answered once, be it with a refusal, or one could not be reached.
+    pub(crate) answered: AtomicBool,
+    /// Why this agent may not have its worker's name: another one has it.
+    name_taken: Mutex<Option<String>>,
     pub(crate) epoch: AtomicU64,
     pub(crate) pool_size: AtomicU32,
     pub(crate) running: AtomicU32,
@@ -49,6 +53,16 @@ impl Metrics {
         *refused.entry(reason).or_default() += 1;
     }
 
+    /// Says who has the worker's name; none where it is this agent's, as far as it is known.
+    pub(crate) fn set_name_taken(&self, by: Option<String>) {
+        *self.name_taken.lock().expect("nobody panics while setting it") = by;
+    }
+
+    /// Whether another agent has the worker's name.
+    pub(crate) fn is_name_taken(&self) -> bool {
+        self.name_taken.lock().expect("see above").is_some()
+    }
+
     /// Says why the worker's file is not as it should be; none where it is.
     pub(crate) fn set_file_problem(&self, problem: Option<String>) {
         *self.file_problem.lock().expect("nobody panics while setting it") = problem;
@@ -80,6 +94,9 @@ impl Metrics {
     /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
     /// it once: an outage of the coordinator later must not take every worker out of service.
     pub(crate) fn unready(&self) -> Option<String> {
+        if let Some(by) = self.name_taken.lock().expect("see above").clone() {
+            return Some(format!("refused: {by}"));
+        }
         if let Some(problem) = self.journal_problem.lock().expect("see above").clone() {
             return Some(format!(
                 "the journal cannot be written: {problem}: until it can be, no job begins, no end \

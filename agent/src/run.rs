@@ -17,7 +17,7 @@ use crate::api::Listeners;
 use crate::child::{ChildPid, Nursery};
 use crate::config::{Adapter, Config, Leave, Tls};
 use crate::driver::{Door, Driver, Gone, Outcome};
-use crate::{gate, guard};
+use crate::identity;
 use crate::init::Reaper;
 use crate::journal::{AgentJournal, FileJournal};
 use crate::link;
@@ -28,6 +28,7 @@ use crate::state_dir::{StateDir, boot_id};
 use crate::worker::api::WorkerApi;
 use crate::worker::leash;
 use crate::worker::start::{Past, Start};
+use crate::{gate, guard};
 use supervised::Supervised;
 
 /// Does the part that another agent has started this process for, by the name that it was called
@@ -93,7 +94,9 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
     let past = Past::find(&config.adapter, &memory, state_dir.as_ref()).await?;
-    let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
+    let identity = identity::of(state_dir.as_ref());
+    let (driver, door) =
+        Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
     let api = WorkerApi::new(door.clone(), who.clone());
     let server = listeners.serve(&api, config.listen_anywhere);

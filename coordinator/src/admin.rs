@@ -299,11 +299,12 @@ impl AdminService for Admin {
             cluster => Some(map::cluster_name("cluster", cluster).map_err(Refused::from)?),
         };
         let subject = cluster.clone().map_or(Subject::All, Subject::Cluster);
+        let replay = change::span(&request.get_ref().replay)?;
         self.allow(&request, Wants::Read(subject)).await?;
         let place = Arc::clone(&self.watchers).try_acquire_owned();
         let place = place.map_err(|_| Refused::TooMany("watchers", WATCHERS_MAX))?;
         // Subscribed before the core is asked, so that nothing in between is missed.
-        let changes = self.handle.watch().map_err(|_| Refused::Stopped)?;
+        let changes = self.handle.replay(replay).map_err(|_| Refused::Stopped)?;
         let wanted = cluster.clone();
         self.ask("WatchChanges", move |core, now| match wanted {
             Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {

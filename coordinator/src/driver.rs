@@ -3,6 +3,7 @@
 //! driver.
 
 mod effects;
+mod history;
 mod notices;
 mod outbox;
 mod port;
@@ -26,6 +27,8 @@ use leasehold_types::{ClusterName, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use self::history::History;
+pub(crate) use self::history::{KEPT_FOR, Replay};
 pub(crate) use self::notices::freed;
 use self::outbox::Outbox;
 pub(crate) use self::port::{Change, Envelope, Query, SessionEvent, SessionPort};
@@ -35,7 +38,7 @@ use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
 use crate::metrics::{Fleet, Metrics};
-use crate::platform::{Command, Platform};
+use crate::platform::{Access, Command, Platform};
 use crate::scaler::{Outlook, View};
 use crate::server::{UNPROVEN_MAX, WAITING_MAX};
 
@@ -82,6 +85,7 @@ pub(crate) struct Driver {
     problems_seen: watch::Receiver<Arc<Vec<crate::spec::Problem>>>,
     outbox: Outbox,
     changes: broadcast::Sender<Change>,
+    history: Arc<History>,
     gate: Arc<Gate>,
     health: Arc<Health>,
     progress: Arc<Progress>,
@@ -93,6 +97,17 @@ pub(crate) struct Driver {
     figures_at: Moment,
     held_at: Moment,
     long_turn_at: Moment,
+}
+
+/// Where somebody is asked who may speak for a worker, which is the API server of Kubernetes, the
+/// uid of a pod says who an agent is, and only the newest pod of a name speaks. Elsewhere the core
+/// keeps a name for the agent that has it.
+fn core_config(settings: &Settings, access: &Access) -> Config {
+    let keeps_names = match access {
+        Access::Open => true,
+        Access::Asked(_) => false,
+    };
+    Config { bounds: settings.bounds, keeps_names, ..Config::default() }
 }
 
 /// Why a driver took a turn.
@@ -121,7 +136,7 @@ impl Driver {
         let (queries_in, queries) = mpsc::channel(QUERIES_MAX);
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let gate = Arc::new(Gate::default());
-        let health = Arc::new(Health::new(clock::now()));
+        let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
         let port = SessionPort {
             events: events_in,
             gate: Arc::clone(&gate),
@@ -139,13 +154,15 @@ impl Driver {
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
         metrics.show_demands(&view);
         let counted = Arc::clone(&metrics);
-        let handle = Handle::new(queries_in, changes.downgrade(), problems, view, counted);
+        let history = Arc::new(History::new(changes.downgrade()));
+        let past = Arc::clone(&history);
+        let handle = Handle::new(queries_in, changes.downgrade(), past, problems, view, counted);
         if let Some(attend) = platform.attend.take() {
             // A platform that has ended already is found out by its channels.
             let _ = attend.send(handle.clone());
         }
         let driver = Self {
-            core: Core::new(Config { bounds: settings.bounds, ..Config::default() }),
+            core: Core::new(core_config(settings, &port.access)),
             sessions: HashMap::new(),
             events,
             queries,
@@ -153,6 +170,7 @@ impl Driver {
             platform,
             outbox: Outbox::default(),
             changes,
+            history,
             gate,
             health,
             progress,
@@ -311,18 +329,24 @@ impl Driver {
                 self.take(Event::Closed(conn), at)
             }
             // What a session says after the core has closed it is said to nobody.
-            SessionEvent::Agent(_) | SessionEvent::Sent if !self.sessions.contains_key(&conn) => 0,
+            SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
+                if !self.sessions.contains_key(&conn) =>
+            {
+                0
+            }
             SessionEvent::Unproven => {
                 self.send_away(conn);
                 0
             }
             SessionEvent::Sent => self.take(Event::Sent(conn), at),
+            SessionEvent::Hello(..) if self.has_hung_up(conn) => self.end_in_vain(conn, at),
             SessionEvent::Agent(message) if self.is_in_vain(conn, &message) => {
-                self.sessions.remove(&conn);
-                self.take(Event::Closed(conn), at)
+                self.end_in_vain(conn, at)
             }
+            SessionEvent::Hello(hello, peer) => self.take(Event::Hello(conn, hello, peer), at),
+            // Sessions say hello by an event of its own.
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
-                self.take(Event::Hello(conn, hello), at)
+                self.take(Event::Hello(conn, hello, None), at)
             }
             SessionEvent::Agent(AgentMessage::Report(report)) => {
                 self.take(Event::Report(conn, report), at)
@@ -342,7 +366,16 @@ impl Driver {
             AgentMessage::Report(report) => report.drain != DrainPhase::Leaving,
             AgentMessage::Beat(_) => false,
         };
-        again && self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
+        again && self.has_hung_up(conn)
+    }
+
+    fn has_hung_up(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
+    }
+
+    fn end_in_vain(&mut self, conn: ConnId, at: Moment) -> usize {
+        self.sessions.remove(&conn);
+        self.take(Event::Closed(conn), at)
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {
@@ -430,7 +463,8 @@ impl Driver {
     fn count_problems(&mut self) {
         let problems = self.problems_seen.borrow_and_update().len();
         self.metrics.set_problems(problems);
-        let _ = self.changes.send(Change::Manifests { problems });
+        let change = Change::Manifests { problems };
+        self.history.note(change, &self.changes, clock::now());
     }
 
     /// Grants no more, sends every agent away, and gives leadership up.

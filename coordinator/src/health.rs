@@ -3,6 +3,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::turn::Watchdog;
@@ -19,12 +20,24 @@ const TURN_MAX: Duration = Duration::from_secs(10);
 pub struct Progress {
     done: AtomicU64,
     stalled: watch::Sender<bool>,
+    /// Why the platform cannot let this replica lead, where a person has to do something.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Progress {
     /// The driver did something: it took an event, or settled, or carried an effect out.
     pub(crate) fn made(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The platform says why this replica cannot lead before a person has done something; none
+    /// where it can.
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the driver has done nothing for a second. A leader then renews nothing: who waits
@@ -69,13 +82,15 @@ pub struct Health {
     manifests: AtomicBool,
     role: AtomicBool,
     stopping: AtomicBool,
+    progress: Arc<Progress>,
 }
 
 impl Health {
     /// Health of a driver that starts at `now`.
     #[must_use]
-    pub fn new(now: Moment) -> Self {
+    pub fn new(now: Moment, progress: Arc<Progress>) -> Self {
         Self {
+            progress,
             turn: AtomicU64::new(now.0),
             manifests: AtomicBool::new(false),
             role: AtomicBool::new(false),
@@ -136,6 +151,9 @@ impl Health {
         if !self.role.load(Ordering::Relaxed) {
             return Err("it is not known yet who leads".into());
         }
+        if let Some(trouble) = self.progress.trouble() {
+            return Err(trouble);
+        }
         Ok(())
     }
 }
@@ -157,7 +175,7 @@ mod tests {
 
     #[test]
     fn ready_wants_manifests_and_a_role_and_ends_with_the_shutdown() {
-        let health = Health::new(Moment(0));
+        let health = Health::new(Moment(0), Arc::default());
         let now = Moment(1);
         assert!(health.ready(now).is_err_and(|why| why.contains("manifests")));
         health.manifests_read();
@@ -171,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_driver_without_a_turn_is_neither_alive_nor_ready() {
-        let health = Health::new(Moment(0));
+        let health = Health::new(Moment(0), Arc::default());
         health.manifests_read();
         health.role_known();
         let late = Moment(0) + TURN_MAX + Duration::from_nanos(1);

@@ -1,16 +1,19 @@
 //! The HTTP port: probes and metrics. Probes never wait for the driver.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
+use tonic::Status;
 use tower::limit::ConcurrencyLimitLayer;
 
 use crate::clock;
@@ -37,6 +40,8 @@ const PATHS: &str = "no such path; there are /livez, /readyz, /healthz and /metr
 pub(crate) struct HttpState {
     pub(crate) health: Arc<Health>,
     pub(crate) handle: Handle,
+    /// Where gRPC is served instead.
+    pub(crate) grpc: SocketAddr,
 }
 
 /// Serves the port until `stop`.
@@ -54,11 +59,25 @@ pub(crate) async fn serve(
         .route("/healthz", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
+        .fallback(unknown)
         .with_state(state)
         .layer(ConcurrencyLimitLayer::new(REQUESTS_MAX));
     axum::serve(listener, router).with_graceful_shutdown(stop).await?;
     Ok(())
+}
+
+/// Who dials this port for gRPC has taken it for the other one, and is told so in gRPC's terms.
+async fn unknown(State(state): State<HttpState>, headers: HeaderMap) -> Response {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if !kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
+        return (StatusCode::NOT_FOUND, PATHS).into_response();
+    }
+    let port = state.grpc.port();
+    Status::unavailable(format!(
+        "this is the port for health and metrics (--http-listen); gRPC is served on port {port} \
+         (--listen)"
+    ))
+    .into_http::<Body>()
 }
 
 async fn livez(State(state): State<HttpState>) -> Response {

@@ -416,6 +416,7 @@ fn reason(reason: &RefusalReason) -> &'static str {
         RefusalReason::Unauthorized => "unauthorized",
         RefusalReason::GoAway => "go_away",
         RefusalReason::EpochAhead => "epoch_ahead",
+        RefusalReason::NameTaken => "name_taken",
     }
 }
 

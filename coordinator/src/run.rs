@@ -204,7 +204,8 @@ pub async fn serve(
     }
     let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
-    let state = HttpState { health: Arc::clone(&sessions.health), handle: handle.clone() };
+    let (health, grpc) = (Arc::clone(&sessions.health), sockets.grpc_addr()?);
+    let state = HttpState { health, handle: handle.clone(), grpc };
     let reach = match (&options.tls, options.trust) {
         (None, _) => Reach::Plain,
         (Some(_), Some(trust)) => Reach::Secured(trust),

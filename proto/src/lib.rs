@@ -34,6 +34,12 @@ pub mod externalscaler {
     include!("gen/externalscaler.rs");
 }
 
+/// What a coordinator says in the metadata of an answer to a peer that shows a token:
+/// [`TOKEN_IGNORED`], where it looks at none.
+pub const TOKEN_METADATA: &str = "leasehold-token";
+/// See [`TOKEN_METADATA`].
+pub const TOKEN_IGNORED: &str = "ignored";
+
 pub mod map;
 
 /// The descriptors of all protos, for server reflection: an encoded `FileDescriptorSet`.

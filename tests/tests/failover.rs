@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -99,6 +100,81 @@ fn after_a_lost_state_folder_the_documented_command_brings_agents_back() {
     assert!(status.success(), "{command}");
     served("4712.");
     leads(third.http, "4712").expect("the term above it");
+}
+
+#[test]
+fn a_state_folder_that_is_deleted_under_two_coordinators_is_noticed_and_no_token_comes_twice() {
+    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    eventually("the first leader", || leads(first.http, "1"));
+    let second = first.standby();
+    let addresses = second.grpc.to_string();
+    let agent = first.agent("builds", "w-0", &["--coordinator", &addresses]);
+    let before = eventually("all streams", || {
+        let held = streams(&lease(agent.api)?);
+        (held.len() == 4).then_some(held)
+    });
+    std::fs::remove_dir_all(first.folder().join("state")).expect("it is deleted");
+    for (process, http) in [(&first.process, first.http), (&second.process, second.http)] {
+        let (status, why) = eventually("a replica that says so", || {
+            get(http, "/readyz").filter(|(status, _)| *status != 200)
+        });
+        assert_eq!(status, 503);
+        assert!(why.contains("was deleted") && why.contains("restart every coordinator"), "{why}");
+        let log = process.log();
+        let errors = log.lines().filter(|line| line.contains("ERROR") && line.contains("deleted"));
+        assert_eq!(errors.count(), 1, "{log}");
+        assert_eq!(get(http, "/livez").expect("it answers").0, 200);
+    }
+    let grants = |http| {
+        let (_, metrics) = get(http, "/metrics").expect("it answers");
+        let lines = metrics.lines().filter(|line| line.starts_with("leasehold_grants_total"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let granted = grants(first.http);
+    // What a leader would grant this one at once.
+    let other = first.agent("builds", "w-1", &["--coordinator", &addresses]);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(4) {
+        for http in [first.http, second.http] {
+            let (_, metrics) = get(http, "/metrics").expect("it answers");
+            assert!(metrics.contains("leasehold_leader 0"), "nobody leads");
+        }
+        let connected = lease(other.api).is_some_and(|lease| lease["connected"] == true);
+        assert!(!connected, "{}", other.process.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(grants(first.http), granted);
+    assert_eq!(streams(&lease(agent.api).expect("it answers")), before, "its leases last");
+
+    // What heals it: every coordinator is started again. The next term is above the one that was
+    // led, by what the last leader left behind, and so is every token.
+    let folder = first.folder().to_owned();
+    let ports = [[first.grpc, first.http], [second.grpc, second.http]];
+    for process in [&first.process, &second.process] {
+        process.signal(Signal::TERM);
+    }
+    let (mut first, mut second) = (first, second);
+    first.process.wait();
+    second.process.wait();
+    let name = |ports: [SocketAddr; 2]| ports[0].port().to_string();
+    let again = ports.map(|ports| Replica::start_at(&folder, &name(ports), ports, &[]));
+    eventually("a leader of the next epoch", || {
+        again.iter().find_map(|replica| leads(replica.http, "2"))
+    });
+    let after = eventually("the agents at the new leader", || {
+        let leases = [lease(agent.api)?, lease(other.api)?];
+        let of_term_2 = |lease: &Value| {
+            let token = lease["pool"]["token"].as_str().unwrap_or_default();
+            lease["connected"] == true && token.starts_with("2.")
+        };
+        leases.iter().all(of_term_2).then_some(leases)
+    });
+    for held in after.iter().flat_map(streams) {
+        assert!(before.contains(&held) || held.1.starts_with("2."), "{held:?}");
+    }
+    for replica in &again {
+        assert_eq!(get(replica.http, "/readyz").expect("it answers").0, 200);
+    }
 }
 
 /// Whether the replica leads this epoch.

@@ -15,8 +15,8 @@ use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share, ShareKey, StartId,
-    StreamKey, Token, WorkerName,
+    AgentId, ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share, ShareKey,
+    StartId, StreamKey, Token, WorkerName,
 };
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
@@ -33,6 +33,10 @@ pub struct Config {
     pub worker: WorkerName,
     /// Its incarnation: above every earlier one's as far as anyone here knows.
     pub incarnation: Incarnation,
+    /// Which installation of an agent it is.
+    pub identity: Option<AgentId>,
+    /// Whether it takes its name from another agent, alive or not.
+    pub take_over: bool,
     /// Its worker's rollout generation.
     pub generation: u64,
     /// Whether it can stop its worker when a lease ends.

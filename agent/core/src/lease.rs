@@ -91,6 +91,24 @@ pub struct BindingLease {
     pub next: Vec<Route>,
 }
 
+/// What keeps a worker from being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// Jobs that run; none where nobody can tell what an earlier agent left.
+    pub jobs: Option<u32>,
+    /// The size of the pool lease: as many slots as jobs that nobody can tell of may take, where
+    /// the lease is known.
+    pub slots_max: u32,
+    /// The pool size that a worker keeps to that counts for itself: so many jobs it may start.
+    pub obeyed: u32,
+    /// Streams and shares that are held.
+    pub streams: usize,
+    /// Nothing is held, and a coordinator has yet to hear so.
+    pub goodbye: bool,
+    /// Whether a drain is under way.
+    pub draining: bool,
+}
+
 /// Why a worker's request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {

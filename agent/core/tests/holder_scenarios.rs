@@ -285,6 +285,8 @@ fn config(incarnation: Incarnation, who: &Who) -> Config {
         worker: WorkerName::new("w").expect("a worker"),
         incarnation,
         generation: 0,
+        identity: None,
+        take_over: false,
         stops_worker: true,
         address: who.address.as_deref().map(|it| it.parse().expect("an address")),
         shows_bindings: !who.hides_bindings,

@@ -85,6 +85,8 @@ fn connected(now: Moment) -> Holder<Kept> {
         worker: WorkerName::new("w").expect("a worker"),
         incarnation: Incarnation(1),
         generation: 0,
+        identity: None,
+        take_over: false,
         stops_worker: true,
         address: None,
         shows_bindings: true,

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::grpc;
+use crate::driver::Command;
 use crate::worker::api::{Denial, WorkerApi};
 
 /// Bytes of one request's body.
@@ -257,9 +258,14 @@ async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
     if !api.door().is_open() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n".into());
     }
-    match api.door().metrics().unready() {
-        None => (StatusCode::OK, "ok\n".into()),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+    if let Some(why) = api.door().metrics().unready() {
+        return (StatusCode::SERVICE_UNAVAILABLE, why + "\n");
+    }
+    // The first line is for probes, a second one for people.
+    match api.door().ask(|reply| Command::Awaited { reply }).await {
+        Ok(None) => (StatusCode::OK, "ok\n".into()),
+        Ok(Some(what)) => (StatusCode::OK, format!("ok\n{what}\n")),
+        Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, format!("{gone}\n")),
     }
 }
 

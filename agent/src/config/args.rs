@@ -165,6 +165,11 @@ pub(super) struct RunArgs {
     /// Where the journal is kept that lets a restarted agent claim what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
+    /// Take the worker's name from another agent that has it and is alive, which stops that one:
+    /// for one start, after a mistake. Without it only a restart with the same --state-dir goes on
+    /// under a name; any other agent waits until the one before is silent and its leases are over
+    #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
+    pub(super) take_over: bool,
     /// Where the worker asks: HTTP/JSON and gRPC on one port
     #[arg(
         long,

@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Lease { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
     /// The lease for the agent's own eyes: the worker has not seen it.
     Peek { reply: oneshot::Sender<Lease> },
+    /// What is waited for, in words; none where nothing is.
+    Awaited { reply: oneshot::Sender<Option<String>> },
     /// The pool size alone, for a worker that counts for itself and is about to be told of it.
     Size { reply: oneshot::Sender<u32> },
     /// The worker starts.

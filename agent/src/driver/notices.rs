@@ -39,8 +39,20 @@ impl Notices {
     /// A link has ended, or was never opened.
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
+        self.metrics.answered.store(true, Relaxed);
         if let Some(unsaid) = self.complaints.admit(address, why, now) {
             tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
+        }
+    }
+
+    /// The coordinator looks at no tokens.
+    pub(super) fn token_ignored(&mut self, address: &str, now: Moment) {
+        if self.complaints.admit(address, "token", now).is_some() {
+            tracing::warn!(
+                coordinator = address,
+                "--token-file has no effect: this coordinator runs without Kubernetes and looks at \
+                 no tokens; who may connect is up to --tls-client-ca there"
+            );
         }
     }
 
@@ -50,6 +62,8 @@ impl Notices {
             Notice::Welcomed(epoch) => {
                 self.metrics.connected.store(true, Relaxed);
                 self.metrics.welcomed.store(true, Relaxed);
+                self.metrics.answered.store(true, Relaxed);
+                self.metrics.set_name_taken(None);
                 self.metrics.epoch.store(epoch.0, Relaxed);
                 tracing::info!(coordinator = address, epoch = epoch.0, "welcomed");
             }
@@ -107,7 +121,15 @@ impl Notices {
             tracing::debug!(coordinator = address, leader, "that coordinator does not lead");
             return;
         }
-        let cause = format!("{reason:?}: {message}");
+        if *reason == RefusalReason::NameTaken {
+            self.metrics.set_name_taken(Some(message.into()));
+        }
+        self.metrics.answered.store(true, Relaxed);
+        let cause = match reason {
+            // For how long it has been so is another text each time.
+            RefusalReason::NameTaken => "NameTaken".into(),
+            _ => format!("{reason:?}: {message}"),
+        };
         if let Some(unsaid) = self.complaints.admit(address, &cause, now) {
             tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
         }

@@ -13,6 +13,7 @@ use super::{check_tls, drain, remember};
 use crate::child::Recorded;
 use crate::config::{Config, Leave};
 use crate::driver::{Driver, Outcome};
+use crate::identity;
 use crate::metrics::Metrics;
 use crate::signals::{Asked, Signals, exit_code};
 use crate::state_dir::StateDir;
@@ -30,9 +31,11 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     if let Some(tls) = &config.tls {
         check_tls(tls, false).await?;
     }
-    check(&memory, &dir.expect("it was given"), &who, leave)?;
+    let dir = dir.expect("it was given");
+    check(&memory, &dir, &who, leave)?;
     let (jobs, streams) = (memory.running(), memory.streams.len());
-    let (driver, door) = Driver::new(&config, memory, journal, Arc::new(Metrics::default()));
+    let (identity, metrics) = (identity::of(Some(&dir)), Arc::new(Metrics::default()));
+    let (driver, door) = Driver::new(&config, memory, journal, identity, metrics);
     let driver = tokio::spawn(driver.run());
     if let Err(why) = door.start_anew().await {
         bail!("that nothing runs cannot be written to {}: {why}", path.display());

@@ -26,6 +26,10 @@ const RESTART_MAX: Duration = Duration::from_secs(30);
 const RAN_WELL: Duration = Duration::from_secs(60);
 /// How often it is looked whether the file that the child reads is true.
 const FILE_LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked whether another agent still has the worker's name.
+const NAME_LOOK: Duration = Duration::from_millis(500);
+/// How long a first start waits for a coordinator's word whether another agent has the name.
+const ASK_MAX: Duration = Duration::from_secs(2);
 /// How often the log is told that a child does not end.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -47,6 +51,8 @@ pub(super) struct Supervised {
     untold: bool,
     /// What must be written before a start could not be, so often in a row.
     unwritten: u32,
+    /// When the agent began.
+    since: Instant,
 }
 
 struct Running {
@@ -86,6 +92,7 @@ impl Supervised {
             restarts: 0,
             untold: false,
             unwritten: 0,
+            since: Instant::now(),
         }
     }
 
@@ -138,7 +145,8 @@ impl Supervised {
     }
 
     /// Starts the child, unless the worker drains: once what ran before it is over for the holder,
-    /// too, and what it will read is true.
+    /// too, and what it will read is true. Not while another agent has the worker's name, or that
+    /// has not been asked yet.
     async fn start(&mut self) -> anyhow::Result<()> {
         if self.untold && !self.tell_start().await {
             return Ok(());
@@ -146,8 +154,13 @@ impl Supervised {
         if self.asked > 0 || self.is_draining().await {
             return Ok(());
         }
-        if !self.file_is_true().await {
-            self.due = Some((Instant::now() + FILE_LOOK, Due::Restart));
+        let wait = match () {
+            () if self.door.metrics().is_name_taken() => Some(NAME_LOOK),
+            () if !self.has_asked() || !self.file_is_true().await => Some(FILE_LOOK),
+            () => None,
+        };
+        if let Some(wait) = wait {
+            self.due = Some((Instant::now() + wait, Due::Restart));
             return Ok(());
         }
         match self.nursery.spawn().await {
@@ -174,6 +187,11 @@ impl Supervised {
     fn note_written(&mut self) {
         self.unwritten = 0;
         self.door.metrics().set_child_problem(None);
+    }
+
+    /// Whether a coordinator has answered, cannot be reached, or has had its time.
+    fn has_asked(&self) -> bool {
+        self.door.metrics().answered.load(Relaxed) || self.since.elapsed() >= ASK_MAX
     }
 
     /// Whether the file that the child reads, if it does, shows the lease as it is: one that names

@@ -156,6 +156,7 @@ async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
         format!("trap '' TERM; echo up >> {}; while :; do sleep 0.02; done", told.display());
     let options = ["--child-grace", "50ms", "--child-kill"];
     let mut agent = start(&coordinator, &options, &script).await;
+    agent.log.line("child started").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     until("it runs", || read(&told).lines().count() == 1).await;
     agent.signal(Signal::TERM);

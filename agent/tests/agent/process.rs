@@ -246,7 +246,7 @@ pub struct SmallDisk(pub PathBuf);
 impl SmallDisk {
     pub fn mount(dir: &Path) -> Option<Self> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=32k", "tmpfs"]).arg(dir);
+        mount.args(["-t", "tmpfs", "-o", "size=36k", "tmpfs"]).arg(dir);
         let mounted = mount.status().is_ok_and(|status| status.success());
         mounted.then(|| Self(dir.into()))
     }

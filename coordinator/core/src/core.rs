@@ -9,6 +9,7 @@ mod explain;
 mod garbage;
 mod lost;
 mod manifest;
+mod names;
 mod pipelines;
 mod places;
 mod plan;
@@ -232,7 +233,7 @@ impl Core {
     pub fn handle(&mut self, event: Event, at: Moment) {
         self.worked(1 + size(&event));
         match event {
-            Event::Hello(conn, hello) => self.hello(conn, hello, at),
+            Event::Hello(conn, hello, peer) => self.hello(conn, hello, peer, at),
             Event::Report(conn, report) => self.report(conn, report, at),
             Event::Beat(conn, beat) => self.beat(conn, beat, at),
             Event::Closed(conn) => self.closed(conn),

@@ -1,6 +1,7 @@
 //! What reaches the core: facts from agents, from the platform and from people.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leasehold_types::message::{Beat, Hello, Report};
@@ -16,8 +17,8 @@ pub struct ConnId(pub u64);
 /// A fact that the core acts on.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The first message of a connection.
-    Hello(ConnId, Hello),
+    /// The first message of a connection, and where that comes from.
+    Hello(ConnId, Hello, Option<SocketAddr>),
     /// The second.
     Report(ConnId, Report),
     /// Any later one.

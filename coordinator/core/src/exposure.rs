@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Epoch, Incarnation, SetName};
+use leasehold_types::{AgentId, ClusterName, Epoch, Incarnation, SetName};
 
 /// Lists that are remembered of one cluster. An entry that names an older one counts as
 /// [`Sets::Any`].
@@ -47,6 +47,9 @@ pub struct Exposure {
     pub jobs_max: u32,
     /// The sets of which it may own streams.
     pub sets: Sets,
+    /// Which installation of an agent that newest one is; none where it does not say, or where
+    /// names are not kept.
+    pub identity: Option<AgentId>,
 }
 
 /// An exposure as it is written down.
@@ -98,6 +101,15 @@ impl Exposure {
             ttl: TTL_MAX,
             jobs_max: JOBS_PER_WORKER_MAX,
             sets: Sets::Any,
+            identity: None,
+        }
+    }
+
+    /// The identity of the newest agent of both.
+    fn newest_identity(&self, other: &Self) -> Option<AgentId> {
+        match other.incarnation > self.incarnation {
+            true => other.identity,
+            false => self.identity.or(other.identity),
         }
     }
 }
@@ -130,6 +142,7 @@ impl Entry {
             ttl: one.ttl.max(two.ttl),
             jobs_max: one.jobs_max.max(two.jobs_max),
             sets,
+            identity: one.newest_identity(two),
         };
         Self { epoch: self.epoch.min(other.epoch), exposure }
     }
@@ -248,6 +261,7 @@ impl SetLists {
         have.incarnation >= wanted.incarnation
             && have.ttl >= wanted.ttl
             && have.jobs_max >= wanted.jobs_max
+            && have.identity == wanted.identity
             && self.cover(cluster, have.sets, wanted.sets)
     }
 
@@ -263,6 +277,7 @@ impl SetLists {
             ttl: one.ttl.max(other.ttl),
             jobs_max: one.jobs_max.max(other.jobs_max),
             sets: self.join(cluster, one.sets, other.sets),
+            identity: one.newest_identity(other),
         }
     }
 }

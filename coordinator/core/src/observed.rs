@@ -1,10 +1,11 @@
 //! What is observed of workers: their agents' connections, drains and silence.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use leasehold_types::message::DrainPhase;
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
+use leasehold_types::{AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
 
 use crate::event::ConnId;
 
@@ -17,6 +18,11 @@ pub(crate) struct Worker {
     pub(crate) incarnation: Incarnation,
     /// The newest link that it has said hello on.
     pub(crate) link: LinkNumber,
+    /// Which installation of an agent that is, where names are kept.
+    pub(crate) identity: Option<AgentId>,
+    /// Since when an agent of this identity has the name, and where it was last heard from.
+    pub(crate) named_at: Moment,
+    pub(crate) peer: Option<SocketAddr>,
     pub(crate) generation: u64,
     /// When its newest agent first said hello without remembering an epoch. What epoch it
     /// remembers since then it may have from this leader alone.
@@ -70,6 +76,9 @@ impl Worker {
             session: None,
             incarnation,
             link: LinkNumber(0),
+            identity: None,
+            named_at: Moment(0),
+            peer: None,
             generation: 0,
             forgetful_at: None,
             place: None,

@@ -293,13 +293,26 @@ pub struct WhatIf {
 /// What would be, under a [`WhatIf`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanView {
-    /// Pool sizes, by worker.
-    pub pools: Vec<(WorkerName, u32)>,
+    /// The pools, by worker.
+    pub pools: Vec<PlannedPool>,
     /// Streams that would change their worker: the stream, from, to (none: no rule lets anyone
     /// have it).
     pub moves: Vec<PlannedMove>,
     /// Streams that nobody would have, with the reason.
     pub unplaced: Vec<(StreamKey, String)>,
+}
+
+/// A worker's pool under a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedPool {
+    /// The worker.
+    pub worker: WorkerName,
+    /// Its pool size.
+    pub size: u32,
+    /// Slots that it may be using now, as far as anyone can know.
+    pub committed: u32,
+    /// Why it gets no more; empty where it gets the most that one worker takes.
+    pub reason: String,
 }
 
 /// A stream that would change its worker.

@@ -14,14 +14,15 @@ use leasehold_coordinator_core::desired::{
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
+use leasehold_coordinator_core::view::WhatIf;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
     Report, ReportedMemory, StreamState,
 };
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamKey,
-    StreamName, Token, WorkerKey, WorkerName,
+    AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
+    StreamKey, StreamName, Token, WorkerKey, WorkerName,
 };
 
 #[test]
@@ -89,6 +90,7 @@ impl Scenario {
         for line in commands.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
             match line {
                 "look" => self.look(&mut out),
+                line if line.starts_with("plan") => self.plan(line, &mut out),
                 _ => self.run(line),
             }
             self.settle(&mut out);
@@ -147,6 +149,17 @@ impl Scenario {
         );
     }
 
+    /// `plan [max=N]`: the pools under another budget.
+    fn plan(&self, line: &str, out: &mut String) {
+        let jobs_max = line.split_once("max=").map(|(_, max)| max.parse().expect("a number"));
+        let what_if = WhatIf { jobs_max, ..WhatIf::default() };
+        let plan = self.core.what_if(&cluster_name(), &what_if, self.now).expect("a cluster");
+        for pool in plan.pools {
+            let (size, committed) = (pool.size, pool.committed);
+            let _ = writeln!(out, "{} {size}, uses {committed}: {}", pool.worker, pool.reason);
+        }
+    }
+
     fn cluster(&mut self, pairs: &Words) {
         let number = |name: &str, or: u32| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let cluster = Cluster {
@@ -190,7 +203,7 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2] [pinned=w3] [predecessor-ms=N]`
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [predecessor-ms=N]`
     /// Whether the set exists and its list cannot be read, or neither.
     fn unread(&mut self, unread: bool) {
         let name = SetName::new("s").expect("a set");
@@ -204,12 +217,14 @@ impl Scenario {
         let mut exposed = BTreeMap::new();
         for (name, timeless) in [("exposed", false), ("pinned", true)] {
             for worker in pairs.get(name).into_iter().flat_map(|it| it.split(',')) {
+                let (worker, id) = worker.split_once(':').unwrap_or((worker, ""));
                 let list = SetList::from_iter([(SetName::new("s").expect("a set"), timeless)]);
                 let exposure = Exposure {
                     incarnation: Incarnation(1),
                     ttl: Duration::from_secs(10),
                     jobs_max: 3,
                     sets: list.sets(),
+                    identity: id.parse().ok().map(AgentId),
                 };
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
@@ -224,7 +239,8 @@ impl Scenario {
         self.core.handle(Event::Elected(elected), self.now);
     }
 
-    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes]`
+    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes] [id=N] [peer=IP:PORT]
+    /// [knows=INCARNATION] [take_over=yes]`
     fn hello(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let worker = WorkerName::new(plain[1]).expect("a worker");
@@ -240,8 +256,12 @@ impl Scenario {
             stops_worker: !pairs.contains_key("file"),
             generation: number("gen", 0),
             address: None,
+            identity: pairs.get("id").map(|_| AgentId(number("id", 0).into())),
+            take_over: pairs.contains_key("take_over"),
+            knows_from: Incarnation(number("knows", 0)),
         };
-        self.core.handle(Event::Hello(conn(plain[0]), hello), self.now);
+        let peer = pairs.get("peer").map(|peer| peer.parse().expect("an address"));
+        self.core.handle(Event::Hello(conn(plain[0]), hello, peer), self.now);
     }
 
     /// `report CONN [NONCE] [knows=INCARNATION [aged=yes]] [pool=TOKEN:SIZE] [run=N]

@@ -1,7 +1,11 @@
 //! The stream of changes. A watcher that is too slow is told how many it missed, and goes on with
 //! the oldest that is still there.
 
-use futures_util::Stream;
+use std::future::ready;
+use std::time::{Duration, SystemTime};
+
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::jiff::{Timestamp, Unit};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey};
@@ -10,17 +14,53 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::Status;
 
+use super::refused::Refused;
 use super::wire;
-use crate::driver::Change;
+use crate::driver::{Change, KEPT_FOR, Replay};
+
+/// How far back a watch goes; an hour where nothing is said.
+pub(super) fn span(text: &str) -> Result<Duration, Refused> {
+    if text.is_empty() {
+        return Ok(KEPT_FOR);
+    }
+    leasehold_types::span::parse(text).ok_or_else(|| {
+        Refused::Invalid(format!(
+            "replay: invalid duration {text:?}: use a number with a unit, for example 10m or 1h"
+        ))
+    })
+}
 
 /// The changes that concern `cluster`, or all; ends with the coordinator. Holds `place` as long.
 pub(super) fn watch(
-    changes: Receiver<Change>,
+    replay: Replay,
     cluster: Option<ClusterName>,
     place: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<WatchChangesResponse, Status>> + Send {
-    let state = (changes, cluster, place);
-    futures_util::stream::unfold(state, |(mut changes, cluster, place)| async move {
+    let Replay { missing, changes, live } = replay;
+    let missing = (missing > 0).then(|| WatchChangesResponse {
+        skipped: missing,
+        message: "older changes are kept no more".into(),
+        replayed: true,
+        ..of(ChangeKind::Skipped)
+    });
+    let past = changes.into_iter().filter_map(|past| {
+        let response = response(past.change.clone())?;
+        Some(WatchChangesResponse { time: time(past.at), replayed: true, ..response })
+    });
+    let all = futures_util::stream::iter(missing.into_iter().chain(past)).chain(news(live, place));
+    let concerns = move |response: &WatchChangesResponse| match &cluster {
+        Some(cluster) => response.cluster.is_empty() || response.cluster == cluster.as_str(),
+        None => true,
+    };
+    all.filter(move |response| ready(concerns(response))).map(Ok)
+}
+
+/// Every change from now on.
+fn news(
+    changes: Receiver<Change>,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = WatchChangesResponse> + Send {
+    futures_util::stream::unfold((changes, place), |(mut changes, place)| async move {
         loop {
             let response = match changes.recv().await {
                 Ok(change) => match response(change) {
@@ -34,17 +74,15 @@ pub(super) fn watch(
                 },
                 Err(RecvError::Closed) => return None,
             };
-            let concerns = match &cluster {
-                Some(cluster) => {
-                    response.cluster.is_empty() || response.cluster == cluster.as_str()
-                }
-                None => true,
-            };
-            if concerns {
-                return Some((Ok(response), (changes, cluster, place)));
-            }
+            let response = WatchChangesResponse { time: time(SystemTime::now()), ..response };
+            return Some((response, (changes, place)));
         }
     })
+}
+
+fn time(at: SystemTime) -> String {
+    let at = Timestamp::try_from(at).and_then(|at| at.round(Unit::Millisecond));
+    at.map(|at| format!("{at:.3}")).unwrap_or_default()
 }
 
 /// What watchers are told of a change, if anything.
@@ -153,16 +191,19 @@ mod tests {
     use std::pin::pin;
     use std::sync::Arc;
 
-    use futures_util::StreamExt;
     use tokio::sync::{Semaphore, broadcast};
 
     use super::*;
+
+    fn from_now_on(live: Receiver<Change>) -> Replay {
+        Replay { missing: 0, changes: Vec::new(), live }
+    }
 
     #[tokio::test]
     async fn a_slow_watcher_is_told_how_many_changes_it_missed() {
         let (sender, receiver) = broadcast::channel(2);
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
-        let mut changes = pin!(watch(receiver, None, place));
+        let mut changes = pin!(watch(from_now_on(receiver), None, place));
         for epoch in 1..=5 {
             sender.send(Change::Notice(Notice::Elected(Epoch(epoch)))).expect("a watcher");
         }
@@ -181,7 +222,7 @@ mod tests {
         let (sender, receiver) = broadcast::channel(8);
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
         let cluster = |name| ClusterName::new(name).expect("a name");
-        let mut changes = pin!(watch(receiver, Some(cluster("ours")), place));
+        let mut changes = pin!(watch(from_now_on(receiver), Some(cluster("ours")), place));
         for notice in [
             Notice::HoldEnded(cluster("other")),
             Notice::Elected(Epoch(1)),

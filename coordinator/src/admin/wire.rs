@@ -184,7 +184,12 @@ pub(super) fn plan(plan: PlanView) -> proto::PlanResponse {
         pools: plan
             .pools
             .into_iter()
-            .map(|(worker, size)| proto::PlannedPool { worker: worker.to_string(), size })
+            .map(|pool| proto::PlannedPool {
+                worker: pool.worker.to_string(),
+                size: pool.size,
+                committed: pool.committed,
+                reason: pool.reason,
+            })
             .collect(),
         moves: plan
             .moves

@@ -34,8 +34,7 @@ impl Driver {
                 Effect::Notice(notice) => {
                     self.log.write(&notice, now);
                     self.metrics.count_notice(&notice, now);
-                    // Nobody may be watching.
-                    let _ = self.changes.send(Change::Notice(notice));
+                    self.history.note(Change::Notice(notice), &self.changes, now);
                 }
             }
         }

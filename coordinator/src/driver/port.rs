@@ -1,14 +1,18 @@
 //! The ways to a driver: what sessions put in, and what people ask. Nothing here holds a core.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_types::Moment;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
+use super::history::{History, Replay};
+use crate::clock;
 use crate::gate::Gate;
 use crate::health::{Health, Progress};
 use crate::metrics::Metrics;
@@ -35,6 +39,8 @@ pub(crate) enum SessionEvent {
     /// Somebody said hello while this replica did not lead, and was not asked for proof: it is
     /// told where the leader is, and nothing else.
     Unproven,
+    /// The agent said hello, and where it says so from.
+    Hello(Hello, Option<SocketAddr>),
     /// The agent said something.
     Agent(AgentMessage),
     /// The last message is on its way.
@@ -92,6 +98,7 @@ pub(crate) enum Change {
 pub struct Handle {
     queries: mpsc::Sender<Query>,
     changes: broadcast::WeakSender<Change>,
+    history: Arc<History>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// What this replica knows without its core.
     pub(crate) view: Arc<View>,
@@ -102,11 +109,12 @@ impl Handle {
     pub(super) fn new(
         queries: mpsc::Sender<Query>,
         changes: broadcast::WeakSender<Change>,
+        history: Arc<History>,
         problems: watch::Receiver<Arc<Vec<Problem>>>,
         view: Arc<View>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { queries, changes, problems, view, metrics }
+        Self { queries, changes, history, problems, view, metrics }
     }
 
     /// The answer of the driver's core to `question`; waits where many others ask.
@@ -126,6 +134,11 @@ impl Handle {
     /// Every change from now on.
     pub(crate) fn watch(&self) -> Result<broadcast::Receiver<Change>, Stopped> {
         self.changes.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
+    }
+
+    /// What happened within `span`, and every change from now on.
+    pub(crate) fn replay(&self, span: Duration) -> Result<Replay, Stopped> {
+        self.history.watch(span, clock::now()).ok_or(Stopped)
     }
 
     /// What is wrong with the manifests at present.

@@ -5,6 +5,7 @@
 //! everyone.
 
 mod campaign;
+mod folder;
 mod good;
 mod manifests;
 mod register;
@@ -17,21 +18,23 @@ mod good_tests;
 #[cfg(test)]
 mod manifests_tests;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::{Context as _, bail};
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::campaign::Campaign;
+use self::campaign::{Campaign, Disk};
+use self::folder::Folder;
 use self::good::Good;
 use self::manifests::Manifests;
 use self::terms::Terms;
 use super::herald::Herald;
 use super::{Access, COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use crate::health::Progress;
 use crate::spec::last_good;
 
 /// How a replica runs on files.
@@ -60,8 +63,11 @@ pub struct Settings {
 /// start. Whatever goes wrong later is logged and tried again.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = settings.state_dir.clone();
-    let terms = blocking(move || Terms::open(&state_dir)).await;
-    let terms = terms.with_context(|| {
+    let opened = blocking(move || {
+        let folder = Folder::open(&state_dir)?;
+        Ok::<_, io::Error>((Terms::open(&state_dir)?, folder))
+    });
+    let (terms, folder) = opened.await.with_context(|| {
         format!("the state folder {} cannot be used", settings.state_dir.display())
     })?;
     let manifests = std::path::absolute(&settings.manifests)
@@ -75,9 +81,10 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let good = Good::new(settings.state_dir.clone());
     let herald = Herald::new(event_sender.clone(), problem_sender, ready);
     tokio::spawn(Manifests::new(manifests, good, herald, freshness_sender).run());
-    let (access, progress) = (Access::Open, Arc::default());
+    let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
-    let campaign = Campaign::new(settings, terms, event_sender, command_receiver, driver);
+    let disk = Disk { folder, terms };
+    let campaign = Campaign::new(settings, disk, event_sender, command_receiver, driver);
     tokio::spawn(campaign.run(is_ready));
     Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
 }

@@ -16,6 +16,9 @@ pub(crate) struct WrittenExposure {
     ttl_ms: u64,
     jobs_max: u32,
     sets: WrittenSets,
+    /// Absent where names are not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    identity: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,6 +44,7 @@ impl From<&Exposure> for WrittenExposure {
                     WrittenSets::Listed { version: format!("{:016x}", version.0), timeless }
                 }
             },
+            identity: exposure.identity.map(|it| it.to_string()),
         }
     }
 }
@@ -48,7 +52,7 @@ impl From<&Exposure> for WrittenExposure {
 impl From<WrittenExposure> for Exposure {
     /// Numbers beyond what a worker may ever hold were not written here.
     fn from(written: WrittenExposure) -> Self {
-        let WrittenExposure { incarnation, ttl_ms, jobs_max, sets } = written;
+        let WrittenExposure { incarnation, ttl_ms, jobs_max, sets, identity } = written;
         let sets = match sets {
             WrittenSets::None => Sets::None,
             WrittenSets::Any => Sets::Any,
@@ -62,20 +66,24 @@ impl From<WrittenExposure> for Exposure {
             ttl: Duration::from_millis(ttl_ms).min(TTL_MAX),
             jobs_max: jobs_max.min(JOBS_PER_WORKER_MAX),
             sets,
+            identity: identity.and_then(|it| it.parse().ok()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use leasehold_types::AgentId;
+
     use super::*;
 
     #[test]
     fn what_is_written_is_read_again_and_what_is_unknown_is_not() {
         let listed = Sets::Listed { version: SetsVersion(u64::MAX), timeless: true };
-        for sets in [Sets::None, listed, Sets::Any] {
-            let incarnation = Incarnation(3);
-            let exposure = Exposure { incarnation, ttl: Duration::from_secs(9), jobs_max: 4, sets };
+        let identity = Some(AgentId(7));
+        for (sets, identity) in [(Sets::None, None), (listed, identity), (Sets::Any, identity)] {
+            let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(9));
+            let exposure = Exposure { incarnation, ttl, jobs_max: 4, sets, identity };
             let text = serde_json::to_string(&WrittenExposure::from(&exposure)).unwrap();
             let read: WrittenExposure = serde_json::from_str(&text).unwrap();
             assert_eq!(Exposure::from(read), exposure, "{text}");

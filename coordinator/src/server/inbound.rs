@@ -158,7 +158,7 @@ impl Inbound {
         match greeting {
             Greeting::Welcome(hello) => {
                 cluster = Some(hello.cluster.clone());
-                let hello = SessionEvent::Agent(AgentMessage::Hello(hello));
+                let hello = SessionEvent::Hello(hello, self.peer);
                 self.forward(hello, clock::now(), &budget).await?;
             }
             Greeting::Elsewhere => {

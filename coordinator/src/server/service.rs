@@ -10,11 +10,13 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
+use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA};
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use prost::bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tonic::codegen::{Body, Service, StdError, http};
+use tonic::metadata::MetadataValue;
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
@@ -79,11 +81,17 @@ impl SessionServer {
             }
         };
         let token = bearer(request.metadata());
+        let ignored = token.is_some() && matches!(port.access, Access::Open);
         let places = Arc::clone(&self.0.places);
         let inbound = Inbound { conn, peer, token, port: port.clone(), places };
         let span = tracing::debug_span!("session", conn = conn.0, ?peer);
         tokio::spawn(inbound.run(slot, door, request.into_inner(), gone).instrument(span));
-        Ok(Response::new(outbound))
+        let mut response = Response::new(outbound);
+        if ignored {
+            let word = MetadataValue::from_static(TOKEN_IGNORED);
+            response.metadata_mut().insert(TOKEN_METADATA, word);
+        }
+        Ok(response)
     }
 }
 

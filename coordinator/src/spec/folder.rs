@@ -39,8 +39,11 @@ pub(crate) fn list(root: &Path) -> Listing {
         let below = match list_one(root, &folder, &mut seen) {
             Ok(below) => below,
             Err(message) => {
-                let shown = if folder.is_empty() { "." } else { &folder };
-                let problem = Problem::whole(shown, message);
+                // Of the folder itself only its whole path says which one it is.
+                let problem = match folder.as_str() {
+                    "" => Problem::whole(&root.display().to_string(), message),
+                    below => Problem::whole(below, message),
+                };
                 listing.unknown.push((folder, problem));
                 continue;
             }
@@ -75,8 +78,7 @@ fn list_one(
 ) -> Result<Vec<(String, bool)>, String> {
     let path = if folder.is_empty() { root.to_owned() } else { root.join(folder) };
     let unreadable = |error: io::Error| {
-        let path = path.display();
-        format!("the folder {path} cannot be read ({error}): what it gave stays in force")
+        format!("the folder cannot be read ({error}): what it gave stays in force")
     };
     let meta = fs::metadata(&path).map_err(unreadable)?;
     if !seen.insert((meta.dev(), meta.ino())) {

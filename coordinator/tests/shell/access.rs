@@ -184,8 +184,12 @@ async fn people_are_asked_for_proof_of_just_what_they_want() {
     refused!(get_stream, get, Wants::Read(feeds()));
     let explain = ExplainStreamRequest { set: set(), stream: stream() };
     refused!(explain_stream, explain, Wants::Read(feeds()));
-    refused!(watch_changes, WatchChangesRequest { cluster: cluster() }, Wants::Read(crawl()));
-    let everything = WatchChangesRequest { cluster: String::new() };
+    refused!(
+        watch_changes,
+        WatchChangesRequest { cluster: cluster(), replay: String::new() },
+        Wants::Read(crawl())
+    );
+    let everything = WatchChangesRequest::default();
     refused!(watch_changes, everything, Wants::Read(Subject::All));
     let plan = PlanRequest { cluster: cluster(), ..Default::default() };
     refused!(plan, plan, Wants::Read(crawl()));

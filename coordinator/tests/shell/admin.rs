@@ -137,7 +137,8 @@ async fn refusals_name_what_is_wrong() {
     refused(admin.drain_worker(request).await, missing, "w-9");
     let request = DeclareWorkerGoneRequest { cluster: crawl(), worker: "w-9".into() };
     refused(admin.declare_worker_gone(request).await, missing, "w-9");
-    let answer = admin.watch_changes(WatchChangesRequest { cluster: nowhere() }).await;
+    let answer =
+        admin.watch_changes(WatchChangesRequest { cluster: nowhere(), ..Default::default() }).await;
     refused(answer, missing, "nowhere");
     let request = PlanRequest { cluster: nowhere(), ..Default::default() };
     refused(admin.plan(request).await, missing, "nowhere");
@@ -212,11 +213,33 @@ async fn a_plan_tells_what_would_be_and_changes_nothing() {
     assert_eq!((workers[0].granted, workers[0].streams), (3, 4));
 }
 
+/// What was seen is told again to those who ask later, and when it was.
+async fn replays(admin: &mut AdminServiceClient<Channel>, seen: &[ChangeKind]) {
+    for (replay, all) in [("", true), ("30m", true), ("0s", false)] {
+        let request = WatchChangesRequest { cluster: "crawl".into(), replay: replay.into() };
+        let mut past = admin.watch_changes(request).await.expect("a watch").into_inner();
+        let mut again = Vec::new();
+        while again.len() < seen.len() {
+            let next = timeout(Duration::from_millis(500), past.message()).await;
+            let Ok(Ok(Some(change))) = next else { break };
+            assert!(change.replayed && change.time.ends_with('Z'), "{change:?}");
+            // What led there came before the first watch.
+            if !again.is_empty() || Some(&change.kind()) == seen.first() {
+                again.push(change.kind());
+            }
+        }
+        assert_eq!(again, if all { seen } else { &[] }, "replay {replay:?}");
+    }
+    let request = WatchChangesRequest { replay: "soon".into(), ..Default::default() };
+    let wrong = admin.watch_changes(request).await.expect_err("no duration");
+    assert!(wrong.message().contains("invalid duration \"soon\""), "{wrong}");
+}
+
 #[tokio::test]
 async fn changes_are_told_as_they_happen() {
     let replica = Replica::leading().await;
     let mut admin = admin(&replica).await;
-    let request = WatchChangesRequest { cluster: "crawl".into() };
+    let request = WatchChangesRequest { cluster: "crawl".into(), replay: "0s".into() };
     let mut changes = admin.watch_changes(request).await.expect("a watch").into_inner();
     let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
     replica.problems.send_replace(Arc::default());
@@ -233,6 +256,7 @@ async fn changes_are_told_as_they_happen() {
     }
     assert!(seen.contains(&ChangeKind::Joined), "{seen:?}");
     assert!(seen.contains(&ChangeKind::PoolGranted), "{seen:?}");
+    replays(&mut admin, &seen).await;
     // The end of the coordinator is the end of the watch.
     tokio::spawn(replica.stop());
     let end = async { while changes.message().await.is_ok_and(|change| change.is_some()) {} };

@@ -192,5 +192,8 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         stops_worker: true,
         generation: 0,
         worker_address: String::new(),
+        identity: String::new(),
+        take_over: false,
+        knows_from: 0,
     }
 }

@@ -501,6 +501,10 @@ pub struct WatchChangesRequest {
     /// Only changes of this cluster; empty for all.
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
+    /// How far back the changes go that are told first, as in 10m: at most an hour, and an hour where
+    /// it is empty; 0s for changes from now on alone.
+    #[prost(string, tag = "2")]
+    pub replay: ::prost::alloc::string::String,
 }
 /// See WatchChanges.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -547,6 +551,12 @@ pub struct WatchChangesResponse {
     /// With BINDING.
     #[prost(enumeration = "BindingPhase", tag = "14")]
     pub binding_phase: i32,
+    /// When it happened, by this replica's clock: UTC, written as in 2026-01-31T02:07:00.125Z.
+    #[prost(string, tag = "15")]
+    pub time: ::prost::alloc::string::String,
+    /// It had happened before the watch began.
+    #[prost(bool, tag = "16")]
+    pub replayed: bool,
 }
 /// See DrainWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -600,7 +610,7 @@ pub struct PlanRequest {
 /// See Plan.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanResponse {
-    /// Pool sizes, by worker.
+    /// Pool sizes, by worker: of all that are known, those with a size of 0, too.
     #[prost(message, repeated, tag = "1")]
     pub pools: ::prost::alloc::vec::Vec<PlannedPool>,
     /// Streams that would change their worker.
@@ -616,9 +626,16 @@ pub struct PlannedPool {
     /// The worker.
     #[prost(string, tag = "1")]
     pub worker: ::prost::alloc::string::String,
-    /// Its pool size.
+    /// Its pool size; 0 where it gets none.
     #[prost(uint32, tag = "2")]
     pub size: u32,
+    /// Slots that it may be using now, as far as anyone can know: they count until it is known that
+    /// they are free.
+    #[prost(uint32, tag = "3")]
+    pub committed: u32,
+    /// Why it gets no more; empty where it gets the most that one worker takes.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// A stream that would change its worker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1376,7 +1393,7 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Every change from now on.
+        /// The changes of the last hour, as far as this leader has kept them, and every change from now on.
         pub async fn watch_changes(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchChangesRequest>,
@@ -1608,7 +1625,7 @@ pub mod admin_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Every change from now on.
+        /// The changes of the last hour, as far as this leader has kept them, and every change from now on.
         async fn watch_changes(
             &self,
             request: tonic::Request<super::WatchChangesRequest>,

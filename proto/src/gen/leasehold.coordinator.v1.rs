@@ -95,6 +95,19 @@ pub struct Hello {
     /// Where its worker is reached, as HOST or HOST:PORT; empty where nobody says.
     #[prost(string, tag = "9")]
     pub worker_address: ::prost::alloc::string::String,
+    /// Which installation of an agent this is, as 32 hexadecimal digits: drawn once and kept in the
+    /// agent's state folder, or drawn at its start where it has none. Empty where nobody says. In
+    /// standalone mode an agent of another identity is refused while the one that has the name is
+    /// alive. On Kubernetes it is not looked at: the token says which pod speaks.
+    #[prost(string, tag = "10")]
+    pub identity: ::prost::alloc::string::String,
+    /// A person has said that this agent takes the name from another one, alive or not.
+    #[prost(bool, tag = "11")]
+    pub take_over: bool,
+    /// As the report will say: of this incarnation and all later ones the agent's journal tells
+    /// everything; 0 for all that there ever were.
+    #[prost(uint64, tag = "12")]
+    pub knows_from: u64,
 }
 /// The times that hold on a link, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -387,6 +400,8 @@ pub enum RefusalReason {
     GoAway = 9,
     /// Dial again: the agent remembers a later leadership term than the leader's.
     EpochAhead = 10,
+    /// Dial again later: an agent of another identity has the worker's name, and is alive.
+    NameTaken = 11,
 }
 impl RefusalReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -406,6 +421,7 @@ impl RefusalReason {
             Self::Unauthorized => "REFUSAL_REASON_UNAUTHORIZED",
             Self::GoAway => "REFUSAL_REASON_GO_AWAY",
             Self::EpochAhead => "REFUSAL_REASON_EPOCH_AHEAD",
+            Self::NameTaken => "REFUSAL_REASON_NAME_TAKEN",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -422,6 +438,7 @@ impl RefusalReason {
             "REFUSAL_REASON_UNAUTHORIZED" => Some(Self::Unauthorized),
             "REFUSAL_REASON_GO_AWAY" => Some(Self::GoAway),
             "REFUSAL_REASON_EPOCH_AHEAD" => Some(Self::EpochAhead),
+            "REFUSAL_REASON_NAME_TAKEN" => Some(Self::NameTaken),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use leasehold_types::message::{
     Terms, Welcome,
 };
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, Token,
+    AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, Token,
 };
 
 use super::share::{address, load};
@@ -80,6 +80,9 @@ impl TryFrom<wire::Hello> for Hello {
             stops_worker: hello.stops_worker,
             generation: hello.generation,
             address: address("hello.worker_address", &hello.worker_address)?,
+            identity: identity("hello.identity", &hello.identity)?,
+            take_over: hello.take_over,
+            knows_from: Incarnation(hello.knows_from),
         })
     }
 }
@@ -96,6 +99,9 @@ impl From<Hello> for wire::Hello {
             stops_worker: hello.stops_worker,
             generation: hello.generation,
             worker_address: hello.address.map_or_else(String::new, |it| it.to_string()),
+            identity: hello.identity.map_or_else(String::new, |it| it.to_string()),
+            take_over: hello.take_over,
+            knows_from: hello.knows_from.0,
         }
     }
 }
@@ -162,6 +168,7 @@ impl TryFrom<wire::Refusal> for Refusal {
             Ok(Wire::Unauthorized) => RefusalReason::Unauthorized,
             Ok(Wire::GoAway) => RefusalReason::GoAway,
             Ok(Wire::EpochAhead) => RefusalReason::EpochAhead,
+            Ok(Wire::NameTaken) => RefusalReason::NameTaken,
             Ok(Wire::Unspecified) | Err(_) => {
                 return Err(Invalid::new("refusal.reason", "is none that this build knows"));
             }
@@ -192,6 +199,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalReason::Unauthorized => Wire::Unauthorized,
             RefusalReason::GoAway => Wire::GoAway,
             RefusalReason::EpochAhead => Wire::EpochAhead,
+            RefusalReason::NameTaken => Wire::NameTaken,
         };
         let message = refusal.message;
         Self { reason: reason.into(), message, leader_address, newer_incarnation }
@@ -424,6 +432,14 @@ impl From<Token> for wire::Token {
     fn from(token: Token) -> Self {
         Self { epoch: token.epoch.0, seq: token.seq }
     }
+}
+
+/// An agent's identity; an agent that says none has none.
+fn identity(field: &'static str, text: &str) -> Result<Option<AgentId>, Invalid> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error| Invalid::new(field, error))
 }
 
 fn required(field: &'static str, token: Option<wire::Token>) -> Result<Token, Invalid> {

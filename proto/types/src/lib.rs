@@ -1,6 +1,7 @@
 //! Leasehold's domain types: names, epochs, tokens, time, limits and the messages of the lease
 //! protocol, each valid by construction. No IO, no clock, no randomness.
 
+pub mod agent_id;
 pub mod limits;
 pub mod load;
 pub mod message;
@@ -11,6 +12,7 @@ pub mod share;
 pub mod span;
 pub mod time;
 
+pub use agent_id::AgentId;
 pub use load::Load;
 pub use name::{
     ClusterName, InvalidName, JobId, NodeName, PipelineName, SetName, StartId, StreamKey,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::share::WorkerAddress;
 use crate::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, Token,
-    WorkerName,
+    AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
+    StreamKey, Token, WorkerName,
 };
 
 /// What an agent sends.
@@ -57,6 +57,12 @@ pub struct Hello {
     pub generation: u64,
     /// Where its worker is reached by those before it in a pipeline; none where nobody says.
     pub address: Option<WorkerAddress>,
+    /// Which installation of an agent this is; none for an agent that does not say.
+    pub identity: Option<AgentId>,
+    /// A person has said that this agent takes the name from another one, alive or not.
+    pub take_over: bool,
+    /// As in [`ReportedMemory`].
+    pub knows_from: Incarnation,
 }
 
 /// The times that hold on a link.
@@ -113,6 +119,8 @@ pub enum RefusalReason {
     GoAway,
     /// The agent remembers a later term than the leader's; dial again.
     EpochAhead,
+    /// An agent of another identity has the worker's name, and is alive; dial again later.
+    NameTaken,
 }
 
 /// Everything that an agent holds: the basis of a new leader's knowledge.

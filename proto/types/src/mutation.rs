@@ -50,6 +50,8 @@ mutations! {
     SkipConfirm,
     /// Coordinator: a release frees whatever token the stream has.
     AnyReleaseFrees,
+    /// Coordinator: an agent gets the name of one of another identity that is alive.
+    TwinTakesName,
     /// Coordinator: a snapshot does not repeat what lapses.
     LapsesNotRepeated,
     /// Coordinator: a size that was only told is kept although its slots may be another's.

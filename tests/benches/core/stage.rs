@@ -92,6 +92,7 @@ impl Stage {
                 ttl: Duration::from_secs(30),
                 jobs_max: 100,
                 sets: sets.sets(),
+                identity: None,
             };
             Entry { epoch: Epoch(1), exposure }
         };
@@ -105,7 +106,7 @@ impl Stage {
     pub(crate) fn connect(&mut self) {
         for at in 0..self.agents.len() {
             let hello = self.agents[at].hello(self.shape.fresh);
-            self.turn(Event::Hello(ConnId(at as u64), hello));
+            self.turn(Event::Hello(ConnId(at as u64), hello, None));
             let report = self.agents[at].report();
             self.events.push_back(Event::Report(ConnId(at as u64), report));
             self.answer();
@@ -319,6 +320,9 @@ impl Agent {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: (!fresh).then_some(Epoch(1)),
+            identity: None,
+            take_over: false,
+            knows_from: Incarnation(0),
             stops_worker: true,
             generation: 0,
             address: None,

@@ -128,6 +128,8 @@ impl Driver {
             worker: format!("w-{index}").parse::<WorkerName>().expect("a worker's name"),
             incarnation: Incarnation(clock::wall_us() / 1_000),
             generation: 0,
+            identity: None,
+            take_over: false,
             stops_worker: true,
             address: None,
             shows_bindings: false,

@@ -133,6 +133,9 @@ impl Cell {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: None,
+            identity: None,
+            take_over: false,
+            knows_from: Incarnation(0),
             stops_worker: true,
             generation: 0,
             address: None,
@@ -147,7 +150,7 @@ impl Cell {
             drain: DrainPhase::Working,
         };
         self.agents.insert(conn, Agent { nonce: 1, inbox: Vec::new() });
-        self.core.handle(Event::Hello(conn, hello), NOW);
+        self.core.handle(Event::Hello(conn, hello, None), NOW);
         self.core.handle(Event::Report(conn, report), NOW);
     }
 

@@ -231,6 +231,8 @@ impl Pod {
             worker: key.worker,
             incarnation,
             generation: 0,
+            identity: None,
+            take_over: false,
             stops_worker: true,
             address: None,
             shows_bindings: true,

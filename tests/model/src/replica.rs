@@ -141,7 +141,7 @@ fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) 
 fn event(input: Input) -> Event {
     match input {
         Input::Desired(desired) => Event::Desired(desired),
-        Input::Message(conn, AgentMessage::Hello(hello)) => Event::Hello(ConnId(conn), hello),
+        Input::Message(conn, AgentMessage::Hello(hello)) => Event::Hello(ConnId(conn), hello, None),
         Input::Message(conn, AgentMessage::Report(report)) => Event::Report(ConnId(conn), report),
         Input::Message(conn, AgentMessage::Beat(beat)) => Event::Beat(ConnId(conn), beat),
         Input::Closed(conn) => Event::Closed(ConnId(conn)),

@@ -265,11 +265,14 @@ impl World {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: Some(Epoch(epoch.0 + self.rng.u64(1..1_000))),
+            identity: None,
+            take_over: false,
+            knows_from: Incarnation(0),
             stops_worker: true,
             generation: 0,
             address: None,
         };
-        self.core_event(leader, Event::Hello(STRANGER, hello));
+        self.core_event(leader, Event::Hello(STRANGER, hello, None));
     }
 
     fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {

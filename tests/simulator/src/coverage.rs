@@ -85,6 +85,7 @@ const WANTED: &[(&str, u64)] = &[
     ("pipeline: deleted", 40),
     ("pool granted", 5_000),
     ("refused: newer link", 200),
+    ("refused: name taken", 200),
     ("registered", 1_000),
     ("report claims streams", 1_000),
     ("report of a closed link left out", 1_000),

@@ -39,7 +39,7 @@ impl World {
         match event {
             Event::Report(conn, _) => self.end_credit(replica, *conn),
             Event::Closed(conn) => self.end_conn(replica, *conn),
-            Event::Hello(conn, _) => {
+            Event::Hello(conn, ..) => {
                 *self.observer.credits.hellos.entry(*conn).or_default() += 1;
                 // It stands for all earlier ones of this agent.
                 let links = &self.network.links;

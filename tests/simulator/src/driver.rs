@@ -365,7 +365,7 @@ impl World {
     /// The core takes an event; how long that takes.
     fn take_event(&mut self, replica: usize, event: Event, at: Moment) -> Real {
         // What a link said before it was closed is said to nobody; a goodbye still counts.
-        if let Event::Hello(conn, _) | Event::Report(conn, _) = &event
+        if let Event::Hello(conn, ..) | Event::Report(conn, _) = &event
             && self.network.links.get(conn.0 as usize).is_some_and(|link| !link.replica_open)
         {
             self.cover.hit("report of a closed link left out");
@@ -387,7 +387,7 @@ impl World {
             _ => {}
         }
         let hello = match &event {
-            Event::Hello(_, hello) => Some(hello.clone()),
+            Event::Hello(_, hello, _) => Some(hello.clone()),
             _ => None,
         };
         core.handle(event, at);

@@ -5,12 +5,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use leasehold_agent_core::{Journal, JournalError, Memory, Record};
+use leasehold_types::AgentId;
 
 /// The disk below one pod's journal.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     /// What the records add up to.
     pub memory: Memory,
+    /// Which installation of an agent it is: lost with the journal.
+    pub identity: Option<AgentId>,
     /// What they added up to some time ago: only the record of a start is synced, and so much may
     /// be left of them once the power was lost.
     earlier: Memory,

@@ -68,6 +68,7 @@ impl Mutant {
             Mutation::TokenWithoutEpoch => &["S5"],
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
             Mutation::NewIncarnationFrees => &["S3", "S9", "S10"],
+            Mutation::TwinTakesName => &["S17"],
             Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10", "S13"],
             Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7", "S8"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
@@ -138,6 +139,7 @@ impl Mutant {
     pub(super) fn favour(self) -> Favour {
         let favour = |faults, sequence| Favour { faults, sequence: Some(sequence) };
         match self.mutation {
+            Mutation::TwinTakesName => Favour { faults: &[Fault::TwinPod], sequence: None },
             // A twin must be refused for one number while its other half has just begun under the
             // next one, which that leader has not heard of.
             Mutation::RaiseByOne => favour(&[Fault::TwinPod], Sequence::LateTwins),

@@ -73,6 +73,7 @@ pub(super) fn of_message(message: &CoordinatorMessage) -> &'static str {
             RefusalReason::Unauthorized => "refused: unauthorized",
             RefusalReason::GoAway => "refused: go away",
             RefusalReason::EpochAhead => "refused: epoch ahead",
+            RefusalReason::NameTaken => "refused: name taken",
         },
     }
 }

@@ -281,7 +281,7 @@ impl World {
                     return;
                 }
                 match wire::decode_up(&bytes) {
-                    AgentMessage::Hello(hello) => Event::Hello(conn, hello),
+                    AgentMessage::Hello(hello) => Event::Hello(conn, hello, None),
                     AgentMessage::Report(report) => Event::Report(conn, report),
                     AgentMessage::Beat(beat) => Event::Beat(conn, beat),
                 }

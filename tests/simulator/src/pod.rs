@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Config, Effect, Holder, Memory, Notice, RAISE_MAX};
+use leasehold_agent_core::{Config, Effect, Holder, Notice, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
+use leasehold_types::{AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
 
 use super::clock::{Clock, MS, Real};
 use super::faults::Sequence;
@@ -172,10 +172,11 @@ impl World {
         }
         let wrong_clock = wrong_clock || node.late_clock;
         node.run += 1;
-        let memory: Memory = {
+        let drawn = AgentId(u128::from(own) << 64 | u128::from(node.run));
+        let (memory, identity) = {
             let mut disk = node.disk.borrow_mut();
             disk.crashed = false;
-            disk.memory.clone()
+            (disk.memory.clone(), *disk.identity.get_or_insert(drawn))
         };
         let incarnation = match memory.incarnation {
             Some(last) => last.next(),
@@ -193,6 +194,8 @@ impl World {
             worker: node.key.worker.clone(),
             incarnation,
             generation: node.generation,
+            identity: Some(identity),
+            take_over: false,
             stops_worker: node.worker.stoppable,
             address: node.address.clone(),
             shows_bindings: node.shows_bindings,

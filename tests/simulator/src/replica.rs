@@ -115,6 +115,7 @@ impl World {
             reports_max: self.profile.reports_max,
             small_reports_max: self.profile.small_reports_max(),
             slice: self.profile.slice,
+            keeps_names: self.keeps_names,
         }));
         node.election = Election::default();
         node.desired_version = 0;

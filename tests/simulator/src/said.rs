@@ -149,7 +149,7 @@ impl World {
         let node = &self.replicas[replica];
         let (run, epoch, desired) = (node.run, node.leads(), node.desired_taken);
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
-        let since = node.core.as_ref().and_then(|core| core.waits_since(&key));
+        let since = node.core.as_ref().and_then(|core| core.waits_since(&key, hello.incarnation));
         let Some(since) = since.filter(|_| hello.epoch_seen.is_none()) else {
             self.observer.said.waits.remove(&(replica, key));
             return;

@@ -12,6 +12,7 @@ use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, Token, WorkerKey};
 
 use super::network::LinkId;
+use super::pod::Pod;
 use super::world::World;
 
 /// What was granted and who was welcomed, over all terms.
@@ -94,6 +95,30 @@ impl World {
         }
     }
 
+    /// S17: where names are kept, none is given to an agent of another identity while the one that
+    /// has it holds anything by the same leader's word.
+    fn check_name_kept(&mut self, pod: usize, epoch: Epoch) {
+        if !self.keeps_names {
+            return;
+        }
+        let key = &self.pods[pod].key;
+        let identity = |node: &Pod| node.disk.borrow().identity;
+        let holds = |(at, node): &(usize, &Pod)| {
+            let disk = node.disk.borrow();
+            let memory = &disk.memory;
+            let now = self.local_of_pod(*at);
+            let lasts = node.agent.is_some() && now < memory.renewed_until;
+            let holds = !memory.streams.is_empty() || node.size_in_effect(now) > 0;
+            lasts && memory.epoch == Some(epoch) && holds && !memory.left && !node.superseded
+        };
+        let mine = identity(&self.pods[pod]);
+        let others = self.pods.iter().enumerate().filter(|(_, node)| node.key == *key);
+        let mut others = others.filter(|(_, node)| identity(node) != mine && !node.dead);
+        if let Some((other, _)) = others.find(holds) {
+            self.fail("S17", || format!("p{pod} is welcomed under the name of p{other}"));
+        }
+    }
+
     /// S9: once a leader has welcomed an incarnation, an older one gets nothing from it.
     pub(super) fn observe_decision(&mut self, conn: ConnId, message: &CoordinatorMessage) {
         let link = conn.0 as usize;
@@ -104,6 +129,9 @@ impl World {
             CoordinatorMessage::Refusal(_) => return,
         };
         let key = self.pods[self.network.links[link].pod].key.clone();
+        if matches!(message, CoordinatorMessage::Welcome(_)) {
+            self.check_name_kept(self.network.links[link].pod, epoch);
+        }
         let terms = &mut self.observer.terms;
         let Some(incarnation) = terms.hellos.get(&link).copied() else { return };
         let newest = terms.welcomed.entry((epoch, key.clone())).or_insert(incarnation);

@@ -33,6 +33,8 @@ pub(super) struct World {
     /// How hard it is.
     pub profile: Profile,
     /// The election's store.
+    /// Where no platform says which agent of a name may speak, coordinators may keep names.
+    pub keeps_names: bool,
     pub store: Store,
     /// The coordinators.
     pub replicas: Tracked<Replica>,
@@ -69,6 +71,7 @@ impl World {
             t: 0,
             queue: Queue::default(),
             profile,
+            keeps_names: shape == Shape::Logs && seed % 4 < 2,
             store: Store::new(shape),
             replicas,
             pods: Tracked::default(),

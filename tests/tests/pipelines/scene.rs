@@ -100,8 +100,8 @@ impl Scene {
 
     fn follow(&self) {
         let (mut leader, told) = (self.leader.clone(), Arc::clone(&self.told));
-        let changes =
-            async move { leader.watch_changes(api::WatchChangesRequest::default()).await };
+        let wanted = api::WatchChangesRequest { replay: "0s".into(), ..Default::default() };
+        let changes = async move { leader.watch_changes(wanted).await };
         let changes = self.runtime.block_on(changes);
         let mut changes = changes.expect("the leader tells").into_inner();
         self.runtime.spawn(async move {

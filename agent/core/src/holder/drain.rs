@@ -10,6 +10,7 @@ use leasehold_types::mutation::{self, Mutation};
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
+use crate::lease::Awaited;
 
 /// The drain's deadline where neither the agent's flags nor a coordinator has given one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
@@ -85,6 +86,20 @@ impl<J: Journal> Holder<J> {
             Drain::Leaving { give_up } => give_up,
         };
         Some(Wakeup { at, reason: WakeReason::DrainDeadline })
+    }
+
+    /// What keeps the worker from being done, for people.
+    #[must_use]
+    pub fn awaited(&self) -> Awaited {
+        let told = self.jobs_known || !self.link.has_been_welcomed();
+        Awaited {
+            jobs: told.then(|| self.running()),
+            slots_max: self.pool.map_or(0, |pool| pool.size),
+            obeyed: self.count.map_or(0, |count| count.obeyed),
+            streams: self.streams.len(),
+            goodbye: matches!(self.drain, Drain::Leaving { .. }),
+            draining: self.draining() && self.drain != Drain::Left,
+        }
     }
 
     /// Ends the drain where nothing is left, or its time is over.

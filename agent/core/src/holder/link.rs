@@ -205,6 +205,10 @@ impl<J: Journal> Holder<J> {
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
             address: self.config.address.clone(),
+            identity: self.config.identity,
+            // Once: of two agents that were told so, none keeps the other from working.
+            take_over: self.config.take_over && !self.link.welcomed,
+            knows_from: self.knows_from(),
         };
         self.effects.push_back(Effect::Send(link, AgentMessage::Hello(hello)));
     }
@@ -404,10 +408,15 @@ impl<J: Journal> Holder<J> {
     /// while an earlier incarnation's leases lasted.
     fn memory(&self, terms: Terms, now: Moment) -> ReportedMemory {
         let old = now.since(self.begun) > terms.reserve;
-        let complete = self.complete || mutation::on(Mutation::YoungJournalSpeaks);
-        ReportedMemory {
-            knows_from: if complete { Incarnation(0) } else { self.first },
-            aged: complete || old,
+        let knows_from = self.knows_from();
+        ReportedMemory { knows_from, aged: knows_from == Incarnation(0) || old }
+    }
+
+    /// Of this incarnation and all later ones the journal tells everything.
+    fn knows_from(&self) -> Incarnation {
+        match self.complete || mutation::on(Mutation::YoungJournalSpeaks) {
+            true => Incarnation(0),
+            false => self.first,
         }
     }
 
@@ -430,7 +439,8 @@ impl<J: Journal> Holder<J> {
             | RefusalReason::Invalid
             | RefusalReason::Unauthorized
             | RefusalReason::GoAway
-            | RefusalReason::EpochAhead => self.redial(Target::Next, now),
+            | RefusalReason::EpochAhead
+            | RefusalReason::NameTaken => self.redial(Target::Next, now),
         }
     }
 

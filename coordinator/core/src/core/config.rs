@@ -24,6 +24,9 @@ pub struct Config {
     /// The units of work that one turn may take, at least 1: one is a stream, claim or account
     /// that is looked at. What is left goes on in the next turn.
     pub slice: u32,
+    /// Whether a worker's name stays with the agent that has it, as long as that is alive. Not
+    /// where the platform says which agent may speak for a name.
+    pub keeps_names: bool,
 }
 
 impl Default for Config {
@@ -33,6 +36,7 @@ impl Default for Config {
             reports_max: REPORTS_MAX,
             small_reports_max: SMALL_REPORTS_MAX,
             slice: SLICE,
+            keeps_names: true,
         }
     }
 }

@@ -2,11 +2,12 @@
 //! they decide.
 
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{Moment, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
 use super::Core;
 use super::views::reason;
-use crate::view::{ClaimPhase, Explanation, Presence, StreamView, WorkerView};
+use crate::ledger::Account;
+use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
 
 impl Core {
     /// Why a worker has what it has; none where it is not known.
@@ -57,6 +58,71 @@ impl Core {
             None => facts.push(format!("it owns {} streams", view.streams)),
         }
         Some(Explanation { summary, facts })
+    }
+
+    /// The pools of all workers under a plan that is only looked at, and why each gets no more.
+    pub(super) fn planned_pools(&self, name: &ClusterName, what_if: &WhatIf) -> Vec<PlannedPool> {
+        let shares = self.pool_shares(name, Some(what_if));
+        let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
+            return Vec::new();
+        };
+        let max = cluster.spec.jobs_per_worker_max;
+        let jobs_max = what_if.jobs_max.unwrap_or(cluster.spec.jobs_max);
+        let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
+        let accounts = || ledger.accounts_of(name).filter(|(key, _)| !removed(key));
+        let others = accounts().filter(|(key, _)| !shares.contains_key(&key.worker));
+        let elsewhere: u32 = others.map(|(_, account)| account.committed()).sum();
+        let taken = match elsewhere {
+            0 => format!("the budget of {jobs_max} is shared out"),
+            slots => format!(
+                "the budget of {jobs_max} is shared out, less {slots} slots that workers may be \
+                 using that take no jobs now"
+            ),
+        };
+        let mut pools: Vec<_> = shares
+            .iter()
+            .map(|(worker, size)| {
+                let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
+                let committed = ledger.account(&key).map_or(0, Account::committed);
+                let reason = if *size < max { taken.clone() } else { String::new() };
+                PlannedPool { worker: worker.clone(), size: *size, committed, reason }
+            })
+            .collect();
+        pools.extend(accounts().filter(|(key, _)| !shares.contains_key(&key.worker)).map(
+            |(key, account)| PlannedPool {
+                worker: key.worker.clone(),
+                size: 0,
+                committed: account.committed(),
+                reason: self.why_no_jobs(key, account),
+            },
+        ));
+        pools.sort_by(|one, two| one.worker.cmp(&two.worker));
+        pools
+    }
+
+    /// Why a worker takes no jobs now.
+    fn why_no_jobs(&self, key: &WorkerKey, account: &Account) -> String {
+        let slots = account.committed();
+        let Some(worker) = self.observed(key) else {
+            return format!(
+                "it has not reported to this leader: {slots} slots count until it does or is \
+                 declared gone"
+            );
+        };
+        let drains = worker.drain_ordered || worker.drain != DrainPhase::Working;
+        match () {
+            () if worker.lost => {
+                format!("it is lost: {slots} slots count until it reports or is declared gone")
+            }
+            () if !worker.reported => format!("it has not reported yet: {slots} slots count"),
+            () if drains => format!("it drains: {slots} slots count until its jobs end"),
+            () if !worker.is_connected() => {
+                format!("it is not connected: {slots} slots count, and it keeps them")
+            }
+            () => format!(
+                "{slots} slots count as used, since nobody can tell what its earlier agent left"
+            ),
+        }
     }
 
     /// Why a stream is where it is; none where no manifest lists it.

@@ -2,12 +2,13 @@
 //! an answer allows. Invariant: nothing new is granted that this leader's entry does not allow,
 //! nor one that is being written in its place.
 
+use leasehold_types::WorkerKey;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Incarnation, WorkerKey};
 
 use super::{Core, Role};
 use crate::effect::Order;
 use crate::exposure::{Exposure, Life, Sets};
+use crate::observed::Worker;
 
 impl Core {
     /// What the platform has written down may be granted now.
@@ -35,8 +36,7 @@ impl Core {
     /// Has what the worker may come to hold written down, where it is not yet.
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
         let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
-        let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
-        let Some(wanted) = self.exposure(key, incarnation, stops_worker) else { return };
+        let Some(wanted) = self.exposure(key, worker) else { return };
         let lists = &self.lists;
         let Role::Leads(term) = &mut self.role else { return };
         let Some(mut account) = term.ledger.account_mut(key) else { return };
@@ -53,16 +53,11 @@ impl Core {
 
     /// The most that the worker may come to hold under what is desired, and all that it may hold
     /// already.
-    fn exposure(
-        &self,
-        key: &WorkerKey,
-        incarnation: Incarnation,
-        stops_worker: bool,
-    ) -> Option<Exposure> {
+    fn exposure(&self, key: &WorkerKey, worker: &Worker) -> Option<Exposure> {
         let cluster = self.clusters.get(&key.cluster)?;
         let ledger = self.ledger()?;
         let account = ledger.account(key)?;
-        let list = &cluster.lists[usize::from(stops_worker)];
+        let list = &cluster.lists[usize::from(worker.stops_worker)];
         let allows = |sets: Sets| {
             let all = account.sets.iter();
             all.fold(true, |allowed, (set, (_, timeless))| {
@@ -77,10 +72,11 @@ impl Core {
             Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
         };
         let wanted = Exposure {
-            incarnation: incarnation.max(account.exposure.incarnation),
+            incarnation: worker.incarnation.max(account.exposure.incarnation),
             ttl: cluster.spec.ttl.max(account.ttl),
             jobs_max: cluster.spec.jobs_per_worker_max.max(account.committed()).max(account.size()),
             sets,
+            identity: worker.identity,
         };
         Some(match ledger.unheard_exposure(key) {
             Some(unheard) => self.lists.joined(&key.cluster, &wanted, unheard),

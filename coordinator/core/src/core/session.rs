@@ -1,6 +1,7 @@
 //! Agents' connections: the handshake, beats and their end. A coordinator adopts from the report,
 //! never from the hello.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
@@ -14,17 +15,31 @@ use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;
 use crate::observed::{Session, Worker};
 
-type Refused = (RefusalReason, String);
+pub(super) type Refused = (RefusalReason, String);
 
 impl Core {
-    pub(super) fn hello(&mut self, conn: ConnId, hello: Hello, now: Moment) {
-        if let Err((reason, message)) = self.greet(conn, &hello, now) {
+    pub(super) fn hello(
+        &mut self,
+        conn: ConnId,
+        hello: Hello,
+        peer: Option<SocketAddr>,
+        now: Moment,
+    ) {
+        let identity = hello.identity.filter(|_| self.config.keeps_names);
+        let hello = Hello { identity, ..hello };
+        if let Err((reason, message)) = self.greet(conn, &hello, peer, now) {
             self.refuse(conn, reason, message);
         }
     }
 
     /// Replaces the agent's older connection by this one, which waits for its welcome.
-    fn greet(&mut self, conn: ConnId, hello: &Hello, now: Moment) -> Result<(), Refused> {
+    fn greet(
+        &mut self,
+        conn: ConnId,
+        hello: &Hello,
+        peer: Option<SocketAddr>,
+        now: Moment,
+    ) -> Result<(), Refused> {
         let not_leader = |leader: &Option<String>, why: &str| {
             Err((RefusalReason::NotLeader(leader.clone()), why.to_owned()))
         };
@@ -42,12 +57,13 @@ impl Core {
         self.finish_gone(&key, now);
         let Role::Leads(term) = &self.role else { return Ok(()) };
         let epoch = term.ledger.epoch();
-        self.admit(hello, &key)?;
+        self.admit(hello, &key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             return Err(self.refuse_ahead(&key, seen, now));
         }
         self.forget_ahead(&key);
         self.replace_session(conn, hello, &key, now);
+        self.note_name(&key, hello.identity, peer, now);
         self.await_welcome(conn, &key);
         if let Role::Leads(term) = &mut self.role {
             term.ledger.await_report(&key, now);
@@ -61,7 +77,7 @@ impl Core {
     }
 
     /// Whether the agent may connect at all.
-    fn admit(&self, hello: &Hello, key: &WorkerKey) -> Result<(), Refused> {
+    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), Refused> {
         if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
             let message = format!(
                 "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
@@ -75,6 +91,7 @@ impl Core {
             let message = format!("no manifest defines cluster {}", hello.cluster);
             return Err((RefusalReason::UnknownCluster, message));
         };
+        self.check_name(hello, key, now)?;
         let worker = cluster.workers.get(&hello.worker);
         let account = self.ledger().and_then(|ledger| ledger.account(key));
         let registered = account.map(|account| account.exposure.incarnation);
@@ -85,6 +102,7 @@ impl Core {
             let message = format!("incarnation {newest} of {key} is newer");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
+        self.check_memory(hello, key)?;
         let Some(worker) = worker else {
             let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
             if workers >= WORKERS_MAX {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_types::message::{DrainPhase, Jobs};
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
+use leasehold_types::{
+    ClusterName, Incarnation, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
+};
 
 use super::{ClusterState, Core, SetState};
 use crate::desired::Desired;
@@ -43,10 +45,10 @@ impl Core {
     }
 
     /// Since when a worker's agent, which remembered no epoch, waits for a leadership confirmed
-    /// later than that; none where it does not.
+    /// later than that; none where it does not, or is another incarnation.
     #[must_use]
-    pub fn waits_since(&self, key: &WorkerKey) -> Option<Moment> {
-        let worker = self.observed(key)?;
+    pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
+        let worker = self.observed(key).filter(|worker| worker.incarnation == incarnation)?;
         worker.forgetful_at.filter(|_| !self.is_confirmed(worker))
     }
 
@@ -164,9 +166,7 @@ impl Core {
     #[must_use]
     pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
         self.clusters.get(name).filter(|cluster| cluster.defined)?;
-        let pools = self.pool_shares(name, Some(what_if)).into_iter();
-        let mut pools: Vec<_> = pools.collect();
-        pools.sort();
+        let pools = self.planned_pools(name, what_if);
         let mut owners = self.stream_owners(name);
         owners.retain(|worker| !what_if.remove.contains(worker));
         owners.extend(what_if.add.iter().cloned());

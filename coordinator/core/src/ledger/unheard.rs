@@ -211,6 +211,12 @@ impl Ledger {
         true
     }
 
+    /// Until when an agent of a predecessor's time that has not reported may be on its way back.
+    pub(crate) fn comes_back_until(&self, key: &WorkerKey) -> Option<Moment> {
+        let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.amnesiac)?;
+        Some(unheard.comes_back)
+    }
+
     /// See the mutation.
     pub(crate) fn adopt_at_hello(&mut self, key: &WorkerKey) {
         self.unheard.remove(key);

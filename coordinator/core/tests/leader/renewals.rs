@@ -116,7 +116,7 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
     for agent in 0..AGENTS {
         let incarnation = Incarnation(agent as u64 + 1);
         let hello = hello(worker(agent), incarnation);
-        world.take(Event::Hello(ConnId(agent as u64), hello));
+        world.take(Event::Hello(ConnId(agent as u64), hello, None));
     }
     (0..200).for_each(|_| world.turn());
     let live = world.agents.values().filter(|agent| agent.applied > GrantNumber(0)).count();

@@ -32,7 +32,7 @@ fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() 
     let later = Renewed { epoch: Epoch(4), sent_at: now, until: now + TERM * 2 };
     core.handle(Event::Renewed(later), now);
     core.handle(Event::Gone(vec![worker.clone()]), now);
-    core.handle(Event::Hello(ConnId(1), hello(worker.clone(), INCARNATION)), now);
+    core.handle(Event::Hello(ConnId(1), hello(worker.clone(), INCARNATION), None), now);
 
     let mut effects = Vec::new();
     let mut turns = 0;

@@ -37,7 +37,7 @@ impl Leader {
 
     fn hello(&mut self, conn: u64, number: usize, incarnation: u64) {
         let hello = hello(worker(number), Incarnation(incarnation));
-        self.core.handle(Event::Hello(ConnId(conn), hello), self.now);
+        self.core.handle(Event::Hello(ConnId(conn), hello, None), self.now);
     }
 
     /// The connections on which somebody is welcomed next.

@@ -98,6 +98,9 @@ impl Agent {
             incarnation: Incarnation(self.incarnation),
             link: LinkNumber(conn.0),
             epoch_seen: seen,
+            identity: None,
+            take_over: false,
+            knows_from: Incarnation(0),
             stops_worker: !self.file,
             generation: 0,
             address: self.address.clone(),
@@ -121,7 +124,7 @@ impl Agent {
             jobs: Jobs::Running(0),
             drain: self.drain,
         };
-        [Event::Hello(conn, hello), Event::Report(conn, report)]
+        [Event::Hello(conn, hello, None), Event::Report(conn, report)]
     }
 
     /// Takes a grant; the answer, where there is something to say.

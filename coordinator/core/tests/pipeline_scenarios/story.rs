@@ -195,6 +195,7 @@ impl Story {
                 ttl: Duration::from_secs(10),
                 jobs_max: 1,
                 sets: SetList::from_iter([(key.cluster.shares(), false)]).sets(),
+                identity: None,
             };
             (key, Entry { epoch: Epoch(0), exposure })
         });

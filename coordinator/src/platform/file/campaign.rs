@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::Settings;
 use super::blocking;
+use super::folder::Folder;
 use super::register::{self, Register};
 use super::terms::{self, Claim, Seat, Sight, Terms};
 use crate::clock;
@@ -39,15 +40,23 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Changes of the register that are written at once.
 const BATCH_MAX: usize = 4_096;
 
+/// What replicas share on disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    pub(crate) folder: Folder,
+    pub(crate) terms: Terms,
+}
+
 /// One replica's campaign.
 pub(crate) struct Campaign {
     settings: Settings,
-    terms: Terms,
+    disk: Disk,
     events: mpsc::Sender<Event>,
     commands: mpsc::Receiver<Command>,
     /// Whether the driver goes on.
     progress: Arc<Progress>,
-    /// An epoch that agents remember: the next must be above it.
+    /// The highest epoch that agents remember or that this replica has seen: the next must be
+    /// above it, whatever the folder says by then.
     above: Epoch,
     /// The leader's address that the driver was told last.
     told: Option<String>,
@@ -80,7 +89,7 @@ struct Won {
 /// The files of one term, as its leader has them open. The claim and the register are apart: a
 /// register that is slow to reach the disk delays no sign of life.
 struct TermFiles {
-    terms: Terms,
+    disk: Disk,
     seat: Arc<Mutex<Seat>>,
     register: Arc<Mutex<Register>>,
     /// What the register says, and whether all of it is in this term's log.
@@ -95,14 +104,14 @@ struct Trouble(Option<String>);
 impl Campaign {
     pub(crate) fn new(
         settings: Settings,
-        terms: Terms,
+        disk: Disk,
         events: mpsc::Sender<Event>,
         commands: mpsc::Receiver<Command>,
         progress: Arc<Progress>,
     ) -> Self {
         let above = Epoch::default();
         let trouble = Trouble::default();
-        Self { settings, terms, events, commands, progress, above, told: None, trouble }
+        Self { settings, disk, events, commands, progress, above, told: None, trouble }
     }
 
     /// Runs until the driver is gone or the replica has resigned. It takes no term before `ready`.
@@ -148,11 +157,17 @@ impl Campaign {
             }
             match self.look(watch.take()).await {
                 Err(error) => {
-                    self.trouble.fails(&error, "the state folder cannot be read");
+                    // A folder that is another one was told of already.
+                    if self.disk.folder.lost().is_none() {
+                        self.trouble.fails(&error, "the state folder cannot be read");
+                    }
+                    self.tell_health();
                     sleep(PAUSE).await;
                 }
                 Ok((seen, vacant)) => {
+                    self.tell_health();
                     if let Some(seen) = &seen {
+                        self.stay_above(Some(seen.sight.epoch));
                         if awaited != Some(seen.sight.epoch) && !vacant {
                             self.await_end(seen.sight.epoch, &over);
                             awaited = Some(seen.sight.epoch);
@@ -175,9 +190,15 @@ impl Campaign {
 
     /// Looks who leads, and whether nobody does any more.
     async fn look(&self, last: Option<Watch>) -> io::Result<(Option<Watch>, bool)> {
-        let terms = self.terms.clone();
+        let (Disk { folder, terms }, above) = (self.disk.clone(), self.above);
         let takeover_after = self.settings.takeover_after;
         blocking(move || {
+            // The first time the leader, which knows more, is left to write it down.
+            let was_lost = folder.lost().is_some();
+            folder.check().inspect_err(|_| match was_lost {
+                true => mark_led(&folder, above),
+                false => {}
+            })?;
             let Some(sight) = terms.sight()? else { return Ok((None, true)) };
             let over = terms.is_over(sight.epoch);
             let now = clock::now();
@@ -196,7 +217,7 @@ impl Campaign {
 
     /// Has the end of a leader's process wake the standby at once.
     fn await_end(&self, epoch: Epoch, over: &mpsc::Sender<()>) {
-        let (terms, over) = (self.terms.clone(), over.clone());
+        let (terms, over) = (self.disk.terms.clone(), over.clone());
         // A thread of its own: it may wait for as long as the leader lives, and ends with the
         // process. Where it cannot start, the looks find the same a little later.
         let _ = std::thread::Builder::new().name("leader-watch".into()).spawn(move || {
@@ -219,8 +240,8 @@ impl Campaign {
 
     async fn try_to_lead(&mut self, seen: Option<Watch>) -> Option<Next> {
         sleep(JITTER_MAX.mul_f64(fastrand::f64())).await;
-        let (settings, terms, above) = (self.settings.clone(), self.terms.clone(), self.above);
-        let won = blocking(move || take_term(&settings, &terms, above, seen.as_ref())).await;
+        let (settings, disk, above) = (self.settings.clone(), self.disk.clone(), self.above);
+        let won = blocking(move || take_term(&settings, &disk, above, seen.as_ref())).await;
         match won {
             Ok(won) => {
                 let won = won?;
@@ -237,6 +258,7 @@ impl Campaign {
 
     async fn lead(&mut self, won: Won) -> Next {
         let Won { taken, mut stores } = won;
+        self.stay_above(Some(taken.epoch));
         let period = (self.settings.takeover_after / BEATS).min(self.settings.leadership / 10);
         let settings = LeadSettings {
             leadership: self.settings.leadership,
@@ -253,6 +275,7 @@ impl Campaign {
             Ended::DriverGone => Next::End,
             Ended::Deposed | Ended::Expired => {
                 tracing::info!(epoch = taken.epoch.0, ?ended, "leads no more");
+                self.tell_health();
                 let_go_at_end(stores.seat, until);
                 self.deposed().await
             }
@@ -271,7 +294,7 @@ impl Campaign {
     }
 
     async fn deposed(&mut self) -> Next {
-        let terms = self.terms.clone();
+        let terms = self.disk.terms.clone();
         let sight = blocking(move || terms.sight()).await.ok().flatten();
         let leader = sight.and_then(|sight| sight.claim).map(|claim| claim.address);
         let leader = leader.filter(|address| *address != self.settings.address);
@@ -279,6 +302,11 @@ impl Campaign {
             Ok(()) => Next::StandBy,
             Err(_) => Next::End,
         }
+    }
+
+    /// Has probes told whether the folder is still the one that this replica began with.
+    fn tell_health(&self) {
+        self.progress.set_trouble(self.disk.folder.lost());
     }
 
     fn stay_above(&mut self, above: Option<Epoch>) {
@@ -304,10 +332,15 @@ impl Trouble {
 
 impl Stores for TermFiles {
     fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
-        let (terms, seat) = (self.terms.clone(), Arc::clone(&self.seat));
+        let Disk { folder, terms } = self.disk.clone();
+        let (seat, register) = (Arc::clone(&self.seat), Arc::clone(&self.register));
         Box::pin(blocking(move || {
             let sent_at = clock::now();
             let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+            if folder.check().is_err() && folder.lost().is_some() {
+                leave_behind(&folder, seat.epoch, &register);
+                return (sent_at, Ok(Standing::Deposed));
+            }
             let standing = terms.renew(&mut seat).map(|standing| match standing {
                 terms::Standing::Leads => Standing::Leads,
                 terms::Standing::Deposed(by) => {
@@ -327,11 +360,11 @@ impl Stores for TermFiles {
     /// Writes to this term's own log, which no other leader writes to: what could not be read in
     /// the one before it was adopted when this one was begun.
     fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
-        let register = Arc::clone(&self.register);
+        let (register, folder) = (Arc::clone(&self.register), self.disk.folder.clone());
         let changes: Vec<_> = attempts.into_iter().map(|attempt| attempt.change).collect();
         Box::pin(blocking(move || {
             let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
-            let written = match register.write(&changes) {
+            let written = match folder.check().and_then(|()| register.write(&changes)) {
                 Ok(()) => Written::Done,
                 Err(error) => {
                     tracing::warn!(error = error.to_string(), "the register cannot be written");
@@ -348,6 +381,26 @@ impl Stores for TermFiles {
 
     fn works(&mut self) {
         self.trouble.recovers();
+    }
+}
+
+/// The folder is another one: what a leader knows is written into what is there now, so that a
+/// replica that starts on it takes no epoch again, and knows which workers may hold what.
+fn leave_behind(folder: &Folder, epoch: Epoch, register: &Mutex<Register>) {
+    let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = register.leave_behind() {
+        tracing::error!(error = error.to_string(), "the register of workers is lost with it");
+    }
+    mark_led(folder, epoch);
+}
+
+fn mark_led(folder: &Folder, epoch: Epoch) {
+    if folder.lost().is_none() || epoch == Epoch::default() {
+        return;
+    }
+    if let Err(error) = folder.mark_led(epoch) {
+        let (epoch, error) = (epoch.0, error.to_string());
+        tracing::warn!(epoch, error, "the last epoch cannot be written into the folder");
     }
 }
 
@@ -374,10 +427,11 @@ async fn wait_ready(
 /// Takes the next epoch, then reads what its predecessors left. None where another was faster.
 fn take_term(
     settings: &Settings,
-    terms: &Terms,
+    disk: &Disk,
     above: Epoch,
     seen: Option<&Watch>,
 ) -> io::Result<Option<Won>> {
+    let Disk { folder, terms } = disk;
     let claimed = terms.highest()?.unwrap_or_default();
     let registered = register::highest(&settings.state_dir)?.unwrap_or_default();
     let seen_epoch = seen.map(|watch| watch.sight.epoch).unwrap_or_default();
@@ -402,6 +456,8 @@ fn take_term(
     if terms.renew(&mut seat)? != terms::Standing::Leads {
         return Ok(None);
     }
+    // What was read of it above is the folder's that this replica began with.
+    folder.check()?;
     if let Err(error) = terms.prune() {
         tracing::warn!(error = error.to_string(), "old epochs cannot be removed");
     }
@@ -409,7 +465,7 @@ fn take_term(
     let entries = register.entries().iter();
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
     let stores = TermFiles {
-        terms: terms.clone(),
+        disk: disk.clone(),
         seat: Arc::new(Mutex::new(seat)),
         register: Arc::new(Mutex::new(register)),
         entries,

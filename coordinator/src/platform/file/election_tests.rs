@@ -51,7 +51,8 @@ fn worker(name: &str) -> WorkerKey {
 
 fn exposure(jobs_max: u32) -> Exposure {
     let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
-    Exposure { incarnation: Incarnation(3), ttl: Duration::from_secs(10), jobs_max, sets }
+    let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(10));
+    Exposure { incarnation, ttl, jobs_max, sets, identity: None }
 }
 
 fn entry(name: &str, life: u64, jobs_max: u32) -> (WorkerKey, Life, Exposure) {
@@ -260,7 +261,11 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
 
     // In one step: the leader would put files back while others are being removed.
-    fs::rename(&settings.state_dir, folder.path().join("removed")).unwrap();
+    let removed = folder.path().join("removed");
+    fs::create_dir(&removed).unwrap();
+    for name in ["register", "epochs"] {
+        fs::rename(settings.state_dir.join(name), removed.join(name)).unwrap();
+    }
     // Two confirmations later it has been seen to be gone, and is there again.
     let terms = loop {
         a.commands.send(order(7, Order::Confirm)).await.unwrap();
@@ -291,6 +296,36 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     let register = Register::open(&settings.state_dir, Epoch(8)).unwrap();
     let workers: BTreeSet<_> = register.entries().keys().cloned().collect();
     assert_eq!(workers, BTreeSet::from([worker("w"), worker("x")]));
+}
+
+/// Somebody deletes the state folder beside replicas that live: none of them leads any more, and no
+/// epoch is led twice, neither by them nor by one that is started on what they leave behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_deleted_is_led_by_nobody_and_begun_anew_above() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings_of = |name| settings(folder.path(), name);
+    let mut a = start(settings_of("a")).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
+    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    let mut b = start(settings_of("b")).await.unwrap();
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    let state_dir = settings_of("a").state_dir;
+    fs::rename(&state_dir, folder.path().join("removed")).unwrap();
+    assert_eq!(deposed(&mut a).await, None);
+    // As long as a standby waits before it takes over, and longer.
+    let nobody = async {
+        tokio::select! {
+            event = elected(&mut a) => event.epoch,
+            event = elected(&mut b) => event.epoch,
+        }
+    };
+    let led = timeout(settings_of("a").takeover_after * 3, nobody).await;
+    assert!(led.is_err(), "epoch {led:?} is led");
+    let mut c = start(settings_of("c")).await.unwrap();
+    let third = elected(&mut c).await;
+    assert_eq!(third.epoch, Epoch(2));
+    assert_eq!(third.exposed.keys().collect::<Vec<_>>(), [&worker("w")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -194,7 +194,7 @@ async fn a_folder_that_is_missing_at_the_start_leaves_all_in_force() {
     fs::rename(host.manifests(), &away).unwrap();
     let mut replica = host.start().await;
     assert_eq!(replica.in_force, ["a=1", "b=2", "s@a:2"]);
-    assert_eq!(replica.problems.borrow()[0].file, ".");
+    assert_eq!(Path::new(&replica.problems.borrow()[0].file), host.manifests());
     fs::write(away.join("b.yaml"), cluster("b", "4")).unwrap();
     fs::rename(&away, host.manifests()).unwrap();
     replica.take_in().await;

@@ -1,0 +1,63 @@
+//! Which installation of an agent this is: a number drawn at random, which stays in the state
+//! folder. A coordinator tells by it a restart from a second agent that somebody has started under
+//! the same name.
+
+use std::path::Path;
+
+use leasehold_types::AgentId;
+
+use crate::state_dir::{self, StateDir};
+
+/// The file in the state folder.
+const FILE: &str = "identity";
+/// Bytes of it that are read: an identity has 32.
+const BYTES_MAX: u64 = 64;
+
+/// The identity in the state folder, or a new one, which is written there. Without a folder, or
+/// where it cannot be written, it lasts as long as this process: an agent started later is another
+/// one, and waits until the leases of this one are over.
+pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
+    let drawn = AgentId(fastrand::u128(..));
+    let Some(dir) = dir else { return drawn };
+    let path = dir.file(FILE);
+    match read(&path) {
+        Ok(Some(kept)) => return kept,
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%error, path = %path.display(), "the identity cannot be read"),
+    }
+    // Durably: an agent that a coordinator has heard of must not come back as another one.
+    let line = format!("{drawn}\n");
+    let written = state_dir::replace(&path, line.as_bytes());
+    if let Err(error) = written.and_then(|file| state_dir::sync(&path, &file)) {
+        tracing::warn!(
+            %error, path = %path.display(),
+            "this agent's identity cannot be written: a later start with this folder waits until \
+             the leases of this one are over"
+        );
+    }
+    drawn
+}
+
+/// What the file says; none where there is none, or it makes no sense.
+fn read(path: &Path) -> std::io::Result<Option<AgentId>> {
+    let text = state_dir::read(path, BYTES_MAX)?;
+    Ok(text.and_then(|text| str::from_utf8(&text).ok()?.trim_end().parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_stays_with_its_folder_and_a_damaged_one_is_drawn_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = StateDir::open(folder.path()).expect("it is locked");
+        let first = of(Some(&dir));
+        assert_eq!(of(Some(&dir)), first, "kept");
+        assert_ne!(of(None), first, "without a folder it is another one");
+        std::fs::write(dir.file(FILE), &first.to_string()[..7]).expect("cut");
+        let second = of(Some(&dir));
+        assert_ne!(second, first);
+        assert_eq!(of(Some(&dir)), second, "written again");
+    }
+}

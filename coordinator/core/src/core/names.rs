@@ -1,0 +1,105 @@
+//! Whose a worker's name is, where no platform says which agent may speak for it. It stays with the
+//! agent that has it for as long as that is alive, as far as anyone can tell: a second one that
+//! somebody starts under the same name, on another host or with another state folder, waits. An
+//! agent is the same one as long as its identity is, so a restart with the state folder is not
+//! held up.
+//!
+//! On Kubernetes names are not kept here: a pod's uid says who it is, and the platform lets only
+//! the newest pod of a name speak.
+
+use std::net::SocketAddr;
+
+use leasehold_types::message::{Hello, RefusalReason};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
+
+use super::Core;
+use super::session::Refused;
+use crate::observed::Worker;
+
+impl Core {
+    /// Refuses an agent whose worker's name another one has that is alive.
+    pub(super) fn check_name(
+        &self,
+        hello: &Hello,
+        key: &WorkerKey,
+        now: Moment,
+    ) -> Result<(), Refused> {
+        let other = self.is_of_another(hello, key) && !hello.take_over;
+        if !other || !self.is_alive(key) || mutation::on(Mutation::TwinTakesName) {
+            return Ok(());
+        }
+        let message = format!(
+            "another agent, which is alive, has the name {key}: {}. Give this worker a name of its \
+             own; or start this agent with the other one's --state-dir; or stop the other one and \
+             wait until its leases are over; or start this one once with --take-over, which stops \
+             the other one",
+            self.holder_of_name(key, now)
+        );
+        Err((RefusalReason::NameTaken, message))
+    }
+
+    /// Has an agent that gets the name after another one begin its journal anew. It does not know
+    /// what that one holds, though it may think that its journal tells of everything.
+    pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), Refused> {
+        let knows_too_much = hello.knows_from < hello.incarnation;
+        if !self.is_of_another(hello, key) || !knows_too_much {
+            return Ok(());
+        }
+        let message = format!("another agent has had the name {key} since");
+        Err((RefusalReason::NewerIncarnation(hello.incarnation), message))
+    }
+
+    /// An agent has the name from now on.
+    pub(super) fn note_name(
+        &mut self,
+        key: &WorkerKey,
+        identity: Option<AgentId>,
+        peer: Option<SocketAddr>,
+        now: Moment,
+    ) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        if worker.identity != identity || worker.named_at == Moment(0) {
+            worker.named_at = now;
+        }
+        worker.identity = identity;
+        worker.peer = peer;
+    }
+
+    /// Whether an agent of another identity has had the name last.
+    fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
+        let had = match self.observed(key) {
+            Some(worker) => worker.identity,
+            None => self.registered_name(key).and_then(|(_, identity)| identity),
+        };
+        had.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
+    }
+
+    /// The newest agent that was granted anything under the name, as written down.
+    fn registered_name(&self, key: &WorkerKey) -> Option<(Incarnation, Option<AgentId>)> {
+        let exposure = &self.ledger()?.account(key)?.exposure;
+        Some((exposure.incarnation, exposure.identity))
+    }
+
+    /// Whether the agent that has the name may live: its leases last, or it is on its way back to
+    /// a new leader. One that is connected and has yet to report is alive.
+    fn is_alive(&self, key: &WorkerKey) -> bool {
+        let session = self.observed(key).and_then(|worker| worker.session.as_ref());
+        let Some(ledger) = self.ledger() else { return false };
+        let greets = session.is_some_and(|session| !session.reported);
+        let comes_back = ledger.comes_back_until(key).is_some_and(|until| self.heard < until);
+        greets || comes_back || self.heard < ledger.free_at(key)
+    }
+
+    /// Who has the name, since when and where.
+    fn holder_of_name(&self, key: &WorkerKey, now: Moment) -> String {
+        let Some(worker) = self.observed(key) else {
+            let incarnation = self.registered_name(key).map_or(Incarnation(0), |(it, _)| it);
+            return format!("incarnation {incarnation}, not heard yet by this leader");
+        };
+        let Worker { incarnation, peer, named_at, .. } = worker;
+        let at = peer.map(|peer| format!(" at {peer}")).unwrap_or_default();
+        let secs = now.since(*named_at).as_secs();
+        format!("incarnation {incarnation}{at}, for {secs} s")
+    }
+}

@@ -1,0 +1,104 @@
+//! Mistakes on a command line that everything starts with: what is said names what is wrong and
+//! what to do.
+
+use std::path::Path;
+use std::process::Command;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tests::process::{Coordinator, Process, Replica, eventually, free_address, get};
+use tests::toolbox;
+
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 4, maxJobsPerWorker: 2}
+";
+
+/// An agent that dials `coordinator`, with `more` flags.
+fn agent(folder: &Path, coordinator: &str, more: &[&str]) -> Process {
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["run", "--coordinator", coordinator, "--cluster", "builds", "--worker", "w"]);
+    command.args(["--listen", &free_address().to_string(), "--state-dir"]);
+    command.arg(folder.join("state-w")).args(more);
+    Process::start(&mut command, &folder.join("w.log"))
+}
+
+/// Waits for a line of the log with this in it.
+fn says(process: &Process, words: &str) -> String {
+    eventually(words, || process.log().lines().find(|line| line.contains(words)).map(str::to_owned))
+}
+
+#[test]
+fn a_folder_of_manifests_that_is_not_there_is_named_at_every_start() {
+    let first = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let folder = first.folder();
+    eventually("what was last good", || folder.join("state/manifests.good").exists().then_some(()));
+    let manifests = folder.join("manifests");
+    std::fs::rename(&manifests, folder.join("moved")).expect("it is there");
+    let addresses = || [free_address(), free_address()];
+    let later = Replica::start_at(folder, "later", addresses(), &[]);
+    let line = says(&later.process, "manifest problem");
+    let named = format!("file=\"{}\"", manifests.display());
+    assert!(line.contains("WARN") && line.contains(&named), "{line}");
+
+    let empty = tempfile::tempdir().expect("a folder");
+    let mut never = Replica::start_at(empty.path(), "never", addresses(), &[]);
+    assert_eq!(never.process.wait().code(), Some(1));
+    let log = never.process.log();
+    let named = empty.path().join("manifests").display().to_string();
+    assert!(log.contains("error: --manifests") && log.contains(&named), "{log}");
+}
+
+#[test]
+fn the_port_for_health_says_that_it_is_no_grpc_port() {
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    eventually("readiness", || get(coordinator.http, "/readyz").filter(|(code, _)| *code == 200));
+    let dialled = agent(coordinator.folder(), &coordinator.http.to_string(), &[]);
+    let line = says(&dialled, "no session with the coordinator");
+    let port = format!("gRPC is served on port {}", coordinator.grpc.port());
+    assert!(line.contains("health and metrics (--http-listen)") && line.contains(&port), "{line}");
+    assert!(!line.contains("compression"), "{line}");
+    let (_, missing) = get(coordinator.http, "/nothing").expect("it answers");
+    assert!(missing.contains("/readyz"), "people read the paths: {missing}");
+}
+
+#[test]
+fn a_token_that_nobody_looks_at_is_said_to_have_no_effect() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let mut ca = CertificateParams::new(Vec::new()).expect("parameters");
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().expect("a key"));
+    let ca = ca.expect("an authority");
+    let key = KeyPair::generate().expect("a key");
+    let own = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
+    let own = own.signed_by(&key, &ca).expect("a certificate");
+    for (name, text) in [
+        ("ca.pem", ca.pem()),
+        ("cert.pem", own.pem()),
+        ("key.pem", key.serialize_pem()),
+        ("token", "a.b.c".to_owned()),
+    ] {
+        std::fs::write(path(name), text).expect("a file");
+    }
+    std::fs::create_dir(path("manifests")).expect("a folder");
+    std::fs::write(path("manifests/builds.yaml"), MANIFESTS).expect("a manifest");
+    let file = |name: &str| path(name).display().to_string();
+    let addresses = [free_address(), free_address()];
+    let tls = ["--tls-cert", &file("cert.pem"), "--tls-key", &file("key.pem")];
+    let replica = Replica::start_at(folder.path(), "coordinator", addresses, &tls);
+    let localhost = |port: u16| format!("localhost:{port}");
+    let flags = ["--tls-ca", &file("ca.pem"), "--token-file", &file("token")];
+    let shown = agent(folder.path(), &localhost(replica.grpc.port()), &flags);
+    says(&shown, "welcomed");
+    let line = says(&shown, "--token-file has no effect");
+    assert!(line.contains("WARN") && line.contains("looks at no tokens"), "{line}");
+    drop(shown);
+    let plain = agent(folder.path(), &localhost(replica.http.port()), &flags);
+    says(&plain, "this port speaks no TLS");
+    drop(plain);
+    let without = agent(folder.path(), &localhost(replica.grpc.port()), &flags[..2]);
+    says(&without, "welcomed");
+    assert!(!without.log().contains("has no effect"), "{}", without.log());
+}
