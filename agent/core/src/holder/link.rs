@@ -428,7 +428,9 @@ impl<J: Journal> Holder<J> {
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
                 // If the record cannot be written, the coordinator refuses the next hello, too.
-                let _ = self.begin_anew(newer, now);
+                if self.begin_anew(newer, now).is_ok() {
+                    self.notice(Notice::IncarnationRaised(self.config.incarnation));
+                }
                 self.redial(Target::Next, now);
             }
             RefusalReason::NotLeader(None)
@@ -460,7 +462,6 @@ impl<J: Journal> Holder<J> {
         self.config.incarnation = incarnation;
         if !mutation::on(Mutation::RaisedJournalSpeaks) {
             (self.first, self.begun, self.complete) = (incarnation, now, false);
-            self.notice(Notice::IncarnationRaised(incarnation));
         }
         Ok(())
     }
