@@ -193,8 +193,9 @@ fn check(args: RunArgs) -> Result<Config, String> {
     let of_child = args.restart.is_some() || args.child_grace.is_some() || args.child_kill;
     if per_stream && (of_child || args.child_signal.is_some()) {
         return Err("--restart, --child-grace, --child-kill and --child-signal are for a worker \
-                    that is COMMAND; with --adapter process COMMAND is the program of one stream: it is always \
-                    started again, and --process-grace and --process-kill are for its end"
+                    that is COMMAND; with --adapter process COMMAND is the program of one stream: \
+                    it is always started again, and --process-grace and --process-kill are for \
+                    its end"
             .into());
     }
     let child = (!per_stream && !args.command.is_empty()).then(|| Child {

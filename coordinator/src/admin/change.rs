@@ -2,10 +2,10 @@
 //! the oldest that is still there.
 
 use std::future::ready;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::jiff::{Timestamp, Unit};
+use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey};
@@ -74,15 +74,15 @@ fn news(
                 },
                 Err(RecvError::Closed) => return None,
             };
-            let response = WatchChangesResponse { time: time(SystemTime::now()), ..response };
+            let response = WatchChangesResponse { time: time(Timestamp::now()), ..response };
             return Some((response, (changes, place)));
         }
     })
 }
 
-fn time(at: SystemTime) -> String {
-    let at = Timestamp::try_from(at).and_then(|at| at.round(Unit::Millisecond));
-    at.map(|at| format!("{at:.3}")).unwrap_or_default()
+/// In UTC, as in RFC 3339.
+fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
 }
 
 /// What watchers are told of a change, if anything.
