@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
 use leasehold_types::Moment;
 use tokio::sync::broadcast;
 
 use super::Change;
+use crate::clock::Timestamp;
 
 /// How long a change is kept.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(3_600);
