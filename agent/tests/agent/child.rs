@@ -150,16 +150,20 @@ async fn what_the_child_has_started_is_told_to_end_too_unless_that_is_not_wanted
 #[tokio::test]
 async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
     let coordinator = Coordinator::start().await;
-    let script = "trap '' TERM; while :; do sleep 0.02; done";
+    let dir = tempfile::tempdir().unwrap();
+    let deaf = dir.path().join("deaf");
+    let script = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", deaf.display());
     let options = ["--child-grace", "50ms", "--child-kill"];
-    let mut agent = start(&coordinator, &options, script).await;
-    agent.log.line("child started").await;
+    let mut agent = start(&coordinator, &options, &script).await;
+    until("it ignores SIGTERM", || deaf.exists()).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(137));
 
-    let mut agent = start(&coordinator, &options[..2], script).await;
+    std::fs::remove_file(&deaf).unwrap();
+    let mut agent = start(&coordinator, &options[..2], &script).await;
     let line = agent.log.line("child started").await;
+    until("it ignores SIGTERM", || deaf.exists()).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     agent.signal(Signal::TERM);
     agent.log.line("its jobs run on, the agent waits").await;
