@@ -343,7 +343,10 @@ impl Driver {
             SessionEvent::Agent(message) if self.is_in_vain(conn, &message) => {
                 self.end_in_vain(conn, at)
             }
-            SessionEvent::Hello(hello, peer) => self.take(Event::Hello(conn, hello, peer), at),
+            SessionEvent::Hello(hello, peer) => {
+                let peer = peer.map(|peer| peer.to_string().into());
+                self.take(Event::Hello(conn, hello, peer), at)
+            }
             // Sessions say hello by an event of its own.
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
                 self.take(Event::Hello(conn, hello, None), at)

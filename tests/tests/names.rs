@@ -59,19 +59,21 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
     first = start(&folder, &both, "first", &[]);
     assert_eq!(eventually("both streams again", || streams(&first, 2)), before);
 
-    // Another leader knows by the register whose the name is, whoever dials first.
-    first.process.signal(Signal::STOP);
+    // Another leader knows by the register whose the name is, whichever of the two dials first.
     coordinator.process.kill();
     eventually("a successor", || {
         let (_, metrics) = get(standby.http, "/metrics")?;
         metrics.contains("leasehold_leader 1").then_some(())
     });
-    eventually("a refusal by the successor", || {
-        refused(&second).filter(|why| why.contains("not heard yet"))
-    });
-    first.process.signal(Signal::CONT);
     assert_eq!(eventually("the streams at the successor", || streams(&first, 2)), before);
+    let by_successor = || {
+        let (_, metrics) = get(standby.http, "/metrics")?;
+        let refusals = "leasehold_refusals_total{reason=\"name_taken\"";
+        metrics.lines().any(|line| line.starts_with(refusals)).then_some(())
+    };
+    eventually("a refusal by the successor", by_successor);
     assert!(refused(&second).is_some());
+    assert_eq!(streams(&first, 2), Some(before));
 
     // Once the first one is silent and its leases are over, the second one has the name.
     first.process.kill();

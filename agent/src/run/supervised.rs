@@ -28,6 +28,8 @@ const RAN_WELL: Duration = Duration::from_secs(60);
 const FILE_LOOK: Duration = Duration::from_millis(20);
 /// How often it is looked whether another agent still has the worker's name.
 const NAME_LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether a coordinator has answered: the worker waits for that.
+const ASK_LOOK: Duration = Duration::from_millis(2);
 /// How long a first start waits for a coordinator's word whether another agent has the name.
 const ASK_MAX: Duration = Duration::from_secs(2);
 /// How often the log is told that a child does not end.
@@ -156,7 +158,8 @@ impl Supervised {
         }
         let wait = match () {
             () if self.door.metrics().is_name_taken() => Some(NAME_LOOK),
-            () if !self.has_asked() || !self.file_is_true().await => Some(FILE_LOOK),
+            () if !self.has_asked() => Some(ASK_LOOK),
+            () if !self.file_is_true().await => Some(FILE_LOOK),
             () => None,
         };
         if let Some(wait) = wait {

@@ -56,6 +56,7 @@ async fn an_order_of_the_coordinator_stands() {
     coordinator.pool(1);
     let mut agent = start(&coordinator, dir.path()).await;
     agent.pool(1).await;
+    until("it runs", || read(&dir.path().join("runs")) == "run\n").await;
     coordinator.drain();
     assert_eq!(agent.code().await, Some(0));
     let mut again = start(&coordinator, dir.path()).await;

@@ -149,23 +149,22 @@ async fn what_the_child_has_started_is_told_to_end_too_unless_that_is_not_wanted
 
 #[tokio::test]
 async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
-    let dir = tempfile::tempdir().unwrap();
-    let told = dir.path().join("told");
     let coordinator = Coordinator::start().await;
-    let script =
-        format!("trap '' TERM; echo up >> {}; while :; do sleep 0.02; done", told.display());
+    let dir = tempfile::tempdir().unwrap();
+    let deaf = dir.path().join("deaf");
+    let script = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", deaf.display());
     let options = ["--child-grace", "50ms", "--child-kill"];
     let mut agent = start(&coordinator, &options, &script).await;
-    agent.log.line("child started").await;
+    until("it ignores SIGTERM", || deaf.exists()).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
-    until("it runs", || read(&told).lines().count() == 1).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(137));
 
+    std::fs::remove_file(&deaf).unwrap();
     let mut agent = start(&coordinator, &options[..2], &script).await;
     let line = agent.log.line("child started").await;
+    until("it ignores SIGTERM", || deaf.exists()).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
-    until("it runs", || read(&told).lines().count() == 2).await;
     agent.signal(Signal::TERM);
     agent.log.line("its jobs run on, the agent waits").await;
     let pid = pid_in(&line);

@@ -1,7 +1,6 @@
 //! What reaches the core: facts from agents, from the platform and from people.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leasehold_types::message::{Beat, Hello, Report};
@@ -17,8 +16,8 @@ pub struct ConnId(pub u64);
 /// A fact that the core acts on.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The first message of a connection, and where that comes from.
-    Hello(ConnId, Hello, Option<SocketAddr>),
+    /// The first message of a connection, and where that comes from, for people.
+    Hello(ConnId, Hello, Option<Arc<str>>),
     /// The second.
     Report(ConnId, Report),
     /// Any later one.

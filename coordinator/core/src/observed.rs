@@ -1,7 +1,7 @@
 //! What is observed of workers: their agents' connections, drains and silence.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use leasehold_types::message::DrainPhase;
 use leasehold_types::share::WorkerAddress;
@@ -22,7 +22,7 @@ pub(crate) struct Worker {
     pub(crate) identity: Option<AgentId>,
     /// Since when an agent of this identity has the name, and where it was last heard from.
     pub(crate) named_at: Moment,
-    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) peer: Option<Arc<str>>,
     pub(crate) generation: u64,
     /// When its newest agent first said hello without remembering an epoch. What epoch it
     /// remembers since then it may have from this leader alone.

@@ -260,7 +260,7 @@ impl Scenario {
             take_over: pairs.contains_key("take_over"),
             knows_from: Incarnation(number("knows", 0)),
         };
-        let peer = pairs.get("peer").map(|peer| peer.parse().expect("an address"));
+        let peer = pairs.get("peer").map(|peer| Arc::from(*peer));
         self.core.handle(Event::Hello(conn(plain[0]), hello, peer), self.now);
     }
 

@@ -100,6 +100,7 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("share-dir", "the injection decides it"),
     ("sidecar", "the injection decides it"),
     ("state-dir", "the injection decides it"),
+    ("take-over", "the newest pod of a name has it"),
     ("tls-ca", "the injection decides it"),
     ("tls-cert", "pods prove themselves by tokens"),
     ("tls-key", "pods prove themselves by tokens"),

@@ -2,10 +2,9 @@
 //! the oldest that is still there.
 
 use std::future::ready;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::jiff::{Timestamp, Unit};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey};
@@ -16,6 +15,7 @@ use tonic::Status;
 
 use super::refused::Refused;
 use super::wire;
+use crate::clock::Timestamp;
 use crate::driver::{Change, KEPT_FOR, Replay};
 
 /// How far back a watch goes; an hour where nothing is said.
@@ -45,7 +45,7 @@ pub(super) fn watch(
     });
     let past = changes.into_iter().filter_map(|past| {
         let response = response(past.change.clone())?;
-        Some(WatchChangesResponse { time: time(past.at), replayed: true, ..response })
+        Some(WatchChangesResponse { time: past.at.to_string(), replayed: true, ..response })
     });
     let all = futures_util::stream::iter(missing.into_iter().chain(past)).chain(news(live, place));
     let concerns = move |response: &WatchChangesResponse| match &cluster {
@@ -74,15 +74,10 @@ fn news(
                 },
                 Err(RecvError::Closed) => return None,
             };
-            let response = WatchChangesResponse { time: time(SystemTime::now()), ..response };
+            let response = WatchChangesResponse { time: Timestamp::now().to_string(), ..response };
             return Some((response, (changes, place)));
         }
     })
-}
-
-fn time(at: SystemTime) -> String {
-    let at = Timestamp::try_from(at).and_then(|at| at.round(Unit::Millisecond));
-    at.map(|at| format!("{at:.3}")).unwrap_or_default()
 }
 
 /// What watchers are told of a change, if anything.

@@ -3,12 +3,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use leasehold_types::Moment;
 use tokio::sync::broadcast;
 
 use super::Change;
+use crate::clock::Timestamp;
 
 /// How long a change is kept.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(3_600);
@@ -21,7 +22,7 @@ pub(crate) struct Past {
     /// When, by the clock that never jumps.
     moment: Moment,
     /// When, for people.
-    pub(crate) at: SystemTime,
+    pub(crate) at: Timestamp,
     pub(crate) change: Change,
 }
 
@@ -64,7 +65,7 @@ impl History {
         watchers: &broadcast::Sender<Change>,
         moment: Moment,
     ) {
-        let past = Past { moment, at: SystemTime::now(), change: change.clone() };
+        let past = Past { moment, at: Timestamp::now(), change: change.clone() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(Arc::new(past), moment);
         // Nobody may be watching.

@@ -1393,7 +1393,7 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// The changes of the last hour, as far as this leader has kept them, and every change from now on.
+        /// The changes of the last hour, as far as this leader has kept them, and every one from now on.
         pub async fn watch_changes(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchChangesRequest>,
@@ -1625,7 +1625,7 @@ pub mod admin_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// The changes of the last hour, as far as this leader has kept them, and every change from now on.
+        /// The changes of the last hour, as far as this leader has kept them, and every one from now on.
         async fn watch_changes(
             &self,
             request: tonic::Request<super::WatchChangesRequest>,

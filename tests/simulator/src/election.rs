@@ -226,7 +226,10 @@ impl World {
         if disturbed && self.rng.u8(0..8) == 0 {
             delay += self.rng.u64(0..self.profile.ttl_real() * 2);
         }
-        self.after(delay, Happening::Store { replica, run, request: Request::Commit(commit) });
+        self.after(
+            delay,
+            Happening::Store { replica, run, request: Request::Commit(Box::new(commit)) },
+        );
         None
     }
 

@@ -73,7 +73,7 @@ pub(super) enum Request {
     /// A leader's request, its number, and when it was sent.
     Lead(Epoch, u64, Moment, LeadRequest),
     /// The second half of a change of an object: what was read has this version.
-    Commit(Commit),
+    Commit(Box<Commit>),
 }
 
 /// A change of an object that rests on what was read.

@@ -7,7 +7,7 @@
 //! On Kubernetes names are not kept here: a pod's uid says who it is, and the platform lets only
 //! the newest pod of a name speak.
 
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
@@ -55,7 +55,7 @@ impl Core {
         &mut self,
         key: &WorkerKey,
         identity: Option<AgentId>,
-        peer: Option<SocketAddr>,
+        peer: Option<Arc<str>>,
         now: Moment,
     ) {
         let Some(worker) = self.worker_mut(key) else { return };
@@ -98,7 +98,7 @@ impl Core {
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
         let Worker { incarnation, peer, named_at, .. } = worker;
-        let at = peer.map(|peer| format!(" at {peer}")).unwrap_or_default();
+        let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
         let secs = now.since(*named_at).as_secs();
         format!("incarnation {incarnation}{at}, for {secs} s")
     }

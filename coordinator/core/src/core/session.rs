@@ -1,7 +1,7 @@
 //! Agents' connections: the handshake, beats and their end. A coordinator adopts from the report,
 //! never from the hello.
 
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
@@ -22,7 +22,7 @@ impl Core {
         &mut self,
         conn: ConnId,
         hello: Hello,
-        peer: Option<SocketAddr>,
+        peer: Option<Arc<str>>,
         now: Moment,
     ) {
         let identity = hello.identity.filter(|_| self.config.keeps_names);
@@ -37,7 +37,7 @@ impl Core {
         &mut self,
         conn: ConnId,
         hello: &Hello,
-        peer: Option<SocketAddr>,
+        peer: Option<Arc<str>>,
         now: Moment,
     ) -> Result<(), Refused> {
         let not_leader = |leader: &Option<String>, why: &str| {

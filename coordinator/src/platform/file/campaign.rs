@@ -195,9 +195,10 @@ impl Campaign {
         blocking(move || {
             // The first time the leader, which knows more, is left to write it down.
             let was_lost = folder.lost().is_some();
-            folder.check().inspect_err(|_| match was_lost {
-                true => mark_led(&folder, above),
-                false => {}
+            folder.check().inspect_err(|_| {
+                if was_lost {
+                    mark_led(&folder, above);
+                }
             })?;
             let Some(sight) = terms.sight()? else { return Ok((None, true)) };
             let over = terms.is_over(sight.epoch);
