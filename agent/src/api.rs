@@ -15,6 +15,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -83,6 +85,7 @@ impl Listeners {
     /// Serves until the server is stopped.
     pub(crate) fn serve(self, api: &WorkerApi, anywhere: bool) -> Server {
         let (stop, stopped) = watch::channel(false);
+        let visited = Arc::new(AtomicBool::new(false));
         let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
         let on_port = match anywhere {
@@ -93,18 +96,25 @@ impl Listeners {
         if let Some(listener) = self.health {
             let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
             let limit = Arc::new(Semaphore::new(HEALTH_CONNECTIONS_MAX));
-            let port = Port { router, limit, stopped, caller: Caller::Anyone };
+            let caller = Caller::Anyone;
+            let port = Port { router, limit, stopped, visited: visited.clone(), caller };
             tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
         }
         let caller = Caller::Worker;
-        let port = Port { router: on_port, limit: limit.clone(), stopped: stopped.clone(), caller };
+        let port = Port {
+            router: on_port,
+            limit: limit.clone(),
+            stopped: stopped.clone(),
+            visited: visited.clone(),
+            caller,
+        };
         tasks.spawn(port.accept_all(Acceptor::Tcp(self.tcp)));
         let socket = self.unix.map(|(listener, path)| {
-            let port = Port { router, limit, stopped, caller };
+            let port = Port { router, limit, stopped, visited: visited.clone(), caller };
             tasks.spawn(port.accept_all(Acceptor::Unix(listener)));
             path
         });
-        Server { stop, tasks, socket }
+        Server { stop, tasks, socket, visited }
     }
 }
 
@@ -114,9 +124,15 @@ pub(crate) struct Server {
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     socket: Option<PathBuf>,
+    visited: Arc<AtomicBool>,
 }
 
 impl Server {
+    /// Whether anybody has ever connected: a kubelet that looks whether it lives, or a worker.
+    pub(crate) fn was_visited(&self) -> bool {
+        self.visited.load(Relaxed)
+    }
+
     /// Lets answers that are on their way out, takes no more requests, and ends.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
@@ -169,6 +185,8 @@ struct Port {
     router: Router,
     limit: Arc<Semaphore>,
     stopped: watch::Receiver<bool>,
+    /// Somebody has come.
+    visited: Arc<AtomicBool>,
     caller: Caller,
 }
 
@@ -221,6 +239,7 @@ impl Port {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        self.visited.store(true, Relaxed);
         let service = TowerToHyperService::new(self.router.clone());
         let mut stopped = self.stopped.clone();
         let caller = self.caller;

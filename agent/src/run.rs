@@ -62,6 +62,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let reaper = Reaper::start().context("children cannot be waited for")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = remember(&config, &who)?;
+    let is_first = memory.incarnation.is_none();
     if let Some(tls) = &config.tls {
         check_tls(tls, config.sidecar).await?;
     }
@@ -90,7 +91,11 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     };
     let mut adapter = start.adapter(&config.adapter).await;
     let code = match config.child.clone() {
-        None if config.sidecar => Ok(alone::stay(&door, signals).await),
+        None if config.sidecar => {
+            // Without a port for probes a worker may start before anybody has connected.
+            let first = is_first && config.health_listen.is_some();
+            Ok(alone::stay(&door, signals, &server, first).await)
+        }
         None => Ok(alone::run(&door, signals).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));

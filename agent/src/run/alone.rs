@@ -1,6 +1,7 @@
 //! An agent without a child. By itself it runs until it is drained; a sidecar until it is told to
 //! end.
 
+use crate::api::Server;
 use crate::driver::Door;
 use crate::signals::{Asked, Signals, exit_code};
 
@@ -30,10 +31,23 @@ pub(super) async fn run(door: &Door, mut signals: Signals) -> u8 {
 /// Runs until it is told to end, and then ends at once: either its worker has ended before, or
 /// only the agent is replaced and the worker runs on. The journal tells a successor; without one,
 /// the platform's word that the worker is gone frees what it held.
-pub(super) async fn stay(door: &Door, mut signals: Signals) -> u8 {
+///
+/// The `first` agent of a pod may never be told: its process is the first of its container, and the
+/// kernel drops a SIGTERM that comes before it is handled. A pod that is deleted then would wait
+/// for the whole of its grace period. But its coordinator has the agent drain, and no worker was
+/// started before a kubelet saw the agent live: so one that nobody has visited ends with its drain.
+pub(super) async fn stay(door: &Door, mut signals: Signals, server: &Server, first: bool) -> u8 {
+    let mut alone = first;
     loop {
         tokio::select! {
             outcome = door.superseded() => return own_code(outcome),
+            outcome = door.ended(), if alone => {
+                alone = !server.was_visited();
+                if alone {
+                    tracing::info!("it ends: its worker was not started, and is not wanted");
+                    return own_code(outcome);
+                }
+            }
             asked = signals.next() => match asked {
                 Asked::End(signal) => {
                     tracing::info!(signal = signal.as_raw(), "told to end; the journal stays");

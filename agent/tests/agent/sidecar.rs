@@ -48,6 +48,29 @@ async fn it_stays_after_a_drain_until_it_is_told_to_end() {
 }
 
 #[tokio::test]
+async fn the_first_that_nobody_has_visited_ends_with_its_drain_for_a_sigterm_may_be_lost() {
+    for visited in [false, true] {
+        let coordinator = Coordinator::start().await;
+        coordinator.pool(2);
+        let more = ["--sidecar", "--health-listen", "127.0.0.1:0"];
+        let mut agent = Agent::start(&coordinator, &more).await;
+        agent.log.line("health and metrics are served").await;
+        coordinator.hear("a report", report).await;
+        if visited {
+            assert_eq!(agent.ask("GET", "/v1/lease", "").await.0, 200);
+        }
+        coordinator.drain();
+        coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
+        if visited {
+            agent.log.line("it stays until it is told to end").await;
+            assert_eq!(agent.ask("GET", "/v1/lease", "").await.0, 200, "its worker may come");
+            agent.signal(Signal::TERM);
+        }
+        assert_eq!(agent.code().await, Some(0));
+    }
+}
+
+#[tokio::test]
 async fn sigterm_ends_it_at_once_and_its_successor_counts_on() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
