@@ -18,7 +18,7 @@ use super::real_cluster::RealCluster;
 use super::release::Program;
 use crate::demo::evidence::Evidence;
 use crate::demo::journal::Journals;
-use crate::process::until_ok;
+use crate::process::{eventually, until_ok};
 use crate::toolbox;
 
 /// The image of `job_worker`, which nobody has told of the product.
@@ -93,7 +93,7 @@ impl RealInstallation {
         std::fs::set_permissions(&journals, Permissions::from_mode(0o777)).expect("it is ours");
         let seen = folder.join("pods.json");
         let mut watch = access.kubectl_command(&["get", "pods", "--watch", "--output=json"]);
-        watch.args(["--namespace", &namespace]).stdin(Stdio::null());
+        watch.args(["--output-watch-events", "--namespace", &namespace]).stdin(Stdio::null());
         let file = File::create(&seen).expect("a file for what is seen");
         let watch = watch.stdout(file).spawn().expect("kubectl starts");
         Room { installation: self, namespace, journals, seen, watch }
@@ -220,12 +220,33 @@ impl Room<'_> {
     /// Where what was seen cannot be read.
     #[must_use]
     pub fn pods_seen(&self) -> BTreeMap<String, Value> {
+        self.last_events().into_iter().map(|(name, (_, pod))| (name, pod)).collect()
+    }
+
+    /// The same once every one of them is deleted: what was seen last is how it ended.
+    ///
+    /// # Panics
+    /// Where one is not for a long time.
+    #[must_use]
+    pub fn pods_deleted(&self) -> BTreeMap<String, Value> {
+        // The watch hears of it later than who asks for the list.
+        eventually("all pods to be seen deleted", || {
+            let is_deleted = |(kind, _): &(String, Value)| kind == "DELETED";
+            self.last_events().values().all(is_deleted).then_some(())
+        });
+        self.pods_seen()
+    }
+
+    /// The last event of every pod, by its name: what kind it is of, and the pod.
+    fn last_events(&self) -> BTreeMap<String, (String, Value)> {
         let file = File::open(&self.seen).expect("it was created");
-        let objects = serde_json::Deserializer::from_reader(std::io::BufReader::new(file));
+        let events = serde_json::Deserializer::from_reader(std::io::BufReader::new(file));
         // The last may be half written.
-        let pods = objects.into_iter::<Value>().map_while(Result::ok);
-        let named =
-            pods.filter_map(|pod| Some((pod["metadata"]["name"].as_str()?.to_owned(), pod)));
+        let events = events.into_iter::<Value>().map_while(Result::ok);
+        let named = events.filter_map(|mut event| {
+            let (kind, pod) = (event["type"].as_str()?.to_owned(), event["object"].take());
+            Some((pod["metadata"]["name"].as_str()?.to_owned(), (kind, pod)))
+        });
         named.collect()
     }
 

@@ -64,7 +64,7 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
     assert_eq!(peak(&evidence.runs, 0, u64::MAX), 8);
     // SIGTERM reached each worker when it had nothing left, and its agent after its end; none was
     // killed at the end of a grace period.
-    let seen = room.pods_seen();
+    let seen = room.pods_deleted();
     assert!(seen.len() >= 8, "{:?}", seen.keys());
     for told in &evidence.told {
         assert_eq!((told.running, told.owned), (0, 0), "{told:?}");
@@ -107,8 +107,11 @@ spec:
     let evidence = room.evidence();
     nothing_broke(&evidence, 4);
     assert_eq!(evidence.runs.len(), 4);
-    for (name, pod) in room.pods_seen() {
-        let agent = &container(&pod, AGENT)["state"]["terminated"];
+    for name in room.pods_seen().keys() {
+        let agent = eventually("the end of the agent to be seen", || {
+            let agent = container(&room.pods_seen()[name], AGENT)["state"]["terminated"].clone();
+            (!agent.is_null()).then_some(agent)
+        });
         assert_eq!(agent["exitCode"], 0, "{name}: {agent}");
     }
 }

@@ -136,7 +136,7 @@ fn a_worker_starts_where_there_is_no_coordinator() {
     // No lease, no job.
     assert!(room.evidence().runs.is_empty());
     room.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
-    let seen = &room.pods_seen()["alone"];
+    let seen = &room.pods_deleted()["alone"];
     let worker = &container(seen, "worker")["state"]["terminated"];
     assert_eq!(worker["exitCode"], 0, "{worker}");
 }
