@@ -116,6 +116,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let mut adapter = start.adapter(&config.adapter).await;
     let code = match config.child.clone() {
         None if config.sidecar => {
+            // Without a port for probes a worker may start before anybody has connected.
             let first = is_first && config.health_listen.is_some();
             Ok(alone::stay(&door, signals, &server, first).await)
         }

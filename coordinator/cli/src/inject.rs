@@ -1,6 +1,5 @@
 //! `leasehold inject`: what the admission webhook does to pods, done to manifests.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -72,15 +71,13 @@ impl Args {
         // An IPv6 address has its brackets for the port's sake.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut sidecar = Sidecar {
-            image: String::new(),
             coordinator: self.coordinator.clone(),
             server_name: self.server_name.clone().unwrap_or_else(|| host.into()),
             audience: self.audience.clone(),
-            authority: "leasehold-ca".into(),
             cluster: self.cluster.clone(),
             drain_deadline: self.drain_deadline,
-            flags: BTreeMap::new(),
             resources: Resources::default(),
+            ..Sidecar::standard("")
         };
         sidecar.set("--", "image", &self.image)?;
         for (name, value) in &self.set {
@@ -190,17 +187,7 @@ fn image(text: &str) -> Result<String, String> {
 
 /// Whether a sidecar can be set so.
 fn checked(name: &str, value: &str) -> Result<(), String> {
-    let mut scratch = Sidecar {
-        image: String::new(),
-        coordinator: String::new(),
-        server_name: String::new(),
-        audience: String::new(),
-        authority: String::new(),
-        cluster: None,
-        drain_deadline: None,
-        flags: BTreeMap::new(),
-        resources: Resources::default(),
-    };
+    let mut scratch = Sidecar { resources: Resources::default(), ..Sidecar::standard("") };
     scratch.set("", name, value).map_err(|why| why.to_string())
 }
 

@@ -7,7 +7,7 @@ mod shared;
 use std::collections::BTreeMap;
 
 use granit_parser::{Event, Parser, options};
-use leasehold_injection::{Resources, Sidecar, apply, inject};
+use leasehold_injection::{Sidecar, apply, inject};
 use serde_json::Value;
 
 use shared::{output, run, stderr, testdata};
@@ -98,15 +98,8 @@ fn written(text: &[u8]) -> Vec<String> {
 
 fn sidecar() -> Sidecar {
     Sidecar {
-        image: concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")).into(),
-        coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
-        server_name: "leasehold-coordinator.leasehold-system.svc".into(),
-        audience: "leasehold.dev".into(),
-        authority: "leasehold-ca".into(),
         cluster: Some("builds".into()),
-        drain_deadline: None,
-        flags: BTreeMap::new(),
-        resources: Resources::standard(),
+        ..Sidecar::standard(concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")))
     }
 }
 

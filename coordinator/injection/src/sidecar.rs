@@ -29,6 +29,24 @@ pub struct Sidecar {
     pub resources: Resources,
 }
 
+impl Sidecar {
+    /// The sidecar of the installation that `deploy/base` makes, without a cluster.
+    #[must_use]
+    pub fn standard(image: &str) -> Self {
+        Self {
+            image: image.into(),
+            coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
+            server_name: "leasehold-coordinator.leasehold-system.svc".into(),
+            audience: "leasehold.dev".into(),
+            authority: "leasehold-ca".into(),
+            cluster: None,
+            drain_deadline: None,
+            flags: BTreeMap::new(),
+            resources: Resources::standard(),
+        }
+    }
+}
+
 /// What a container asks for and may use, in Kubernetes' quantities; none where it is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {

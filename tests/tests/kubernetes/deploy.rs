@@ -8,7 +8,7 @@ mod rights;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use leasehold_injection::{Resources, Sidecar};
+use leasehold_injection::Sidecar;
 use serde_json::Value;
 use tests::kube::{Access, Program, RealCluster};
 use tests::process::{Coordinator, eventually, get};
@@ -107,17 +107,8 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
 
 /// Does to a pod what the webhook would, and takes the label away by which it would be asked.
 fn inject(pod: &mut Value) {
-    let sidecar = Sidecar {
-        image: "leasehold/agent:0.1.0".into(),
-        coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
-        server_name: "leasehold-coordinator.leasehold-system.svc".into(),
-        audience: "leasehold.dev".into(),
-        authority: "leasehold-ca".into(),
-        cluster: Some("builds".into()),
-        drain_deadline: None,
-        flags: Default::default(),
-        resources: Resources::standard(),
-    };
+    let sidecar =
+        Sidecar { cluster: Some("builds".into()), ..Sidecar::standard("leasehold/agent:0.1.0") };
     let injection = leasehold_injection::inject(pod, &sidecar).expect("the sample is good");
     assert!(!injection.edits.is_empty());
     leasehold_injection::apply(&injection.edits, pod);

@@ -1,21 +1,11 @@
 //! Settings, pods and looks at them that several tests use.
 
-use leasehold_injection::{Edit, Resources, Sidecar, apply, inject, uninject};
+use leasehold_injection::{Edit, Sidecar, apply, inject, uninject};
 use serde_json::{Value, json};
 
 /// An installation's settings.
 pub(crate) fn settings() -> Sidecar {
-    Sidecar {
-        image: "leasehold/agent:1".into(),
-        coordinator: "leasehold-coordinator.leasehold-system.svc:7400".into(),
-        server_name: "leasehold-coordinator.leasehold-system.svc".into(),
-        audience: "leasehold.dev".into(),
-        authority: "leasehold-ca".into(),
-        cluster: Some("builds".into()),
-        drain_deadline: None,
-        flags: Default::default(),
-        resources: Resources::standard(),
-    }
+    Sidecar { cluster: Some("builds".into()), ..Sidecar::standard("leasehold/agent:1") }
 }
 
 /// A pod after edits.
