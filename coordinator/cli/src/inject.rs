@@ -1,5 +1,6 @@
 //! `leasehold inject`: what the admission webhook does to pods, done to manifests.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -61,6 +61,11 @@ impl Admission {
         }
     }
 
+    /// Whether a connection waits here, or was welcomed a moment ago and is about to report.
+    pub(super) fn awaits(&self, conn: ConnId) -> bool {
+        self.places.contains_key(&conn) || self.credits.contains_key(&conn)
+    }
+
     /// A report of so many streams has come: it is not to come any more.
     pub(super) fn reported(&mut self, conn: ConnId, streams: usize) {
         self.credits.remove(&conn);

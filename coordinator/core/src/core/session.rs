@@ -28,6 +28,8 @@ impl Core {
         let identity = hello.identity.filter(|_| self.config.keeps_names);
         let hello = Hello { identity, ..hello };
         if let Err((reason, message)) = self.greet(conn, &hello, peer, now) {
+            // A second hello on a connection ends the session that the first one began there.
+            self.closed(conn);
             self.refuse(conn, reason, message);
         }
     }
