@@ -9,7 +9,7 @@ import http.client
 import json
 import os
 import socket
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple, TypeVar
+from typing import Any, Callable, Collection, Dict, Iterator, Optional, Tuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 from .errors import refusal
@@ -61,10 +61,11 @@ class Connection:
         except http.client.HTTPException as error:
             raise OSError(f"the agent's answer was cut off: {error!r}") from error
 
-    def watch(self) -> Iterator[Lease]:
-        """The lease now, after every change and at every renewal. Asked when this returns."""
+    def watch(self, kinds: Collection[str]) -> Iterator[Lease]:
+        """The lease now, after every change and at every renewal, with its `streams` and
+        `bindings` where `kinds` names them. Asked when this returns."""
         try:
-            self._http.request("GET", "/v1/lease/watch")
+            self._http.request("GET", "/v1/lease/watch" + _without(kinds))
             response = self._http.getresponse()
             if response.status != 200:
                 _answer(response.status, response.read())
@@ -187,6 +188,12 @@ def _read(read: Callable[[Any], T], value: Any) -> T:
         raise OSError(f"the agent's answer is not what was asked for: {error}") from error
 
 
-def read_lease(connection: Connection) -> Lease:
-    """The lease now."""
-    return _read(Lease.from_json, connection.call("GET", "/v1/lease"))
+def read_lease(connection: Connection, kinds: Collection[str]) -> Lease:
+    """The lease now, as `Connection.watch` shows it."""
+    return _read(Lease.from_json, connection.call("GET", "/v1/lease" + _without(kinds)))
+
+
+def _without(kinds: Collection[str]) -> str:
+    """The query that leaves the other kinds out."""
+    left_out = [f"without_{kind}=true" for kind in ("streams", "bindings") if kind not in kinds]
+    return "?" + "&".join(left_out) if left_out else ""

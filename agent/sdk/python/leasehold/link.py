@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Callable, Optional, Set
+from typing import Callable, FrozenSet, Optional, Set
 
 from . import clock
 from .agent import Agent, Connection, read_lease
@@ -20,6 +20,8 @@ LOG = logging.getLogger("leasehold")
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
 
 Obey = Callable[[int, Lease], None]
+# What of a lease somebody consumes here: `streams`, `bindings`.
+Kinds = FrozenSet[str]
 
 
 class Link:
@@ -31,10 +33,15 @@ class Link:
         state: threading.Condition,
         start_id: Optional[str],
         running: Callable[[], Set[str]],
+        consumed: Callable[[], Kinds],
         obey: Obey,
     ) -> None:
         self._agent, self._state = agent, state
         self._start_id, self._running, self._obey = start_id, running, obey
+        # The agent takes what it shows for what the worker may work on, so it is asked for what
+        # is consumed here alone.
+        self._consumed = consumed
+        self._shown: Kinds = frozenset()
         self._started = start_id is None
         self._watch: Optional[Connection] = None
         self._control: Optional[Connection] = None
@@ -107,8 +114,9 @@ class Link:
         watch = self._agent.connect()
         with self._state:
             self._watch = watch
+            shown = self._shown = self._consumed()
         asked_ns = clock.now_ns()
-        leases = watch.watch()
+        leases = watch.watch(shown)
         control = self._agent.connect()
         with self._state:
             self._control = control
@@ -119,7 +127,7 @@ class Link:
         self._say_start(control, running)
         control_asked_ns = clock.now_ns()
         with self._calls:
-            first = read_lease(control)
+            first = read_lease(control, shown)
         with self._state:
             self.up = True
             LOG.info("linked to the agent at %s (era %d)", self._agent.address, self.era)
@@ -139,7 +147,8 @@ class Link:
 
     def _down(self) -> None:
         with self._state:
-            if self.up and not self._closed.is_set():
+            ended = self._closed.is_set() or self._shown != self._consumed()
+            if self.up and not ended:
                 LOG.warning("the link to the agent at %s is lost", self._agent.address)
             connections = (self._watch, self._control)
             self._watch = self._control = None

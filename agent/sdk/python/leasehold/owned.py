@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from types import TracebackType
-from typing import Any, Dict, Generic, Iterable, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Generic, Iterable, Optional, Tuple, Type, TypeVar, Union
 
 from . import clock, messages
 from .agent import Agent
@@ -146,8 +146,14 @@ def end_ns(asked_ns: int, lease: Listed, spare_ns_max: int) -> Optional[int]:
 class Owning(Generic[Own]):
     """All of one kind that this worker owns."""
 
-    def __init__(self, kind: Type[Own], state: threading.Condition, stop_before: float) -> None:
-        self._kind, self._state = kind, state
+    def __init__(
+        self,
+        kind: Type[Own],
+        state: threading.Condition,
+        stop_before: float,
+        begun: Callable[[], None],
+    ) -> None:
+        self._kind, self._state, self._begun = kind, state, begun
         self._spare_ns_max = int(stop_before * NS)
         self._listed: Dict[Key, Tuple[int, Listed]] = {}
         # Held, and neither handed out nor withdrawn.
@@ -181,7 +187,9 @@ class Owning(Generic[Own]):
     def take(self) -> Optional[Own]:
         """The next one to own, once there is one; None when there will be none any more."""
         with self._state:
-            self.consumed = True
+            if not self.consumed:
+                self.consumed = True
+                self._begun()
             for key in self._listed:
                 self._offer(key)
             while not (self.closed or self.draining):

@@ -14,7 +14,7 @@ from .agent import Agent
 from .bindings import Binding
 from .errors import Closed, Draining, LeaseholdError, Refused
 from .jobs import Job, Jobs
-from .link import PAUSE_MAX_S, PAUSE_MIN_S, Link
+from .link import PAUSE_MAX_S, PAUSE_MIN_S, Kinds, Link
 from .messages import Lease
 from .owned import NS, Key, Own, Owned, Owning
 from .streams import Stream
@@ -45,11 +45,14 @@ class Worker:
         self._agent = Agent(address)
         self._state = threading.Condition()
         self._jobs = Jobs(self._agent, self._state)
-        self._streams = Owning(Stream, self._state, stop_before)
-        self._bindings = Owning(Binding, self._state, stop_before)
-        self._owning: Tuple[Owning[Any], ...] = (self._streams, self._bindings)
         start_id = uuid.uuid4().hex if start else None
-        self._link = Link(self._agent, self._state, start_id, self._jobs.running, self._obey)
+        self._link = Link(
+            self._agent, self._state, start_id, self._jobs.running, self._consumed, self._obey
+        )
+        # A lease is followed with what is consumed: what more is, needs another look.
+        self._streams = Owning(Stream, self._state, stop_before, self._link.cut)
+        self._bindings = Owning(Binding, self._state, stop_before, self._link.cut)
+        self._owning: Tuple[Owning[Any], ...] = (self._streams, self._bindings)
         self._lease: Optional[Lease] = None
         self._closed = False
         self._threads: List[threading.Thread] = []
@@ -63,7 +66,8 @@ class Worker:
 
     @property
     def lease(self) -> Optional[Lease]:
-        """The newest lease that was heard of; None before the first."""
+        """The newest lease that was heard of; None before the first. It lists streams and bindings
+        once somebody has asked for them with `streams` and `bindings`."""
         return self._lease
 
     @property
@@ -166,6 +170,10 @@ class Worker:
         trace: Optional[TracebackType],
     ) -> None:
         self.close()
+
+    def _consumed(self) -> Kinds:
+        kinds = {"streams": self._streams.consumed, "bindings": self._bindings.consumed}
+        return frozenset(kind for kind, consumed in kinds.items() if consumed)
 
     def _obey(self, asked_ns: int, lease: Lease) -> None:
         with self._state:

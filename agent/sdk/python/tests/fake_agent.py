@@ -101,13 +101,14 @@ class FakeAgent:
         with self.news:
             return [call for call in self.calls if call[0] == method and call[1].startswith(start)]
 
-    def lease(self):
+    def lease(self, query):
+        listed = lambda kind, all_of: [] if f"without_{kind}" in query else list(all_of.values())
         running = len(self.jobs) + self.unnamed
         return {
             "version": self.version,
             "pool": {"size": self.pool, "token": "1.1", "running": running},
-            "streams": list(self.streams.values()),
-            "bindings": list(self.bindings.values()),
+            "streams": listed("streams", self.streams),
+            "bindings": listed("bindings", self.bindings),
             "draining": self.draining,
             "connected": True,
             "cluster": "ci",
@@ -125,7 +126,7 @@ class FakeAgent:
                 self.jobs.clear()
             self.unnamed = min(self.unnamed, body["running"])
         elif path == "/v1/lease":
-            return 200, self.lease()
+            return 200, self.lease(query)
         elif path == "/v1/drain":
             self.draining = True
             self.version += 1
@@ -202,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(size)) if size else None
         url = urlsplit(self.path)
         if url.path == "/v1/lease/watch":
-            return self.watch(agent)
+            return self.watch(agent, parse_qs(url.query))
         with agent.news:
             agent.calls.append((self.command, self.path, body))
             status, answer = agent.answer(self.command, url.path, parse_qs(url.query), body)
@@ -221,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def watch(self, agent):
+    def watch(self, agent, query):
         self.close_connection = True
         self.send_response(200)
         self.send_header("transfer-encoding", "chunked")
@@ -233,5 +234,5 @@ class _Handler(BaseHTTPRequestHandler):
                 if agent.dead:
                     return
                 seen = agent.version
-                line = json.dumps(agent.lease()).encode() + b"\n"
+                line = json.dumps(agent.lease(query)).encode() + b"\n"
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))

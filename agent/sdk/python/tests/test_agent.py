@@ -49,12 +49,12 @@ class Addresses(unittest.TestCase):
         self.addCleanup(agent.kill)
         connection = Agent(agent.address).connect()
         self.addCleanup(connection.close)
-        self.assertEqual(read_lease(connection).worker, "w1")
+        self.assertEqual(read_lease(connection, ()).worker, "w1")
         agent.kill()
         agent.revive()
         for _ in range(2):
             with self.assertRaises(OSError):
-                read_lease(connection)
+                read_lease(connection, ())
 
 
 class _UnixHandler(_Handler):

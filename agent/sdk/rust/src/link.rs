@@ -44,8 +44,9 @@ impl Link {
     pub(crate) async fn follow_always(self) {
         let mut pause = PAUSE_MIN;
         loop {
-            let Err(error) = self.follow().await;
+            let followed = self.follow().await;
             let was_up = self.shared.change(|state| state.client.take().is_some());
+            let Err(error) = followed else { continue };
             if was_up {
                 tracing::warn!(%error, "the link to the agent is lost");
                 pause = PAUSE_MIN;
@@ -57,16 +58,31 @@ impl Link {
         }
     }
 
-    async fn follow(&self) -> Result<std::convert::Infallible, Error> {
+    /// Follows the lease until somebody consumes what it does not show. The agent takes what it
+    /// shows for what the worker may work on, so it is asked for what is consumed here alone.
+    async fn follow(&self) -> Result<(), Error> {
         let channel = self.address.connect().await?;
         let mut client = Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let running = self.shared.change(|state| state.begin_era());
+        let (running, consumed) =
+            self.shared.change(|state| (state.begin_era(), state.consumed.clone()));
         // It may be another process than before, with or without a memory: this is right for both.
         self.say_start(&mut client, running).await?;
         let asked = clock::now();
-        let mut leases =
-            answer(client.watch_lease(wire::WatchLeaseRequest::default()), Duration::ZERO).await?;
-        while let Some(wire::WatchLeaseResponse { lease }) = leases.message().await? {
+        let request = wire::WatchLeaseRequest {
+            without_streams: !consumed.contains(&Kind::Stream),
+            without_bindings: !consumed.contains(&Kind::Binding),
+        };
+        let mut leases = answer(client.watch_lease(request), Duration::ZERO).await?;
+        let more = self.shared.until(|state| (state.consumed != consumed).then_some(()));
+        let mut more = std::pin::pin!(more);
+        loop {
+            let message = tokio::select! {
+                message = leases.message() => message?,
+                () = &mut more => return Ok(()),
+            };
+            let Some(wire::WatchLeaseResponse { lease }) = message else {
+                return Err(Error::lost("it has ended the watch"));
+            };
             let lease = lease.ok_or_else(|| Error::lost("it sent no lease"))?;
             self.shared.change(|state| {
                 state.obey(&lease, asked);
@@ -76,7 +92,6 @@ impl Link {
                 }
             });
         }
-        Err(Error::lost("it has ended the watch"))
     }
 
     async fn say_start(&self, client: &mut Client, running: u32) -> Result<(), Error> {

@@ -76,7 +76,7 @@ pub(crate) struct State {
     /// Nothing begins any more.
     pub(crate) closed: bool,
     /// What somebody consumes here.
-    consumed: BTreeSet<Kind>,
+    pub(crate) consumed: BTreeSet<Kind>,
     /// The longest time before a lease's end at which it is lost.
     pub(crate) spare_max: Duration,
     pub(crate) in_hand: BTreeMap<Key, Hand>,
