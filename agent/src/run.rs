@@ -59,6 +59,10 @@ pub fn leave(config: Config, leave: Leave) -> ExitCode {
     end_with(leave::run(config, leave))
 }
 
+/// The exit code of an agent that an order to drain kept from work: whoever started it need not
+/// start it again.
+const ORDER_STANDS: u8 = 3;
+
 fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
@@ -84,7 +88,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let reaper = Reaper::start().context("children cannot be waited for")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = remember(&config, &who)?;
-    let is_first = memory.incarnation.is_none();
+    let (is_first, stands) = (memory.incarnation.is_none(), memory.drain_ordered);
     if let Some(tls) = &config.tls {
         check_tls(tls, config.sidecar).await?;
     }
@@ -120,12 +124,12 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             let first = is_first && config.health_listen.is_some();
             Ok(alone::stay(&door, signals, &server, first).await)
         }
-        None => Ok(alone::run(&door, signals).await),
+        None => Ok(alone::run(&door, signals, stands).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
             let nursery = Nursery::new(spec, environment, record, reaper, child_pid, reads_file);
-            Supervised::new(door.clone(), nursery, signals).run().await
+            Supervised::new(door.clone(), nursery, signals, stands).run().await
         }
     };
     adapter.stop_programs().await?;
@@ -201,9 +205,11 @@ fn environment(
     always.into_iter().chain(socket).collect()
 }
 
-/// The agent's own exit code for how its work ended.
-fn own_code(outcome: Result<Outcome, Gone>) -> u8 {
+/// The agent's own exit code for how its work ended, where an order to drain `stands` since an
+/// earlier start or not.
+fn own_code(outcome: Result<Outcome, Gone>, stands: bool) -> u8 {
     match outcome {
+        Ok(Outcome::Drained { .. }) if stands => ORDER_STANDS,
         Ok(Outcome::Drained { .. }) => 0,
         Ok(Outcome::Superseded) | Err(Gone) => 1,
     }

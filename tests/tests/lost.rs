@@ -91,7 +91,8 @@ fn the_slots_of_a_lost_worker_are_given_to_others_after_the_time_that_its_manife
 }
 
 #[test]
-fn an_agent_that_leaves_for_a_dead_one_frees_its_slots_at_once_and_not_before_its_child_has_ended() {
+fn an_agent_that_leaves_for_a_dead_one_frees_its_slots_at_once_and_not_before_its_child_has_ended()
+{
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
     let (mut agent, child) = busy(&coordinator, &[]);
     let second = coordinator.agent("builds", "second", &[]);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::process::{eventually, free_address, until_ok};
 use tests::readme::{self, Step};
-use tests::toolbox::{self, Missing};
+use tests::toolbox::{self, Missing, Tool};
 
 use self::unit::{Machine, Service, span};
 
@@ -216,8 +216,44 @@ fn workers_work_again_each_time_that_they_are_stopped_and_started() {
     kill(agent.processes().into_iter().find(is_worker).expect("the worker"));
     host.put_jobs();
     host.until_done("after the kill of a worker");
+    // One that stands by is missed by nobody, and a second passes before it is started again.
+    until_ok("every service to be started again", || {
+        host.services().for_each(Service::look_after);
+        if host.services().all(|service| service.restarts > 0) { Ok(()) } else { Err("not yet") }
+    });
     let restarts: Vec<u32> = host.services().map(|service| service.restarts).collect();
     assert_eq!(restarts, [1, 1, 1, 1], "a killed worker is its agent's to start");
+    stop(&mut host.agents);
+    stop(&mut host.coordinators);
+}
+
+#[test]
+fn a_worker_that_is_ordered_to_drain_is_not_started_again_for_ever() {
+    let Some(grpcurl) = toolbox::tool(Tool::Grpcurl) else { return };
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let machine = install(root.path());
+    let mut host = Host::new(&machine);
+    host.services().for_each(Service::start);
+    host.put_jobs();
+    host.until_done("before the drain");
+
+    let order = r#"{"cluster":"builds","worker":"worker-0"}"#;
+    let method = "leasehold.admin.v1.AdminService/DrainWorker";
+    let is_taken = |coordinator: &Service| {
+        let address = &coordinator.environment()["LEASEHOLD_LISTEN"];
+        let mut command = Command::new(&grpcurl);
+        command.args(["-plaintext", "-d", order, address, method]);
+        command.status().expect("grpcurl starts").success()
+    };
+    assert!(host.coordinators.iter().any(is_taken), "one of them leads");
+    until_ok("the unit to rest", || {
+        host.services().for_each(Service::look_after);
+        if host.agents[0].rests() { Ok(()) } else { Err("it runs, or is started again") }
+    });
+    let restarts: Vec<u32> = host.services().map(|service| service.restarts).collect();
+    assert_eq!(restarts, [0, 0, 1, 0], "once, to see that the order stands");
+    assert!(host.agents[0].has_said("the coordinator ordered this worker to drain"));
+    host.agents.iter().for_each(assert_jobs);
     stop(&mut host.agents);
     stop(&mut host.coordinators);
 }

@@ -219,7 +219,9 @@ impl Scenario {
                 }
                 Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
                 Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
-                Effect::DrainEnded { jobs_left, .. } => format!("drain ended, {jobs_left} jobs left"),
+                Effect::DrainEnded { jobs_left, .. } => {
+                    format!("drain ended, {jobs_left} jobs left")
+                }
                 Effect::DrainOverdue { jobs_left } => {
                     format!("drain overdue, {jobs_left} jobs left")
                 }

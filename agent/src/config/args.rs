@@ -39,7 +39,8 @@ Examples:
 
 Every option can also be given in the environment, as LEASEHOLD_ and its name in capitals.
 Exit: 0 after a drain (with a COMMAND: its exit code, 128 and the signal's number where a signal
-ended it), 1 after an error, 2 for a command line that makes no sense.";
+ended it), 1 after an error, 2 for a command line that makes no sense, 3 after a drain that the
+coordinator ordered before this start: nothing was begun, and nothing will be.";
 
 /// Holds one worker's leases and serves them on localhost.
 #[derive(Debug, Parser)]

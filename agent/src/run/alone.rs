@@ -7,12 +7,13 @@ use crate::signals::{Asked, Signals, exit_code};
 
 use super::{drain, own_code};
 
-/// Runs until the drain has ended, or a second signal wants no more waiting.
-pub(super) async fn run(door: &Door, mut signals: Signals) -> u8 {
+/// Runs until the drain has ended, or a second signal wants no more waiting. `stands` is as in
+/// [`own_code`].
+pub(super) async fn run(door: &Door, mut signals: Signals, stands: bool) -> u8 {
     let mut draining = false;
     loop {
         tokio::select! {
-            outcome = door.ended() => return own_code(outcome),
+            outcome = door.ended() => return own_code(outcome, stands),
             asked = signals.next() => match asked {
                 Asked::End(_) if !draining => {
                     draining = true;
@@ -40,12 +41,12 @@ pub(super) async fn stay(door: &Door, mut signals: Signals, server: &Server, fir
     let mut alone = first;
     loop {
         tokio::select! {
-            outcome = door.superseded() => return own_code(outcome),
+            outcome = door.superseded() => return own_code(outcome, false),
             outcome = door.ended(), if alone => {
                 alone = !server.was_visited();
                 if alone {
                     tracing::info!("it ends: its worker was not started, and is not wanted");
-                    return own_code(outcome);
+                    return own_code(outcome, false);
                 }
             }
             asked = signals.next() => match asked {

@@ -55,6 +55,8 @@ pub(super) struct Supervised {
     unwritten: u32,
     /// When the agent began.
     since: Instant,
+    /// An order to drain stands since an earlier start.
+    stands: bool,
 }
 
 struct Running {
@@ -81,7 +83,7 @@ enum Event {
 }
 
 impl Supervised {
-    pub(super) fn new(door: Door, nursery: Nursery, signals: Signals) -> Self {
+    pub(super) fn new(door: Door, nursery: Nursery, signals: Signals, stands: bool) -> Self {
         Self {
             door,
             nursery,
@@ -95,6 +97,7 @@ impl Supervised {
             untold: false,
             unwritten: 0,
             since: Instant::now(),
+            stands,
         }
     }
 
@@ -313,9 +316,10 @@ impl Supervised {
 
     /// The child's code, unless the agent itself has failed.
     fn code(&self) -> u8 {
-        let own = self.ended.map_or(0, own_code);
+        let failed = matches!(self.ended, Some(Ok(Outcome::Superseded) | Err(Gone)));
+        let own = self.ended.map_or(0, |ended| own_code(ended, self.stands));
         match self.last_exit {
-            Some(Exit(code)) if own == 0 => code,
+            Some(Exit(code)) if !failed => code,
             _ => own,
         }
     }

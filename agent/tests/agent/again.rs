@@ -60,7 +60,7 @@ async fn an_order_of_the_coordinator_stands() {
     coordinator.drain();
     assert_eq!(agent.code().await, Some(0));
     let mut again = start(&coordinator, dir.path()).await;
-    assert_eq!(again.code().await, Some(0));
+    assert_eq!(again.code().await, Some(3));
     let state = dir.path().join("state");
     let said = again.log.text();
     assert!(said.contains(&format!("remove {}", state.display())), "{said}");

@@ -157,11 +157,14 @@ impl Service {
     /// What systemd does meanwhile: a service that has ended by itself is started again.
     pub(crate) fn look_after(&mut self) {
         if let Some(main) = &mut self.main
-            && main.try_wait().expect("its state").is_some()
+            && let Some(status) = main.try_wait().expect("its state")
         {
             // What the main process leaves is killed.
             self.main = None;
             self.kill_all();
+            if self.lists("RestartPreventExitStatus", status) {
+                return;
+            }
             assert_eq!(self.setting("Restart"), "always", "{}: nobody restarts it", self.name);
             self.restart_at = Some(Instant::now() + span(self.setting("RestartSec")));
         }
@@ -203,9 +206,23 @@ impl Service {
     }
 
     fn is_success(&self, status: ExitStatus) -> bool {
-        let also = self.all("SuccessExitStatus");
-        let also: Vec<&str> = also.iter().flat_map(|codes| codes.split_whitespace()).collect();
-        status.success() || status.code().is_some_and(|code| also.contains(&&*code.to_string()))
+        status.success() || self.lists("SuccessExitStatus", status)
+    }
+
+    /// Whether a setting of exit codes names this one.
+    fn lists(&self, key: &str, status: ExitStatus) -> bool {
+        let mut codes = self.all(key).iter().flat_map(|codes| codes.split_whitespace());
+        status.code().is_some_and(|code| codes.any(|it| it == code.to_string()))
+    }
+
+    /// Whether nothing of it runs, and nobody starts it again.
+    pub(crate) fn rests(&self) -> bool {
+        self.main.is_none() && self.restart_at.is_none()
+    }
+
+    /// Whether its log has a text.
+    pub(crate) fn has_said(&self, text: &str) -> bool {
+        std::fs::read_to_string(self.log_path()).is_ok_and(|log| log.contains(text))
     }
 
     /// The main process.

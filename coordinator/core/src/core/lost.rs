@@ -18,8 +18,7 @@ impl Core {
     /// The same for those that are missing already where another time is desired now than `before`.
     pub(super) fn watch_lost_anew(&mut self, before: &Desired) {
         let Some(ledger) = self.ledger() else { return };
-        let after =
-            |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
+        let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
         let clusters = self.desired.clusters.keys();
         let changed = clusters.filter(|name| after(before, name) != after(&self.desired, name));
         let workers = changed.flat_map(|name| ledger.accounts_of(name));
