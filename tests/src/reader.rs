@@ -149,6 +149,8 @@ fn own_machine(what: &str) -> Option<Command> {
     let unshare = || {
         let mut command = Command::new("unshare");
         command.args(user).args(["--net", "--mount", "--pid", "--fork", "--kill-child=KILL"]);
+        // An agent looks there after its children.
+        command.arg("--mount-proc");
         command
     };
     let tried = "ip link set lo up && mount --rbind /tmp /tmp";

@@ -84,8 +84,8 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
     if !knows && !leave.nothing_runs {
         bail!(
             "nobody here can tell whether {who} still runs, for its agent did not start it. The \
-             journal tells of {} jobs and {} streams. See that nothing of it runs, then say so with \
-             --nothing-runs",
+             journal tells of {} jobs and {} streams. See that nothing of it runs, then say so \
+             with --nothing-runs",
             memory.running(),
             memory.streams.len()
         );

@@ -9,6 +9,7 @@ mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -239,11 +240,12 @@ impl FileWorker {
 
     async fn run_command(&self, command: &str) -> anyhow::Result<()> {
         let environment = [
-            ("LEASEHOLD_FILE", self.adapter.path.clone().into()),
+            ("LEASEHOLD_FILE", self.adapter.path.clone().into_os_string()),
             ("LEASEHOLD_FILE_VERSION", self.version.to_string().into()),
         ];
-        let mut leash =
-            Leash::start(command, &environment, &self.reaper).context("--file-command")?;
+        let outputs = [Stdio::inherit(), Stdio::inherit()];
+        let mut leash = Leash::start(command, environment, outputs, &self.reaper)
+            .context("--file-command: no process can be started")?;
         match tokio::time::timeout(COMMAND_TIMEOUT, &mut leash.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
             Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),

@@ -4,14 +4,13 @@
 //! Invariant: nothing that the command has started is left once its leash is gone, unless the
 //! command ended by itself before.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
@@ -31,18 +30,21 @@ pub(super) struct Leash {
 }
 
 impl Leash {
-    /// Runs `sh -c LINE`.
-    pub(super) fn start(
+    /// Runs `sh -c LINE` with `environment` beside the agent's own; what it prints goes to
+    /// `outputs`, standard output first.
+    pub(super) fn start<V: AsRef<OsStr>>(
         line: &str,
-        environment: &[(&'static str, OsString)],
+        environment: impl IntoIterator<Item = (&'static str, V)>,
+        outputs: [Stdio; 2],
         reaper: &Reaper,
-    ) -> anyhow::Result<Self> {
-        let (held, theirs) = UnixStream::pair().context("no socket pair")?;
+    ) -> std::io::Result<Self> {
+        let (held, theirs) = UnixStream::pair()?;
+        let [stdout, stderr] = outputs;
         let mut command = Command::new(EXECUTABLE);
-        command.arg0(NAME).args(["sh", "-c", line]).envs(environment.iter().cloned());
+        command.arg0(NAME).args(["sh", "-c", line]).envs(environment);
         // In a group of its own, so that Ctrl-C reaches the agent alone.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
-        let process = reaper.spawn(&mut command).context("no process can be started")?;
+        let process = reaper.spawn(command.stdout(stdout).stderr(stderr))?;
         Ok(Self { exit: process.exit, _held: held })
     }
 }

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use leasehold_types::Token;
 use leasehold_types::message::AgentMessage;
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
 use super::coordinator::{Coordinator, told};
-use super::process::{Agent, read, until};
+use super::process::{Agent, pids, read, runs, until};
 
 /// Begins jobs as long as there are fewer than the file `size` says; a job is a file. Whoever
 /// changes the size holds the lock, so that no job is begun by the one before.
@@ -126,11 +126,26 @@ async fn a_program_that_prints_nonsense_or_hangs_is_named_and_ended() {
     agent.log.line("--command-count has printed \\\"many\\\", no number of jobs").await;
     std::fs::write(stage.path("hang"), "").unwrap();
     agent.log.line("--command-count has not ended within 1s").await;
-    let pid = read(&stage.path("pid")).trim().parse().ok().and_then(Pid::from_raw).unwrap();
+    let hanging = pids(&stage.path("pid"));
+    assert_eq!(hanging.len(), 1);
     std::fs::remove_file(stage.path("hang")).unwrap();
     std::fs::write(stage.path("count"), "0").unwrap();
-    until("it has ended", || test_kill_process(pid).is_err()).await;
+    until("it has ended", || !runs(hanging[0])).await;
     agent.log.line("the worker answers").await;
+}
+
+/// It would set the size that it was asked for when a later agent has set another.
+#[tokio::test]
+async fn a_program_that_hangs_ends_with_its_killed_agent() {
+    let stage = Stage::start().await;
+    std::fs::write(stage.path("count"), "0").unwrap();
+    let resize = "sleep 600 & echo $$ $! > pids; wait";
+    let agent = stage.agent(&["--command-count", "cat count", "--command-resize", resize]).await;
+    until("it hangs", || read(&stage.path("pids")).ends_with('\n')).await;
+    let hanging = pids(&stage.path("pids"));
+    assert!(hanging.len() == 2 && hanging.iter().all(|pid| runs(*pid)));
+    agent.signal(Signal::KILL);
+    until("all of it has ended", || !hanging.iter().any(|pid| runs(*pid))).await;
 }
 
 #[tokio::test]

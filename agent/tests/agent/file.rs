@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::Signal;
 use tokio::process::Command;
 
 use leasehold_types::message::AgentMessage;
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, SmallDisk, read, until};
+use super::process::{Agent, SmallDisk, pids, read, runs, until};
 
 async fn start(coordinator: &Coordinator, path: &Path, more: &[&str]) -> Agent {
     let path = path.display().to_string();
@@ -204,22 +204,14 @@ async fn a_file_that_somebody_else_changes_or_deletes_is_restored_and_the_worker
 #[tokio::test]
 async fn a_command_that_hangs_ends_with_its_killed_agent() {
     let dir = tempfile::tempdir().unwrap();
-    let (path, pids) = (dir.path().join("config.yml"), dir.path().join("pids"));
+    let (path, ids) = (dir.path().join("config.yml"), dir.path().join("ids"));
     let coordinator = Coordinator::start().await;
-    let command = format!("sleep 1000 & echo $$ $! > {}; wait", pids.display());
+    let command = format!("sleep 1000 & echo $$ $! > {}; wait", ids.display());
     let agent = start(&coordinator, &path, &["--file-command", &command]).await;
-    until("it hangs", || read(&pids).ends_with('\n')).await;
-    let ids: Vec<Pid> = read(&pids).split_whitespace().map(|id| pid(id).unwrap()).collect();
-    assert!(ids.iter().all(|id| test_kill_process(*id).is_ok()));
+    until("it hangs", || read(&ids).ends_with('\n')).await;
+    let hanging = pids(&ids);
+    assert!(hanging.iter().all(|id| runs(*id)));
     // Not by the harness, which would kill its children, too.
     agent.signal(Signal::KILL);
-    let runs = |id: &Pid| {
-        let stat = read(Path::new(&format!("/proc/{}/stat", id.as_raw_pid())));
-        !(stat.is_empty() || stat.contains(") Z "))
-    };
-    until("all of it has ended", || !ids.iter().any(runs)).await;
-}
-
-fn pid(id: &str) -> Option<Pid> {
-    Pid::from_raw(id.parse().ok()?)
+    until("all of it has ended", || !hanging.iter().any(|id| runs(*id))).await;
 }

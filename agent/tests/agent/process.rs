@@ -240,6 +240,17 @@ pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
+/// The process ids in a file, as far as it is there.
+pub fn pids(path: &Path) -> Vec<Pid> {
+    read(path).split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect()
+}
+
+/// Whether a process runs; one that nobody has waited for yet does not.
+pub fn runs(pid: Pid) -> bool {
+    let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
+    !(stat.is_empty() || stat.contains(") Z "))
+}
+
 /// A memory file system of 32 KiB: it is unmounted at the end.
 pub struct SmallDisk(pub PathBuf);
 

@@ -1,12 +1,12 @@
 //! The adapter `process`: one program a stream, never two, and none beyond its lease.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, read, until};
+use super::process::{Agent, read, runs, until};
 
 /// A stream's program in a shell: locks the stream's file for as long as anything of it runs, and
 /// notes its starts.
@@ -78,11 +78,6 @@ impl Drop for Stage {
 
 const RUN: &str = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
 const IGNORE: &str = "trap '' TERM; while :; do sleep 0.02; done";
-
-fn runs(pid: Pid) -> bool {
-    let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
-    test_kill_process(pid).is_ok() && !stat.contains(") Z ")
-}
 
 async fn guard_of(agent: &Agent) -> Pid {
     let line = agent.log.line("a guard has started").await;

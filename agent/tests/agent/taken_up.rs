@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use leasehold_types::message::{AgentMessage, Jobs};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, SmallDisk, left_out, read, until};
+use super::process::{Agent, SmallDisk, left_out, read, runs, until};
 
 /// Starts of an agent that are cut short.
 const ATTEMPTS: u64 = 30;
@@ -60,11 +60,6 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.kill_all();
     }
-}
-
-fn runs(pid: Pid) -> bool {
-    let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
-    test_kill_process(pid).is_ok() && !stat.contains(") Z ")
 }
 
 fn running(jobs: u32) -> impl Fn(&AgentMessage) -> Option<()> {

@@ -1,17 +1,15 @@
 //! One run of a program of the user's: bounded in time and in what it prints, and ended with all
-//! that it has started where it takes too long.
+//! that it has started where it takes too long or its agent is killed.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rustix::process::{Signal, kill_process_group};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::init::{Exit, Reaper};
+use crate::worker::leash::Leash;
 
 /// Bytes that are kept of each output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -38,9 +36,9 @@ impl Program {
     /// Where it has not ended with 0 in time, with the last line that it wrote to stderr.
     pub(super) async fn run(&self, reaper: &Reaper) -> anyhow::Result<String> {
         let option = self.option;
-        let (process, mut stdout, mut stderr) = self.start(reaper).context(option)?;
+        let (mut leash, mut stdout, mut stderr) = self.start(reaper).context(option)?;
         let ended = tokio::select! {
-            exit = process.exit => Some(exit),
+            exit = &mut leash.exit => Some(exit),
             () = stdout.fill() => unreachable!("it goes on after the end of the output"),
             () = stderr.fill() => unreachable!("it goes on after the end of the output"),
             () = tokio::time::sleep(self.timeout) => None,
@@ -48,8 +46,7 @@ impl Program {
         stdout.take_rest();
         stderr.take_rest();
         let Some(exit) = ended else {
-            // It leads a group of its own, with all that it has started.
-            let _ = kill_process_group(process.pid, Signal::KILL);
+            // Its leash ends here: it is killed, with all that it has started.
             bail!("{option} has not ended within {:?}{}", self.timeout, stderr.last_words());
         };
         let exit = exit.with_context(|| format!("{option}: nobody knows how it ended"))?;
@@ -62,15 +59,14 @@ impl Program {
         Ok(String::from_utf8_lossy(&stdout.bytes).into_owned())
     }
 
-    fn start(&self, reaper: &Reaper) -> std::io::Result<(crate::init::Process, Output, Output)> {
+    fn start(&self, reaper: &Reaper) -> std::io::Result<(Leash, Output, Output)> {
         let (stdout, stdout_end) = std::io::pipe()?;
         let (stderr, stderr_end) = std::io::pipe()?;
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(&self.line).envs(self.environment.iter().cloned());
-        command.process_group(0).stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
-        let process = reaper.spawn(&mut command)?;
+        let environment = self.environment.iter().map(|(name, value)| (*name, value));
+        let outputs = [stdout_end.into(), stderr_end.into()];
+        let leash = Leash::start(&self.line, environment, outputs, reaper)?;
         let output = |end: OwnedFd| Receiver::from_owned_fd(end).map(Output::new);
-        Ok((process, output(stdout.into())?, output(stderr.into())?))
+        Ok((leash, output(stdout.into())?, output(stderr.into())?))
     }
 }
 
