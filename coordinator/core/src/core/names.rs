@@ -82,13 +82,16 @@ impl Core {
     }
 
     /// Whether the agent that has the name may live: its leases last, or it is on its way back to
-    /// a new leader. One that has yet to report is alive for as long as it is waited for: longer
-    /// than that, a connection may be broken without a sign.
+    /// a new leader. One that has yet to report is alive for as long as it is waited for, or what a
+    /// predecessor may have granted it lasts: longer than that, a connection may be broken without
+    /// a sign.
     fn is_alive(&self, key: &WorkerKey) -> bool {
         let session = self.observed(key).and_then(|worker| worker.session.as_ref());
         let Some(ledger) = self.ledger() else { return false };
+        let unheard = ledger.unheard_until(key).is_some_and(|until| self.heard < until);
         let awaited = |conn| self.admission.awaits(conn) || self.adoptions.contains_key(&conn);
-        let greets = session.is_some_and(|session| !session.reported && awaited(session.conn));
+        let greets =
+            session.is_some_and(|session| !session.reported && (unheard || awaited(session.conn)));
         let comes_back = ledger.comes_back_until(key).is_some_and(|until| self.heard < until);
         greets || comes_back || self.heard < ledger.free_at(key)
     }
