@@ -149,9 +149,9 @@ impl Mutant {
             Mutation::BootForgivesAll => {
                 Favour { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
             }
-            // A job must begin under an id of before soon after a disk was full, and its agent die.
+            // A job must begin under an id of before while the disk is full, and its agent die.
             Mutation::JobBeforeOwed => {
-                Favour { faults: &[Fault::FailJournal, Fault::CrashAgent], sequence: None }
+                favour(&[Fault::FailJournal, Fault::CrashAgent], Sequence::UnconfirmedEnds)
             }
             // Two classes must have room for one node that is cut.
             Mutation::NodeLoadPerClass => {

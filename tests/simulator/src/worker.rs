@@ -7,7 +7,7 @@ use leasehold_agent_core::Lease;
 use leasehold_types::{JobId, Load, Moment, StartId, StreamKey, Token};
 
 use super::clock::{MS, Real};
-use super::faults::one_in;
+use super::faults::{Sequence, one_in};
 use super::queue::Happening;
 use super::world::World;
 
@@ -440,7 +440,10 @@ impl World {
             });
             self.trace.say(self.t, || format!("        p{pod} worker tells {call:?}: {result:?}"));
             use leasehold_agent_core::Refused;
+            let unheard =
+                matches!(call, Call::End(_)) && self.profile.has(Sequence::UnconfirmedEnds);
             match result {
+                Some(Err(Refused::Journal(_))) if unheard => {}
                 // Nobody answered, or nothing was written down: again later.
                 None | Some(Err(Refused::Journal(_))) => return,
                 Some(_) => {}

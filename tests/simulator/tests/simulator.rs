@@ -6,7 +6,7 @@ use leasehold_simulator::{Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, 
 /// Threads over seeds; each seed runs on one.
 const THREADS: usize = 2;
 /// Seeds within which a fault must be noticed.
-const MUTANT_SEEDS: u64 = 1_500;
+const MUTANT_SEEDS: u64 = 2_500;
 
 /// Seeds of a fault's own worlds.
 const WORLD_SEEDS: u64 = 300;
