@@ -117,22 +117,26 @@ async fn wait(errand: &Errand) -> anyhow::Result<()> {
     }
 }
 
-/// An agent that does not answer, said once until it is back.
+/// An agent that does not answer, said now and then until it is back.
 #[derive(Debug, Default)]
 struct Away {
-    said: bool,
+    said_at: Option<Instant>,
 }
 
 impl Away {
     async fn pause(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.said, true) {
-            eprintln!("the agent does not answer ({why}); it is asked again until it does");
+        if self.said_at.is_none_or(|at| at.elapsed() >= PROGRESS) {
+            self.said_at = Some(Instant::now());
+            eprintln!(
+                "the agent does not answer ({why}); it is asked again until it does, or until \
+                 --timeout. If its worker API is elsewhere, say so with --addr"
+            );
         }
         sleep(AGAIN).await;
     }
 
     fn is_back(&mut self) {
-        self.said = false;
+        self.said_at = None;
     }
 }
 

@@ -241,6 +241,10 @@ impl Dial {
                 "the connection ended before an answer (if the coordinator wants TLS, give \
                  --tls-ca)",
             ),
+            Some(Tls { identity: None, .. }) if broke => error.context(
+                "the connection ended before an answer (if the coordinator wants certificates of \
+                 its clients, give --tls-cert and --tls-key)",
+            ),
             None | Some(_) => error,
         }
     }

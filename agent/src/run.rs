@@ -48,14 +48,15 @@ pub fn part() -> Option<ExitCode> {
 /// Runs the agent and says how this process is to end.
 #[must_use]
 pub fn main(config: Config) -> ExitCode {
-    logging::start(config.log_format);
+    logging::start(config.log_format, "info");
     end_with(run(config))
 }
 
 /// Says that nothing of a worker runs any more, and how this process is to end.
 #[must_use]
 pub fn leave(config: Config, leave: Leave) -> ExitCode {
-    logging::start(config.log_format);
+    // Its own lines say what came of it; an agent's would tell of a worker that works.
+    logging::start(config.log_format, "warn");
     end_with(leave::run(config, leave))
 }
 

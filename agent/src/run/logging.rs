@@ -6,12 +6,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// What is logged where LEASEHOLD_LOG does not say.
-const LEVEL: &str = "info";
-
-/// Starts the log.
-pub(super) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(LEVEL));
+/// Starts the log; `level` counts where LEASEHOLD_LOG does not say.
+pub(super) fn start(format: LogFormat, level: &str) {
+    let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second log in one process (in tests) is no error: the first one stays.
     let _ = match format {

@@ -57,6 +57,8 @@ pub(super) struct Supervised {
     since: Instant,
     /// An order to drain stands since an earlier start.
     stands: bool,
+    /// COMMAND could not be started, and never will be.
+    failed: bool,
 }
 
 struct Running {
@@ -98,6 +100,7 @@ impl Supervised {
             unwritten: 0,
             since: Instant::now(),
             stands,
+            failed: false,
         }
     }
 
@@ -114,7 +117,7 @@ impl Supervised {
                 if self.is_draining().await {
                     tracing::info!("COMMAND is not started: the drain goes on");
                 } else if told {
-                    self.start().await?;
+                    self.start().await;
                 }
             }
         }
@@ -123,7 +126,7 @@ impl Supervised {
                 Event::Exited(exit) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
                 Event::Asked(asked) => self.handle_signal(asked).await,
-                Event::Due(due) => self.handle_due(due).await?,
+                Event::Due(due) => self.handle_due(due).await,
                 Event::GuardLost => {
                     self.nursery.guard_anew().await;
                     None
@@ -152,12 +155,12 @@ impl Supervised {
     /// Starts the child, unless the worker drains: once what ran before it is over for the holder,
     /// too, and what it will read is true. Not while another agent has the worker's name, or that
     /// has not been asked yet.
-    async fn start(&mut self) -> anyhow::Result<()> {
+    async fn start(&mut self) {
         if self.untold && !self.tell_start().await {
-            return Ok(());
+            return;
         }
         if self.asked > 0 || self.is_draining().await {
-            return Ok(());
+            return;
         }
         let wait = match () {
             () if self.door.metrics().is_name_taken() => Some(NAME_LOOK),
@@ -167,7 +170,7 @@ impl Supervised {
         };
         if let Some(wait) = wait {
             self.due = Some((Instant::now() + wait, Due::Restart));
-            return Ok(());
+            return;
         }
         match self.nursery.spawn().await {
             Ok(process) => {
@@ -175,9 +178,13 @@ impl Supervised {
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
             Err(NotStarted::Unwritten(why)) => self.wait_to_write(&format!("{why:#}")),
-            Err(NotStarted::Failed(error)) => return Err(error),
+            Err(NotStarted::Failed(error)) => {
+                tracing::error!("{error:#}");
+                self.failed = true;
+                // What was granted meanwhile goes back: nothing of the worker runs.
+                drain(&self.door).await;
+            }
         }
-        Ok(())
     }
 
     /// What must be written before COMMAND is started could not be: that is tried again.
@@ -288,9 +295,9 @@ impl Supervised {
         None
     }
 
-    async fn handle_due(&mut self, due: Due) -> anyhow::Result<Option<u8>> {
+    async fn handle_due(&mut self, due: Due) -> Option<u8> {
         match due {
-            Due::Restart => self.start().await?,
+            Due::Restart => self.start().await,
             Due::Grace if self.nursery.spec().kill => {
                 tracing::warn!("the child has not ended on SIGTERM: SIGKILL, as --child-kill says");
                 self.nursery.end(Signal::KILL);
@@ -303,10 +310,10 @@ impl Supervised {
             }
             Due::Leave(signal) => {
                 tracing::error!("the child has not ended; the agent leaves it behind");
-                return Ok(Some(exit_code(signal)));
+                return Some(exit_code(signal));
             }
         }
-        Ok(None)
+        None
     }
 
     async fn is_draining(&self) -> bool {
@@ -316,6 +323,9 @@ impl Supervised {
 
     /// The child's code, unless the agent itself has failed.
     fn code(&self) -> u8 {
+        if self.failed {
+            return 1;
+        }
         let failed = matches!(self.ended, Some(Ok(Outcome::Superseded) | Err(Gone)));
         let own = self.ended.map_or(0, |ended| own_code(ended, self.stands));
         match self.last_exit {

@@ -41,6 +41,24 @@ async fn the_child_knows_its_agent_and_its_exit_code_is_passed_on() {
     assert_eq!(killed.code().await, Some(137));
 }
 
+/// Its slots would stay with a worker of which nothing runs.
+#[tokio::test]
+async fn an_agent_whose_command_cannot_be_started_gives_back_what_it_was_granted() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(2);
+    let args = ["--state-dir", state.to_str().unwrap(), "--", "./nowhere"];
+    let mut agent = Agent::start(&coordinator, &args).await;
+    assert_eq!(agent.code().await, Some(1));
+    coordinator.hear("the farewell", leaving).await;
+    let said = agent.log.text();
+    assert!(said.contains("./nowhere cannot be started"), "{said}");
+    // Mended, it works.
+    let args = ["--state-dir", state.to_str().unwrap(), "--", "true"];
+    assert_eq!(Agent::start(&coordinator, &args).await.code().await, Some(0));
+}
+
 #[tokio::test]
 async fn a_child_is_restarted_by_policy_and_its_jobs_end_with_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ pub struct WorkerClusterSpec {
     #[serde(default)]
     pub lease: LeaseSpec,
     /// When a lost worker counts as gone.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "LostSpec::is_empty")]
     pub lost: LostSpec,
 }
 
@@ -210,6 +210,13 @@ pub struct LostSpec {
     /// coordinator. Without it only a person, the platform or the worker's own agent ends that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
+}
+
+impl LostSpec {
+    /// Whether it says nothing: then nobody need write it down.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.after.is_none()
+    }
 }
 
 /// Streams that are each owned by at most one worker of a cluster.

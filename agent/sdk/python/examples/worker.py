@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 import leasehold
 
+if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    sys.exit(__doc__)
 FOLDER = Path(sys.argv[1])
 NAME = os.environ.get("LEASEHOLD_WORKER", "worker")
 # Jobs at once, where the pool allows as many.

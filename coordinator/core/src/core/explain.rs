@@ -42,7 +42,7 @@ impl Core {
         let account = ledger.account(key)?;
         if let Some(unknown) = account.unknown {
             facts.push(format!(
-                "{} slots count as used, since nobody can tell what its earlier agent left",
+                "slots that count as used, since nobody can tell what its earlier agent left: {}",
                 unknown.slots
             ));
         }
@@ -120,7 +120,8 @@ impl Core {
                 format!("it is not connected: {slots} slots count, and it keeps them")
             }
             () => format!(
-                "{slots} slots count as used, since nobody can tell what its earlier agent left"
+                "slots that count as used, since nobody can tell what its earlier agent left: \
+                 {slots}"
             ),
         }
     }

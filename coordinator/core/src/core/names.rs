@@ -102,9 +102,16 @@ impl Core {
             let incarnation = self.registered_name(key).map_or(Incarnation(0), |(it, _)| it);
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
-        let Worker { incarnation, peer, named_at, .. } = worker;
+        let Worker { incarnation, peer, named_at, session, .. } = worker;
         let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
         let secs = now.since(*named_at).as_secs();
-        format!("incarnation {incarnation}{at}, for {secs} s")
+        let gone = match (session, self.ledger()) {
+            (None, Some(ledger)) => {
+                let left = ledger.free_at(key).since(now).as_secs_f64();
+                format!("; it is not connected, and its leases last {left:.0} s more at the most")
+            }
+            _ => String::new(),
+        };
+        format!("incarnation {incarnation}{at}, for {secs} s{gone}")
     }
 }

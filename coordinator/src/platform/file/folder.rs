@@ -105,7 +105,8 @@ impl Folder {
         format!(
             "the state folder {} {what} under this running replica: it leads no more and grants \
              nothing. Put the same folder back, or else find out who did that and restart every \
-             coordinator that uses it: see \"The state folder is lost\" in docs/OPERATIONS.md",
+             coordinator that uses it: see \"The state folder was deleted beside running \
+             coordinators\" in docs/OPERATIONS.md",
             self.path.display()
         )
     }

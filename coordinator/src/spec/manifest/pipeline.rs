@@ -73,7 +73,7 @@ pub struct WorkerClassSpec {
     #[serde(default)]
     pub lease: ShareLeaseSpec,
     /// When a lost worker counts as gone.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "LostSpec::is_empty")]
     pub lost: LostSpec,
 }
 
