@@ -136,7 +136,7 @@ pub(super) enum Sequence {
     RetakenTerms,
     /// Workers count for themselves, and their clusters' caps fall and rise around failovers.
     Squeezes,
-    /// Workers take it as told that a job has ended though that could not be written.
+    /// Workers give a job the id of one whose end they were refused.
     UnconfirmedEnds,
     /// Workers are declared gone while their first entry is written, and come back while it is
     /// struck.

@@ -202,8 +202,11 @@ impl World {
             return;
         }
         let is_new = self.pods[pod].worker.introduced != self.pods[pod].run;
-        self.tell(pod);
-        if !self.pods[pod].worker.calls.is_empty() {
+        let hasty = self.owes_ends_alone(pod);
+        if !(hasty && self.rng.bool()) {
+            self.tell(pod);
+        }
+        if !hasty && !self.pods[pod].worker.calls.is_empty() {
             // It starts nothing before its agent knows what it had to say.
             return;
         }
@@ -222,6 +225,14 @@ impl World {
             Kind::Gate => self.ask_for_jobs(pod),
             Kind::Count => self.keep_to_size(pod, asked, &lease),
         }
+    }
+
+    /// Whether the worker has ends of jobs alone to tell its agent, and goes on before it has.
+    fn owes_ends_alone(&self, pod: usize) -> bool {
+        let worker = &self.pods[pod].worker;
+        let ends = worker.calls.iter().all(|call| matches!(call, Call::End(_)));
+        let known = worker.introduced == self.pods[pod].run;
+        self.profile.has(Sequence::UnconfirmedEnds) && known && ends && !worker.calls.is_empty()
     }
 
     fn stop_by_time(&mut self, pod: usize) {
@@ -312,10 +323,11 @@ impl World {
     /// The id of a job that is to begin. Some workers give each job an id of its own, others take
     /// one again once the end of its job was told.
     fn new_job(&mut self, pod: usize) -> JobId {
+        let hasty = self.profile.has(Sequence::UnconfirmedEnds);
         let worker = &mut self.pods[pod].worker;
         let id = |number| JobId::new(&format!("p{pod}-{}-{number}", worker.start)).expect("a name");
         if pod % 2 == 1 {
-            let ends = |job: &JobId| worker.calls.contains(&Call::End(job.clone()));
+            let ends = |job: &JobId| !hasty && worker.calls.contains(&Call::End(job.clone()));
             let is_free = |job: &JobId| !worker.jobs.contains(job) && !ends(job);
             return (1..).map(id).find(is_free).expect("some number is free");
         }
@@ -353,7 +365,10 @@ impl World {
                     return;
                 }
                 Some(Ok(_)) => {
-                    self.pods[pod].worker.limbo = None;
+                    let worker = &mut self.pods[pod].worker;
+                    worker.limbo = None;
+                    // Where its id was another one's before, that has ended, too.
+                    worker.calls.retain(|call| *call != Call::End(job.clone()));
                     self.observe_begun(pod, &job, draining && !known);
                     self.run_job(pod, job);
                 }
@@ -440,10 +455,7 @@ impl World {
             });
             self.trace.say(self.t, || format!("        p{pod} worker tells {call:?}: {result:?}"));
             use leasehold_agent_core::Refused;
-            let unheard =
-                matches!(call, Call::End(_)) && self.profile.has(Sequence::UnconfirmedEnds);
             match result {
-                Some(Err(Refused::Journal(_))) if unheard => {}
                 // Nobody answered, or nothing was written down: again later.
                 None | Some(Err(Refused::Journal(_))) => return,
                 Some(_) => {}
