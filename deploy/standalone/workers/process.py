@@ -30,11 +30,17 @@ def hold_signals():
 
 
 def set_on_signals():
-    """An event that SIGTERM and SIGINT set."""
+    """An event that SIGTERM and SIGINT set, in every process that calls this."""
     stop = threading.Event()
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: stop.set())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    # A handler would hang where it comes while its own thread holds the event's lock, or while
+    # another handler does: an agent tells all processes of a worker, and each tells its children.
+    def wait():
+        signal.sigwait(SIGNALS)
+        stop.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     return stop
 
 
