@@ -1,8 +1,8 @@
 //! The worker as a child of its agent: started in a process group of its own (so that Ctrl-C
 //! reaches the agent alone), found again by a successor of a killed agent, and never started twice.
 //!
-//! Invariant: a child runs only once it is in the record. So whoever reads the record knows of
-//! every child that may run, whenever the agent that started it was killed.
+//! Invariant: a child runs only once it is in the record. So the record names every child that may
+//! run, whenever the agent that started it was killed.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;

@@ -38,7 +38,7 @@ pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
     drawn
 }
 
-/// What the file says; none where there is none, or it makes no sense.
+/// Reads the identity from the file. Returns None where the file is missing or holds no identity.
 fn read(path: &Path) -> std::io::Result<Option<AgentId>> {
     let text = state_dir::read(path, BYTES_MAX)?;
     Ok(text.and_then(|text| str::from_utf8(&text).ok()?.trim_end().parse().ok()))

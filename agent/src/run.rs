@@ -60,8 +60,8 @@ pub fn leave(config: Config, leave: Leave) -> ExitCode {
     end_with(leave::run(config, leave))
 }
 
-/// The exit code of an agent that an order to drain kept from work: whoever started it need not
-/// start it again.
+/// The exit code where an order to drain stands since an earlier start: a supervisor need not
+/// start the agent again.
 const ORDER_STANDS: u8 = 3;
 
 fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {

@@ -25,7 +25,7 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the folder where there is none, and locks it until this process ends.
+    /// Creates the folder if it is missing, and locks it until this process ends.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(path);

@@ -42,8 +42,8 @@ pub(super) enum Acceptor {
 pub(super) enum Caller {
     /// Whom this machine lets in: a worker may take its time.
     Worker,
-    /// Whoever reaches it: HTTP/1 only, promptly, and one request a connection, so that nobody
-    /// can sit on all of them and keep the kubelet out.
+    /// Any client of the network: HTTP/1 only, within a time, and one request a connection, so
+    /// that no client can hold all connections and keep the kubelet out.
     Anyone,
 }
 

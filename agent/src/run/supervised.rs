@@ -326,11 +326,10 @@ impl Supervised {
         if self.failed {
             return 1;
         }
-        let failed = matches!(self.ended, Some(Ok(Outcome::Superseded) | Err(Gone)));
         let own = self.ended.map_or(0, |ended| own_code(ended, self.stands));
-        match self.last_exit {
-            Some(Exit(code)) if !failed => code,
-            _ => own,
+        match (self.ended, self.last_exit) {
+            (Some(Ok(Outcome::Superseded) | Err(Gone)), _) | (_, None) => own,
+            (_, Some(Exit(code))) => code,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Many connections, and clients that hang up: whoever has something to say gets through.
+//! Many connections, and clients that hang up: a request that frees a slot is always answered.
 
 use rustix::process::Signal;
 use serde_json::json;

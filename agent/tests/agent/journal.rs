@@ -5,13 +5,22 @@ use std::io::Write;
 use leasehold_types::message::{AgentMessage, HeldStream, Jobs, Report};
 
 use super::coordinator::{Coordinator, PATIENCE};
-use super::process::{Agent, SmallDisk, fail, left_out, until};
+use super::process::{Agent, SmallDisk, fail, until};
 
 fn report(message: &AgentMessage) -> Option<Report> {
     match message {
         AgentMessage::Report(report) => Some(report.clone()),
         _ => None,
     }
+}
+
+/// An agent with this folder, and many slots.
+async fn served(state: &str) -> (Coordinator, Agent) {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &["--state-dir", state]).await;
+    coordinator.pool(100);
+    agent.pool(100).await;
+    (coordinator, agent)
 }
 
 #[tokio::test]
@@ -87,18 +96,9 @@ async fn two_agents_cannot_share_a_state_dir() {
 #[tokio::test]
 async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = SmallDisk::mount(dir.path()) else {
-        left_out(
-            "a full disk under the journal",
-            "a memory file system cannot be mounted here (it needs root)",
-        );
-        return;
-    };
+    let Some(disk) = SmallDisk::mount(dir.path(), "a full disk under the journal") else { return };
     let state = disk.0.display().to_string();
-    let coordinator = Coordinator::start().await;
-    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    coordinator.pool(100);
-    agent.pool(100).await;
+    let (coordinator, mut agent) = served(&state).await;
     let ballast = disk.fill();
     // The journal's last page still takes some.
     let mut begun = 0;
@@ -126,18 +126,11 @@ async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
 #[tokio::test]
 async fn an_agent_that_cannot_write_goes_on_with_what_its_journal_tells() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = SmallDisk::mount(dir.path()) else {
-        left_out(
-            "a full disk at the start of an agent",
-            "a memory file system cannot be mounted here (it needs root)",
-        );
+    let Some(disk) = SmallDisk::mount(dir.path(), "a full disk at the start of an agent") else {
         return;
     };
     let state = disk.0.display().to_string();
-    let coordinator = Coordinator::start().await;
-    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    coordinator.pool(100);
-    agent.pool(100).await;
+    let (coordinator, mut agent) = served(&state).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     let mut running = 1;
     for read_only in [false, true] {
@@ -174,18 +167,11 @@ async fn an_agent_that_cannot_write_goes_on_with_what_its_journal_tells() {
 #[tokio::test]
 async fn an_end_that_cannot_be_written_is_not_confirmed_until_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = SmallDisk::mount(dir.path()) else {
-        left_out(
-            "the end of a job on a full disk",
-            "a memory file system cannot be mounted here (it needs root)",
-        );
+    let Some(disk) = SmallDisk::mount(dir.path(), "the end of a job on a full disk") else {
         return;
     };
     let state = disk.0.display().to_string();
-    let coordinator = Coordinator::start().await;
-    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    coordinator.pool(100);
-    agent.pool(100).await;
+    let (coordinator, mut agent) = served(&state).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/one-that-ends", "").await.0, 200);
     let ballast = disk.fill();
     let begun = agent.fill_journal().await;
@@ -209,18 +195,12 @@ async fn an_end_that_cannot_be_written_is_not_confirmed_until_it_is() {
 #[tokio::test]
 async fn the_sdk_tells_an_end_again_until_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = SmallDisk::mount(dir.path()) else {
-        left_out(
-            "an end that the SDK tells on a full disk",
-            "a memory file system cannot be mounted here (it needs root)",
-        );
+    let Some(disk) = SmallDisk::mount(dir.path(), "an end that the SDK tells on a full disk")
+    else {
         return;
     };
     let state = disk.0.display().to_string();
-    let coordinator = Coordinator::start().await;
-    let agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    coordinator.pool(100);
-    agent.pool(100).await;
+    let (_coordinator, agent) = served(&state).await;
     let address = Some(format!("http://{}", agent.address));
     let options = leasehold::Options { address, ..leasehold::Options::default() };
     let worker = leasehold::Worker::connect_with(options).await.unwrap();

@@ -255,11 +255,15 @@ pub fn runs(pid: Pid) -> bool {
 pub struct SmallDisk(pub PathBuf);
 
 impl SmallDisk {
-    pub fn mount(dir: &Path) -> Option<Self> {
+    /// None where this is not allowed: that a test of `what` was left out is noted then.
+    pub fn mount(dir: &Path, what: &str) -> Option<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=36k", "tmpfs"]).arg(dir);
-        let mounted = mount.status().is_ok_and(|status| status.success());
-        mounted.then(|| Self(dir.into()))
+        if mount.status().is_ok_and(|status| status.success()) {
+            return Some(Self(dir.into()));
+        }
+        left_out(what, "a memory file system cannot be mounted here (it needs root)");
+        None
     }
 
     /// Mounts it anew, as `ro` or `rw`.

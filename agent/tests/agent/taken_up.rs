@@ -8,7 +8,7 @@ use leasehold_types::message::{AgentMessage, Jobs};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, SmallDisk, left_out, read, runs, until};
+use super::process::{Agent, SmallDisk, pids, read, runs, until};
 
 /// Starts of an agent that are cut short.
 const ATTEMPTS: u64 = 30;
@@ -41,8 +41,7 @@ impl Stage {
 
     /// The processes that were ever started.
     fn started(&self) -> Vec<Pid> {
-        let pid = |word: &str| Pid::from_raw(word.parse().unwrap()).unwrap();
-        read(&self.path("starts")).split_whitespace().map(pid).collect()
+        pids(&self.path("starts"))
     }
 
     fn running(&self) -> usize {
@@ -103,13 +102,7 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
     let stage = Stage::new();
     let state = stage.path("state");
     std::fs::create_dir(&state).unwrap();
-    let Some(disk) = SmallDisk::mount(&state) else {
-        left_out(
-            "a worker's start on a full disk",
-            "a memory file system cannot be mounted here (it needs root)",
-        );
-        return;
-    };
+    let Some(disk) = SmallDisk::mount(&state, "a worker's start on a full disk") else { return };
     let coordinator = Coordinator::start().await;
     coordinator.pool(100);
     let mut agent = stage.agent(&coordinator, &state).await;

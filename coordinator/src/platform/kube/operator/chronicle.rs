@@ -330,8 +330,8 @@ mod tests {
         assert_eq!(words(&told), both(Reason::WorkerLost));
         assert_eq!(words(&chronicle.take(&joined, &Stage, at(2))), both(Reason::WorkerFound));
         assert_eq!(chronicle.take(&joined, &Stage, at(3)), []);
-        let given_up = Notice::GivenUp { worker: key("a"), after: Duration::from_secs(3600) };
-        let told = chronicle.take(&given_up, &Stage, at(9));
+        let notice = Notice::GivenUp { worker: key("a"), after: Duration::from_secs(3600) };
+        let told = chronicle.take(&notice, &Stage, at(9));
         assert_eq!(words(&told), both(Reason::WorkerGivenUp));
         assert!(told[0].note.contains("lost for 1h,"), "{}", told[0].note);
     }
