@@ -1,5 +1,6 @@
 //! The command line. A combination that cannot work is refused here, before anything starts.
 
+#[cfg(feature = "kubernetes")]
 mod operator;
 
 use std::fmt;
@@ -8,15 +9,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::TimeBounds;
+use leasehold_manifest::Span;
+use leasehold_server::tls::TlsFiles;
 use leasehold_types::limits::WORKERS_MAX;
+use leasehold_types::{TimeBounds, is_host_and_port};
 
-pub use self::operator::{InjectionSettings, OperatorArgs};
-use crate::spec::Span;
-use crate::tls::TlsFiles;
+#[cfg(feature = "kubernetes")]
+pub use self::operator::{KubernetesSettings, OperatorArgs};
 
-/// Bytes of an identity or an address.
-const ADDRESS_BYTES_MAX: usize = 512;
+/// Bytes of an identity or an image.
+const NAME_BYTES_MAX: usize = 512;
 /// The most drift that may be assumed of clocks: a tenth, in parts per million.
 const DRIFT_PPM_MAX: u32 = 100_000;
 /// The shortest leadership that a store on a disk can keep alive.
@@ -46,10 +48,12 @@ pub enum Command {
     /// Run one replica on files: it leads, or stands by until the leader is gone.
     Run(Box<RunArgs>),
     /// Run one replica on Kubernetes, as its operator.
+    #[cfg(feature = "kubernetes")]
     Operator(Box<OperatorArgs>),
     /// Read the manifests as `run` would, and print every problem, or what they define.
     Check(CheckArgs),
     /// Print the custom resource definitions of Kubernetes.
+    #[cfg(feature = "kubernetes")]
     Crds(CrdsArgs),
 }
 
@@ -66,6 +70,7 @@ pub struct CheckArgs {
 }
 
 /// The flags of `crds`: none.
+#[cfg(feature = "kubernetes")]
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  leasehold-coordinator crds | kubectl apply --server-side -f -")]
 pub struct CrdsArgs {}
@@ -189,18 +194,8 @@ pub enum PlatformSettings {
         state_dir: PathBuf,
     },
     /// The API server.
-    Kubernetes {
-        /// The namespace of the coordinator's own objects.
-        namespace: String,
-        /// The namespaces that are served; all where it is empty.
-        watched: Vec<String>,
-        /// The Service that agents dial.
-        service: String,
-        /// The audience of tokens.
-        audience: String,
-        /// What opted-in pods get, and where the API server asks for it.
-        injection: InjectionSettings,
-    },
+    #[cfg(feature = "kubernetes")]
+    Kubernetes(Box<KubernetesSettings>),
 }
 
 /// Flags that cannot work together: one sentence that names them.
@@ -239,7 +234,7 @@ impl ReplicaArgs {
         self.check_times(takeover_after, leadership)?;
         let identity = self.identity.unwrap_or_else(default_identity);
         if identity.is_empty()
-            || identity.len() > ADDRESS_BYTES_MAX
+            || identity.len() > NAME_BYTES_MAX
             || identity.chars().any(|c| c.is_control() || c.is_whitespace())
         {
             return refuse("--identity must be a word of at most 512 bytes");
@@ -316,18 +311,6 @@ fn share_a_port(one: SocketAddr, other: SocketAddr) -> bool {
     let one_host =
         one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && one_host
-}
-
-/// Whether a text is HOST:PORT, an IPv6 address in brackets.
-#[must_use]
-pub fn is_host_and_port(address: &str) -> bool {
-    let Some((host, port)) = address.rsplit_once(':') else { return false };
-    let bracketed = host.starts_with('[') && host.ends_with(']');
-    !host.is_empty()
-        && address.len() <= ADDRESS_BYTES_MAX
-        && (bracketed || !host.contains(':'))
-        && !host.chars().any(|c| c.is_control() || c.is_whitespace() || c == '/')
-        && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 /// A time as people and manifests write it.

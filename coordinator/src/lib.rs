@@ -1,18 +1,8 @@
-//! Leasehold's coordinator: a thin shell of sockets, files and telemetry round its pure core.
+//! Leasehold's coordinator: it puts the parts together, a platform, the driver and the ports.
 
-pub mod admin;
-pub mod clock;
 pub mod config;
-pub mod driver;
-pub mod gate;
-pub mod health;
-pub mod http;
-pub mod metrics;
-pub mod platform;
+mod export;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod run;
-pub(crate) mod scaler;
-pub mod server;
-pub mod spec;
 pub mod telemetry;
-pub mod tls;
-pub mod webhook;

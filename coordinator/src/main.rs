@@ -9,9 +9,11 @@ use leasehold_coordinator::run;
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(arguments) => run_with(arguments.settings()),
+        #[cfg(feature = "kubernetes")]
         Command::Operator(arguments) => run_with(arguments.settings()),
         Command::Check(arguments) => Ok(run::check(&arguments.manifests)),
-        Command::Crds(_) => run::crds(),
+        #[cfg(feature = "kubernetes")]
+        Command::Crds(_) => leasehold_coordinator::kubernetes::crds(),
     };
     match outcome {
         Ok(code) => code,

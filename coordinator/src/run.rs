@@ -10,6 +10,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use leasehold_coordinator_core::desired::Desired;
+use leasehold_driver::driver::{self, Driver};
+use leasehold_driver::metrics::Metrics;
+use leasehold_driver::platform::Platform;
+use leasehold_driver::trust::Trust;
+use leasehold_manifest::{Catalog, Reading};
+use leasehold_platform_file as file;
+use leasehold_server::admin::Admin;
+use leasehold_server::grpc::{self, GrpcPort, Reach};
+use leasehold_server::http::{self, HttpState};
+use leasehold_server::https::{self, Https};
+use leasehold_server::tls::{Certificates, TlsFiles};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
 use tokio::net::{TcpListener, TcpSocket};
@@ -17,18 +28,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::admin::Admin;
 use crate::config::{PlatformSettings, Settings};
-use crate::driver::{self, Driver};
-use crate::http::{self, HttpState};
-use crate::metrics::Metrics;
-use crate::platform::{Platform, file, kube};
-use crate::server::{self, GrpcPort, Reach};
-use crate::spec::{Catalog, Reading};
+use crate::export::Exporters;
+
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes;
 use crate::telemetry::Telemetry;
-use crate::tls::trust::Trust;
-use crate::tls::{Certificates, TlsFiles};
-use crate::webhook::{self, Webhook};
 
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
@@ -77,7 +82,7 @@ impl Sockets {
 }
 
 /// What a replica needs beside its sockets and its platform.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Options {
     /// This replica's name.
     pub identity: String,
@@ -95,7 +100,7 @@ pub struct Options {
     /// Where metrics go beside the Prometheus text.
     pub metrics: Option<MetricExporter>,
     /// Where the API server asks what pods get.
-    pub webhook: Option<Webhook>,
+    pub webhook: Option<Https>,
 }
 
 /// Runs a replica until SIGTERM or SIGINT; a second signal ends the process at once.
@@ -111,19 +116,26 @@ pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_settings(settings: Settings) -> anyhow::Result<()> {
-    let files = settings.tls.clone();
-    let mut tls = settings.tls.map(TlsFiles::follow).transpose()?;
+    let certificates = settings.tls.clone().map(TlsFiles::follow).transpose()?;
     let mut telemetry = Telemetry::start(settings.log_format)?;
     let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
-    let address = settings.advertise.unwrap_or_else(|| grpc.to_string());
+    let address = settings.advertise.clone().unwrap_or_else(|| grpc.to_string());
     tracing::info!(
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
-    let identity = settings.identity.clone();
-    let (mut trust, mut webhook) = (None, None);
-    let platform = match settings.platform {
+    let mut options = Options {
+        identity: settings.identity.clone(),
+        bounds: settings.bounds,
+        sessions_max: settings.sessions_max,
+        tls: certificates,
+        trust: None,
+        resource: Some(telemetry.resource.clone()),
+        metrics: telemetry.metrics.take(),
+        webhook: None,
+    };
+    let platform = match settings.platform.clone() {
         PlatformSettings::Files { manifests, state_dir } => {
             file::start(file::Settings {
                 manifests,
@@ -136,44 +148,14 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
             })
             .await?
         }
-        PlatformSettings::Kubernetes { namespace, watched, service, audience, injection } => {
-            let socket = bind("--webhook-listen", injection.listen)?;
-            tracing::info!(webhook = %socket.local_addr()?, "listening");
-            let started = kube::start(kube::Settings {
-                namespace,
-                watched,
-                service,
-                audience,
-                identity: settings.identity,
-                address,
-                takeover_after: settings.takeover_after,
-                leadership: settings.leadership,
-                bounds: settings.bounds,
-                tls: files,
-                injection,
-            })
-            .await?;
-            tls = tls.or(started.certificates);
-            let (injector, validator) = (started.injector, started.validator);
-            webhook = tls.clone().map(|certificates| Webhook {
-                socket,
-                certificates,
-                injector,
-                validator,
-            });
-            trust = started.trust;
-            started.platform
+        #[cfg(feature = "kubernetes")]
+        PlatformSettings::Kubernetes(kubernetes) => {
+            let started = kubernetes::start(*kubernetes, settings, address, options.tls.take());
+            let parts = started.await?;
+            (options.tls, options.trust) = (parts.certificates, parts.trust);
+            options.webhook = parts.webhook;
+            parts.platform
         }
-    };
-    let options = Options {
-        identity,
-        bounds: settings.bounds,
-        sessions_max: settings.sessions_max,
-        tls,
-        trust,
-        resource: Some(telemetry.resource.clone()),
-        metrics: telemetry.metrics.take(),
-        webhook,
     };
     let stop = stop_signals()?;
     let outcome = serve(options, sockets, platform, stop).await;
@@ -197,15 +179,19 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let resource = options.resource.unwrap_or_else(|| Resource::builder_empty().build());
-    let metrics = Arc::new(Metrics::new(resource, options.metrics)?);
+    let is_pushed = options.metrics.is_some();
+    let exporters = Exporters::new(resource, options.metrics)?;
+    let metrics = Arc::new(Metrics::new(exporters.meter(), is_pushed));
     let settings = driver::Settings { bounds: options.bounds, sessions_max: options.sessions_max };
     if let Some(certificates) = &options.tls {
-        metrics.show_certificate(certificates.clone());
+        let certificates = certificates.clone();
+        metrics
+            .show_certificate(move || certificates.borrow().expires_at.map(|time| time.as_secs()));
     }
     let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let (health, grpc) = (Arc::clone(&sessions.health), sockets.grpc_addr()?);
-    let state = HttpState { health, handle: handle.clone(), grpc };
+    let state = HttpState { health, handle: handle.clone(), grpc, registry: exporters.registry() };
     let reach = match (&options.tls, options.trust) {
         (None, _) => Reach::Plain,
         (Some(_), Some(trust)) => Reach::Secured(trust),
@@ -225,12 +211,12 @@ pub async fn serve(
     let (stop_driver, driver_stops) = watch::channel(false);
     let (stop_ports, ports_stop) = watch::channel(false);
     let mut driver = driver.start(driver_stops)?;
-    let mut grpc = tokio::spawn(server::serve(port, told(ports_stop.clone())));
+    let mut grpc = tokio::spawn(grpc::serve(port, told(ports_stop.clone())));
     let mut http = tokio::spawn(http::serve(sockets.http, state, told(ports_stop.clone())));
     let counted = Arc::clone(&metrics);
     let mut webhook = tokio::spawn(async move {
         match options.webhook {
-            Some(webhook) => webhook::serve(webhook, counted, told(ports_stop)).await,
+            Some(webhook) => https::serve(webhook, counted, told(ports_stop)).await,
             None => {
                 told(ports_stop).await;
                 Ok(())
@@ -264,7 +250,7 @@ pub async fn serve(
     for part in [&grpc, &http, &webhook] {
         part.abort();
     }
-    let flushed = tokio::task::spawn_blocking(move || metrics.shutdown());
+    let flushed = tokio::task::spawn_blocking(move || exporters.shutdown());
     if timeout(FLUSH_WITHIN, flushed).await.is_err() {
         tracing::debug!("the last metrics were not sent in time");
     }
@@ -306,16 +292,7 @@ fn defined(desired: &Desired) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// Prints the custom resource definitions that `platform::kube` reads.
-///
-/// # Errors
-/// Where they cannot be written as YAML.
-pub fn crds() -> anyhow::Result<ExitCode> {
-    print!("{}", kube::crds()?);
-    Ok(ExitCode::SUCCESS)
-}
-
-fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub(crate) fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listen = || {
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,

@@ -77,7 +77,7 @@ enum Output {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let span: Result<leasehold_coordinator::spec::Span, _> =
+    let span: Result<leasehold_manifest::Span, _> =
         serde_json::from_value(serde_json::Value::from(text));
     match span {
         Ok(span) if !span.0.is_zero() => Ok(span.0),

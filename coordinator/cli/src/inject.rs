@@ -5,15 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use leasehold_coordinator::config::is_host_and_port;
 use leasehold_injection::{Resources, Sidecar, inject, uninject};
+use leasehold_types::is_host_and_port;
 use serde_json::Value;
 
-use crate::manifests::Aliases;
+use crate::manifests::{self, Aliases};
 use crate::object::Cluster;
 use crate::output;
-use crate::source::Source;
-use crate::{manifests, source};
+use crate::source::{self, Source};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::WorkerName;
+use leasehold_platform_kube::InjectionSettings;
+use leasehold_types::{WorkerName, is_host_and_port};
 
 use super::{
-    ADDRESS_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, Times, Usage, is_host_and_port,
-    refuse, share_a_port,
+    NAME_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, Times, Usage, refuse, share_a_port,
 };
 
 /// How long a leader may be silent, and how long it leads without renewal, by default: a lost
@@ -63,19 +63,19 @@ pub struct OperatorArgs {
     pub replica: ReplicaArgs,
 }
 
-/// What opted-in pods get, and where the API server asks for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InjectionSettings {
-    /// The agent's image.
-    pub image: String,
-    /// Where agents dial: HOST:PORT.
-    pub coordinator: String,
-    /// Address for HTTPS.
-    pub listen: SocketAddr,
-    /// The MutatingWebhookConfiguration.
-    pub configuration: String,
-    /// The ValidatingWebhookConfiguration.
-    pub validator: String,
+/// What a replica on Kubernetes has beside what every replica has.
+#[derive(Clone, Debug)]
+pub struct KubernetesSettings {
+    /// The namespace of the coordinator's own objects.
+    pub namespace: String,
+    /// The namespaces that are served; all where it is empty.
+    pub watched: Vec<String>,
+    /// The Service that agents dial.
+    pub service: String,
+    /// The audience of tokens.
+    pub audience: String,
+    /// What opted-in pods get, and where the API server asks for it.
+    pub injection: InjectionSettings,
 }
 
 impl OperatorArgs {
@@ -99,9 +99,8 @@ impl OperatorArgs {
             return refuse("--audience is empty");
         }
         let times = Times { takeover_after: TAKEOVER, leadership: LEADERSHIP };
-        let platform =
-            PlatformSettings::Kubernetes { namespace, watched, service, audience, injection };
-        replica.settings(platform, &times)
+        let kubernetes = KubernetesSettings { namespace, watched, service, audience, injection };
+        replica.settings(PlatformSettings::Kubernetes(Box::new(kubernetes)), &times)
     }
 
     fn injection(&self) -> Result<InjectionSettings, Usage> {
@@ -109,7 +108,7 @@ impl OperatorArgs {
         let own_image = || format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
         let image = self.agent_image.clone().unwrap_or_else(own_image);
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
-        if image.is_empty() || image.len() > ADDRESS_BYTES_MAX || !image.chars().all(is_word) {
+        if image.is_empty() || image.len() > NAME_BYTES_MAX || !image.chars().all(is_word) {
             return refuse(format!("--agent-image {image:?} is no name of an image"));
         }
         let of_service = || format!("{service}.{namespace}.svc:{SERVICE_PORT}");
@@ -156,7 +155,7 @@ mod tests {
             panic!("another command");
         };
         match arguments.settings().map_err(|usage| usage.to_string())?.platform {
-            PlatformSettings::Kubernetes { injection, .. } => Ok(injection),
+            PlatformSettings::Kubernetes(kubernetes) => Ok(kubernetes.injection),
             other => panic!("parsed as {other:?}"),
         }
     }

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use leasehold_coordinator::platform::{Access, Denied, Subject, Wants};
 use leasehold_coordinator::run::Options;
-use leasehold_coordinator::tls::trust::Trust;
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::platform::{Access, Denied, Subject, Wants};
+use leasehold_driver::trust::Trust;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
 use tokio::net::TcpListener;

@@ -123,7 +123,7 @@ async fn metrics_tell_what_happened_and_name_no_worker() {
 #[tokio::test]
 async fn problems_of_manifests_are_a_metric() {
     let replica = Replica::leading().await;
-    let problem = leasehold_coordinator::spec::Problem {
+    let problem = leasehold_manifest::Problem {
         file: "a.yaml".into(),
         line: 3,
         column: 7,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator::clock;
 use leasehold_coordinator_core::event::{Event, Renewed};
+use leasehold_driver::clock;
 use leasehold_proto::coordinator::v1::RefusalReason;
 use leasehold_types::Epoch;
 use tonic::Code;

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator::clock;
-use leasehold_coordinator::platform::{Access, Command, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
-use leasehold_coordinator::spec::Problem;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
+use leasehold_driver::clock;
+use leasehold_driver::platform::{Access, Command, Freshness, Platform};
+use leasehold_manifest::Problem;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator::platform::Freshness;
 use leasehold_coordinator_core::desired::{
     Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
 };
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::platform::Freshness;
 use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClient;
 use leasehold_proto::externalscaler::*;
 use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator::run::Options;
-use leasehold_coordinator::tls::TlsFiles;
 use leasehold_coordinator_core::event::Event;
 use leasehold_proto::coordinator::v1::RefusalReason;
+use leasehold_server::tls::TlsFiles;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

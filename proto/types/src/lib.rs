@@ -1,6 +1,7 @@
 //! Leasehold's domain types: names, epochs, tokens, time, limits and the messages of the lease
 //! protocol, each valid by construction. No IO, no clock, no randomness.
 
+pub mod address;
 pub mod agent_id;
 pub mod limits;
 pub mod load;
@@ -12,6 +13,7 @@ pub mod share;
 pub mod span;
 pub mod time;
 
+pub use address::is_host_and_port;
 pub use agent_id::AgentId;
 pub use load::Load;
 pub use name::{

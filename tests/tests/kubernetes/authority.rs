@@ -9,10 +9,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
-use leasehold_coordinator::platform::kube::authority::{Authority, Publication, Settings};
-use leasehold_coordinator::platform::{self, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::platform::{self, Freshness, Platform};
+use leasehold_platform_kube::authority::{Authority, Publication, Settings};
+use leasehold_server::tls::{client_tls, from_platform};
 use leasehold_types::Moment;
 use serde_json::json;
 use tests::kube::Cluster;
@@ -60,7 +61,7 @@ impl Replica {
             attend: None,
             freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
         };
-        let tls = Some(authority.certificates.clone());
+        let tls = Some(from_platform(authority.certificates.clone()));
         let options = Options { tls, sessions_max: 10, ..Options::default() };
         tokio::spawn(serve(options, sockets, platform, std::future::pending()));
         Self { address, authority, _events: events }
@@ -142,7 +143,7 @@ async fn replicas_that_start_together_agree_on_one_authority() {
         assert_eq!(replica.bundle(), bundle);
         replica.dial(trusting(&bundle, &namespace)).await.expect("a handshake");
         let other = &replicas[(index + 1) % 3].authority.trust;
-        let tls = other.client_tls().await.expect("a known authority");
+        let tls = client_tls(other).await.expect("a known authority");
         replica.dial(tls).await.expect("a handshake between replicas");
         let strange = trusting(&bundle, "elsewhere");
         assert!(replica.dial(strange).await.is_err(), "a certificate for another name");

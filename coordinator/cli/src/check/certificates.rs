@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
-use leasehold_coordinator::platform::kube::names::{CA_CONFIG_MAP, CA_KEY, CA_SECRET};
+use leasehold_kube_api::names::{CA_CONFIG_MAP, CA_KEY, CA_SECRET};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;

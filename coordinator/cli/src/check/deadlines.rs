@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
-use leasehold_coordinator::spec::Span;
+use leasehold_manifest::Span;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;

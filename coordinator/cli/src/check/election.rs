@@ -1,7 +1,7 @@
 //! The election: somebody leads, has said so lately, and the epochs go on.
 
 use k8s_openapi::jiff::Timestamp;
-use leasehold_coordinator::platform::kube::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, LEASE};
+use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, LEASE};
 use serde_json::Value;
 
 use super::cluster::Cluster;

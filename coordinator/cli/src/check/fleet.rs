@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
-use leasehold_coordinator::platform::kube::names::CLUSTER_LABEL;
-use leasehold_coordinator::platform::kube::resources::{WorkerClass, WorkerCluster};
-use leasehold_coordinator::spec::Span;
-use leasehold_coordinator::spec::manifest::{API_VERSION, DrainSpec};
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
+use leasehold_kube_api::names::CLUSTER_LABEL;
+use leasehold_kube_api::resources::{WorkerClass, WorkerCluster};
+use leasehold_manifest::Span;
+use leasehold_manifest::manifest::{API_VERSION, DrainSpec};
 use serde_json::Value;
 
 use super::cluster::{Cluster, Trouble};

@@ -49,7 +49,7 @@ fn documents(text: &str) -> Vec<Value> {
 /// # Errors
 /// Where they cannot be written.
 pub(super) fn definitions() -> anyhow::Result<Vec<Value>> {
-    Ok(documents(&leasehold_coordinator::platform::kube::crds()?))
+    Ok(documents(&leasehold_kube_api::crd::yaml()?))
 }
 
 /// Where a right holds.

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
-use leasehold_coordinator::platform::kube::names::{
-    BUSY_LABEL, CLUSTER_LABEL, TRUE, disruption_budget,
-};
 use leasehold_injection::names::{CONFIG, CONTAINER};
+use leasehold_kube_api::names::{BUSY_LABEL, CLUSTER_LABEL, TRUE, disruption_budget};
 use serde_json::Value;
 
 use super::cluster::Cluster;

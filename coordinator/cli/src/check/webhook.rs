@@ -3,8 +3,8 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use leasehold_coordinator::platform::kube::names::{CA_CONFIG_MAP, CLUSTER_LABEL};
 use leasehold_injection::names::INJECT;
+use leasehold_kube_api::names::{CA_CONFIG_MAP, CLUSTER_LABEL};
 use serde_json::{Value, json};
 
 use super::certificates::{Bundle, bundle};

@@ -9,12 +9,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Client;
-use leasehold_coordinator::platform::kube::authority::{Authority, CaBundle, Settings};
-use leasehold_coordinator::platform::{Access, Freshness, Platform};
 use leasehold_coordinator::run::{Options, Sockets, serve};
-use leasehold_coordinator::webhook::{Cluster as Known, Clusters, Injector, Validator, Webhook};
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::platform::{Access, Freshness, Platform};
 use leasehold_injection::{Resources, Sidecar};
+use leasehold_platform_kube::authority::{Authority, CaBundle, Settings};
+use leasehold_platform_kube::webhook::{Cluster as Known, Clusters, Injector, Validator, router};
+use leasehold_server::https::Https;
+use leasehold_server::tls::from_platform;
 use leasehold_types::Moment;
 use serde_json::json;
 use tests::kube::Cluster;
@@ -101,7 +103,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
     let validator = Validator { served: Vec::new(), in_force: watch::channel(None).1 };
     let socket = TcpListener::bind(any).await.expect("a socket");
     let webhook = socket.local_addr().expect("an address");
-    let certificates = authority.certificates.clone();
+    let certificates = from_platform(authority.certificates.clone());
     let (_events, events) = mpsc::channel(1);
     let platform = Platform {
         events,
@@ -115,7 +117,11 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
     let options = Options {
         tls: Some(certificates.clone()),
         sessions_max: 10,
-        webhook: Some(Webhook { socket, certificates, injector, validator }),
+        webhook: Some(Https {
+            socket,
+            certificates,
+            router: Box::new(|metrics| router(injector, validator, metrics)),
+        }),
         ..Options::default()
     };
     tokio::spawn(serve(options, sockets, platform, std::future::pending()));

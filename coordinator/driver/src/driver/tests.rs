@@ -1,0 +1,263 @@
+//! A driver over channels: what a turn that takes long must not do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, mpsc as threads};
+use std::time::Duration;
+
+use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_coordinator_core::effect::{Notice, Order};
+use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
+use leasehold_types::limits::PROTOCOL_VERSION;
+use leasehold_types::message::{
+    AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, Hello, Jobs, Report,
+    ReportedMemory,
+};
+use leasehold_types::{
+    ClusterName, Epoch, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName, TimeBounds,
+    WorkerName,
+};
+use opentelemetry::metrics::MeterProvider;
+use opentelemetry_sdk::metrics::SdkMeterProvider;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::{Change, Driver, Envelope, Handle, SessionEvent, SessionPort, Settings};
+use crate::clock;
+use crate::metrics::Metrics;
+use crate::platform::{Access, Command, Freshness, Platform};
+
+const LONG: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(1);
+const CONN: ConnId = ConnId(1);
+
+/// A driver that leads, and the one agent that it has.
+struct Story {
+    port: SessionPort,
+    handle: Handle,
+    slot: mpsc::Receiver<Box<CoordinatorMessage>>,
+    nonce: Nonce,
+    pool: Option<HeldPool>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Story {
+    async fn begin() -> Self {
+        let (events, events_out) = mpsc::channel(64);
+        let (commands, commands_out) = mpsc::channel(64);
+        let (_, problems) = watch::channel(Arc::default());
+        let (_, freshness) = watch::channel(Freshness::confirmed(Moment::NEVER));
+        let platform = Platform {
+            events: events_out,
+            commands,
+            problems,
+            freshness,
+            access: Access::Open,
+            progress: Arc::default(),
+            attend: None,
+        };
+        let bounds = TimeBounds { drift_ppm: 0, margin: Duration::from_millis(2) };
+        let settings = Settings { bounds, sessions_max: 10 };
+        let metrics = Metrics::new(SdkMeterProvider::default().meter("test"), false);
+        let (driver, port, handle) = Driver::new(&settings, platform, Arc::new(metrics));
+        let (stop, stops) = watch::channel(false);
+        driver.start(stops).expect("a driver");
+        events.send(Event::Desired(Arc::new(desired()))).await.expect("a driver");
+        let now = clock::now();
+        let elected = Elected {
+            epoch: Epoch(1),
+            until: now + LONG,
+            predecessor_end: now,
+            exposed: BTreeMap::new(),
+        };
+        events.send(Event::Elected(elected)).await.expect("a driver");
+        tokio::spawn(obey(commands_out, events));
+        let (slot_in, slot) = mpsc::channel(3);
+        let story = Self { port, handle, slot, nonce: Nonce(0), pool: None, _stop: stop };
+        story.put(SessionEvent::Opened(slot_in));
+        story
+    }
+
+    fn put(&self, what: SessionEvent) {
+        self.port.events.try_send(Envelope::new(CONN, what, clock::now())).expect("room");
+    }
+
+    async fn next(&mut self) -> CoordinatorMessage {
+        let message = timeout(LONG, self.slot.recv()).await.expect("in time").expect("a message");
+        self.put(SessionEvent::Sent);
+        *message
+    }
+
+    async fn grant(&mut self) -> Grant {
+        match self.next().await {
+            CoordinatorMessage::Grant(grant) => grant,
+            other => panic!("no grant: {other:?}"),
+        }
+    }
+
+    /// Says hello and reports nothing held.
+    async fn join(&mut self) {
+        self.put(SessionEvent::Agent(AgentMessage::Hello(Hello {
+            protocol: PROTOCOL_VERSION,
+            cluster: ClusterName::new("crawl").expect("a name"),
+            worker: WorkerName::new("w-0").expect("a name"),
+            incarnation: Incarnation(1),
+            link: LinkNumber(1),
+            epoch_seen: Some(Epoch(1)),
+            identity: None,
+            take_over: false,
+            knows_from: Incarnation(0),
+            stops_worker: true,
+            generation: 0,
+            address: None,
+        })));
+        let welcome = self.next().await;
+        assert!(matches!(welcome, CoordinatorMessage::Welcome(_)), "{welcome:?}");
+        self.nonce = self.nonce.next();
+        self.put(SessionEvent::Agent(AgentMessage::Report(Report {
+            epoch: Epoch(1),
+            nonce: self.nonce,
+            memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+            pool: None,
+            streams: Vec::new(),
+            jobs: Jobs::Running(0),
+            drain: DrainPhase::Working,
+        })));
+    }
+
+    fn beat(&mut self, grant: &Grant) {
+        self.nonce = self.nonce.next();
+        if let Some(pool) = grant.pool {
+            self.pool = Some(HeldPool { token: pool.token, size: pool.size });
+        }
+        self.put(SessionEvent::Agent(AgentMessage::Beat(Beat {
+            epoch: Epoch(1),
+            nonce: self.nonce,
+            applied: grant.number,
+            pool: self.pool,
+            jobs: Jobs::Running(0),
+            drain: DrainPhase::Working,
+            released: Vec::new(),
+            wants_snapshot: false,
+        })));
+    }
+
+    /// Has the driver answer a question for as long as the sender that is given back lives.
+    async fn occupy(&self) -> threads::Sender<()> {
+        let (end, ended) = threads::channel::<()>();
+        let (begin, mut begun) = mpsc::channel(1);
+        let handle = self.handle.clone();
+        tokio::spawn(async move {
+            let question = move |_: &mut Core, _: Moment| {
+                let _ = begin.try_send(());
+                let _ = ended.recv();
+            };
+            handle.ask(question).await
+        });
+        begun.recv().await.expect("the question is asked");
+        end
+    }
+}
+
+#[tokio::test]
+async fn a_slow_turn_frees_nothing_before_its_holder_stops() {
+    let mut story = Story::begin().await;
+    story.join().await;
+    let mut grant = story.grant().await;
+    while grant.streams.is_empty() {
+        story.beat(&grant);
+        grant = story.grant().await;
+    }
+    let mut changes = story.handle.watch().expect("a driver");
+    let occupied = story.occupy().await;
+    // The beat is sent long after the turn began that takes it.
+    sleep(TTL / 2).await;
+    let sent_at = clock::now();
+    story.beat(&grant);
+    drop(occupied);
+    while grant.nonce != story.nonce {
+        grant = story.grant().await;
+    }
+    // The holder may use the stream until then, and says nothing any more.
+    let holder_end = sent_at + TTL;
+    loop {
+        let change = timeout(LONG, changes.recv()).await.expect("in time").expect("a change");
+        if let Change::Notice(Notice::StreamFreed { stream, .. }) = change {
+            let early = holder_end.since(clock::now());
+            assert!(early.is_zero(), "{stream} was freed {early:?} before its holder stops");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_is_known_to_and_is_forgiven_when_it_goes_on() {
+    let story = Story::begin().await;
+    assert!(!story.port.progress.is_stalled());
+    let occupied = story.occupy().await;
+    timeout(LONG, story.port.progress.stalled()).await.expect("it is found out");
+    assert!(story.port.progress.is_stalled());
+    drop(occupied);
+    let forgiven = async {
+        while story.port.progress.is_stalled() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, forgiven).await.expect("it goes on");
+}
+
+/// One cluster with one stream, whose lease ends by time.
+fn desired() -> Desired {
+    let crawl = ClusterName::new("crawl").expect("a name");
+    let cluster = Cluster {
+        jobs_max: 8,
+        jobs_per_worker_max: 3,
+        drain_deadline: LONG,
+        ttl: TTL,
+        floor: 0,
+        lost_after: None,
+        class: None,
+    };
+    let stream =
+        Stream { name: StreamName::new("a").expect("a name"), weight: 1, dedicated: false };
+    let set = StreamSet {
+        cluster: crawl.clone(),
+        streams: [stream].into(),
+        policy: Policy::Sticky,
+        mode: Mode::Expiring,
+        handover_deadline: LONG,
+        moves: Moves {
+            per_round_max: 100,
+            cooldown: Duration::ZERO,
+            settle: Duration::from_millis(1),
+        },
+    };
+    Desired {
+        clusters: BTreeMap::from([(crawl, Arc::new(cluster))]),
+        sets: BTreeMap::from([(SetName::new("feeds").expect("a name"), Arc::new(set))]),
+        ..Desired::default()
+    }
+}
+
+/// Does at once what a platform does sooner or later.
+async fn obey(mut commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) {
+    while let Some(command) = commands.recv().await {
+        let event = match command {
+            Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),
+            Command::Order { epoch, order: Order::Confirm } => {
+                let now = clock::now();
+                Event::Renewed(Renewed { epoch, sent_at: now, until: now + LONG })
+            }
+            Command::Order { .. } => continue,
+            Command::Resign(answer) => {
+                let _ = answer.send(());
+                continue;
+            }
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! What is counted and measured, through OpenTelemetry; the program exports it. No label grows with
+//! workers, jobs or streams.
+
+mod figures;
+mod pipelines;
+mod reviews;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::view::{ClassView, ClusterView, Leadership};
+use leasehold_types::limits::CLUSTERS_MAX;
+use leasehold_types::message::{CoordinatorMessage, RefusalReason};
+use leasehold_types::{Epoch, Moment};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+
+use self::figures::Figures;
+pub use self::figures::WORKERS;
+use self::pipelines::Turn;
+pub use self::reviews::{Injection, Validation};
+use crate::view::View;
+
+/// Upper bounds of the settle histogram's buckets, in seconds.
+const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
+
+/// Upper bounds of the buckets of how long pipelines take to heal, in seconds.
+const HEAL_SECONDS: [f64; 15] =
+    [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
+
+/// Series of [`WORKERS`], the widest metric: every cluster by every presence of its workers, and the overflow.
+pub const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
+
+/// What a core says of its clusters, classes and pipelines, copied out.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    clusters: Vec<ClusterView>,
+    /// The classes, and how many pipelines there are: where this replica leads.
+    classes: Vec<ClassView>,
+    pipelines: Option<usize>,
+}
+
+impl Fleet {
+    /// What this core says now.
+    pub fn of(core: &Core, now: Moment) -> Self {
+        let clusters = core.clusters(now);
+        match core.leadership() {
+            Leadership::StandsBy(_) => Self { clusters, ..Self::default() },
+            Leadership::Leads(_) => {
+                let pipelines = Some(core.pipelines_len());
+                Self { clusters, classes: core.classes(now), pipelines }
+            }
+        }
+    }
+}
+
+/// One replica's metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    meter: Meter,
+    figures: Arc<Mutex<Figures>>,
+    is_pushed: bool,
+    grants: Counter<u64>,
+    revokes: Counter<u64>,
+    freed: Counter<u64>,
+    elections: Counter<u64>,
+    depositions: Counter<u64>,
+    renewals: Counter<u64>,
+    offences: Counter<u64>,
+    epochs_ahead: Counter<u64>,
+    losses: Counter<u64>,
+    received: Counter<u64>,
+    sent: Counter<u64>,
+    refusals: Counter<u64>,
+    stalls: Counter<u64>,
+    statuses_failed: Counter<u64>,
+    injections: Counter<u64>,
+    validations: Counter<u64>,
+    settle: Histogram<f64>,
+    turn: Histogram<f64>,
+    turn_max: Gauge<f64>,
+    turn_max_ns: AtomicU64,
+    breaks: Counter<u64>,
+    heals: Counter<u64>,
+    heal_time: Histogram<f64>,
+}
+
+impl Metrics {
+    /// Metrics of one replica, all at zero. `is_pushed` says that somebody is sent the figures
+    /// without asking for them.
+    #[must_use]
+    pub fn new(meter: Meter, is_pushed: bool) -> Self {
+        let figures = Arc::default();
+        figures::register(&meter, &figures);
+        let counter = |name: &'static str, help: &'static str| count(&meter, name, help);
+        let metrics = Self {
+            grants: counter("leasehold_grants", "Leases granted, by kind."),
+            revokes: counter("leasehold_revokes", "Streams asked back."),
+            freed: counter("leasehold_freed", "Stream leases that ended, by how it is known."),
+            elections: counter("leasehold_elections", "Elections that this replica won."),
+            depositions: counter("leasehold_depositions", "Terms of this replica that ended."),
+            renewals: counter("leasehold_renewals", "Renewals of leadership that succeeded."),
+            offences: counter("leasehold_offences", "Agents that broke the protocol's rules."),
+            epochs_ahead: counter(
+                "leasehold_epochs_ahead",
+                "Agents that remember a later epoch than the leader's, which stands.",
+            ),
+            losses: counter("leasehold_losses", "Workers silent for longer than their leases."),
+            received: counter("leasehold_messages_received", "Messages from agents, by kind."),
+            sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
+            refusals: counter("leasehold_refusals", "Sessions refused or ended, by reason."),
+            stalls: counter("leasehold_session_stalls", "Times that a session had to wait."),
+            statuses_failed: counter(
+                "leasehold_status_write_failures",
+                "Statuses of Kubernetes objects that could not be written; they are tried again.",
+            ),
+            injections: counter(
+                "leasehold_injections",
+                "Pods that the webhook was asked about, by what came of it.",
+            ),
+            validations: counter(
+                "leasehold_validations",
+                "Classes and pipelines that the webhook was asked about, by what came of it.",
+            ),
+            turn: meter
+                .f64_histogram("leasehold_turn_duration_seconds")
+                .with_description("Time that one turn of the driver took.")
+                .with_boundaries(SETTLE_SECONDS.to_vec())
+                .build(),
+            turn_max: meter
+                .f64_gauge("leasehold_turn_duration_max_seconds")
+                .with_description("The longest turn of the driver since the process began.")
+                .build(),
+            turn_max_ns: AtomicU64::new(0),
+            settle: meter
+                .f64_histogram("leasehold_settle_duration_seconds")
+                .with_description("Time that a turn's planning and granting took.")
+                .with_boundaries(SETTLE_SECONDS.to_vec())
+                .build(),
+            breaks: counter("leasehold_pipeline_breaks", "Pipelines that became Broken."),
+            heals: counter("leasehold_pipeline_heals", "Broken pipelines that became Ready."),
+            heal_time: meter
+                .f64_histogram("leasehold_pipeline_heal_duration_seconds")
+                .with_description("Time from Broken to Ready.")
+                .with_boundaries(HEAL_SECONDS.to_vec())
+                .build(),
+            meter: meter.clone(),
+            figures,
+            is_pushed,
+        };
+        metrics.start_at_zero();
+        metrics
+    }
+
+    /// Shows from now on when the certificate that is served ends (seconds of Unix time), as far as
+    /// that is known.
+    pub fn show_certificate(&self, expires_at: impl Fn() -> Option<u64> + Send + Sync + 'static) {
+        figures::certificate(&self.meter, expires_at);
+    }
+
+    /// Shows from now on what classes are asked for, while this replica may know it.
+    pub fn show_demands(&self, view: &Arc<View>) {
+        pipelines::demands(&self.meter, view);
+    }
+
+    /// A series that is absent until something happens cannot be alerted on.
+    fn start_at_zero(&self) {
+        for kind in ["pool", "stream"] {
+            self.grants.add(0, &label("kind", kind));
+        }
+        for how in ["released", "expired", "gone"] {
+            self.freed.add(0, &label("how", how));
+        }
+        for kind in ["hello", "report", "beat"] {
+            self.received.add(0, &label("kind", kind));
+        }
+        for kind in Injection::ALL {
+            self.injections.add(0, &label("result", kind.text()));
+        }
+        for kind in Validation::ALL {
+            self.validations.add(0, &label("result", kind.text()));
+        }
+        for kind in ["welcome", "refusal", "grant"] {
+            self.sent.add(0, &label("kind", kind));
+        }
+        for counter in [
+            &self.revokes,
+            &self.elections,
+            &self.depositions,
+            &self.renewals,
+            &self.offences,
+            &self.epochs_ahead,
+            &self.losses,
+            &self.stalls,
+            &self.statuses_failed,
+            &self.breaks,
+            &self.heals,
+        ] {
+            counter.add(0, &[]);
+        }
+        self.refusals.add(0, &label("reason", reason(&RefusalReason::Invalid)));
+    }
+
+    /// Counts what the core is given.
+    pub fn count_event(&self, event: &Event) {
+        match event {
+            Event::Hello(..) => self.received.add(1, &label("kind", "hello")),
+            Event::Report(..) => self.received.add(1, &label("kind", "report")),
+            Event::Beat(..) => self.received.add(1, &label("kind", "beat")),
+            Event::Renewed(_) => self.renewals.add(1, &[]),
+            Event::Closed(_)
+            | Event::Sent(_)
+            | Event::Desired(_)
+            | Event::Elected(_)
+            | Event::Deposed { .. }
+            | Event::TermStands { .. }
+            | Event::Registered(_)
+            | Event::Gone(_)
+            | Event::Drain(_)
+            | Event::Wake => {}
+        }
+    }
+
+    /// Counts what the core reports.
+    pub fn count_notice(&self, notice: &Notice, now: Moment) {
+        match notice {
+            Notice::Elected(_) => {
+                self.elections.add(1, &[]);
+                self.hear(notice, now);
+            }
+            Notice::Deposed(_) => {
+                self.depositions.add(1, &[]);
+                self.hear(notice, now);
+            }
+            Notice::Pipeline { .. } => self.hear(notice, now),
+            Notice::Lost(_) => self.losses.add(1, &[]),
+            Notice::PoolGranted { .. } => self.grants.add(1, &label("kind", "pool")),
+            Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
+            Notice::StreamRevoked { .. } => self.revokes.add(1, &[]),
+            Notice::StreamFreed { how, .. } => {
+                self.freed.add(1, &label("how", crate::driver::freed(*how)));
+            }
+            Notice::Offence { .. } => self.offences.add(1, &[]),
+            Notice::EpochAhead { .. } => self.epochs_ahead.add(1, &[]),
+            Notice::HoldEnded(_)
+            | Notice::Joined(_)
+            | Notice::Disconnected(_)
+            | Notice::DrainStarted(_)
+            | Notice::GivenUp { .. }
+            | Notice::Gone(_)
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. } => {}
+        }
+    }
+
+    /// Keeps the states of pipelines, and counts what becomes of them.
+    fn hear(&self, notice: &Notice, now: Moment) {
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        match figures.tally.hear(notice, now) {
+            Some(Turn::Broken) => self.breaks.add(1, &[]),
+            Some(Turn::Healed(after)) => {
+                self.heals.add(1, &[]);
+                self.heal_time.record(after.as_secs_f64(), &[]);
+            }
+            None => {}
+        }
+    }
+
+    /// Counts a message to an agent.
+    pub fn count_sent(&self, message: &CoordinatorMessage) {
+        let kind = match message {
+            CoordinatorMessage::Welcome(_) => "welcome",
+            CoordinatorMessage::Refusal(refusal) => {
+                self.refused(&refusal.reason);
+                "refusal"
+            }
+            CoordinatorMessage::Grant(_) => "grant",
+        };
+        self.sent.add(1, &label("kind", kind));
+    }
+
+    /// Counts a refusal.
+    pub fn refused(&self, why: &RefusalReason) {
+        self.refusals.add(1, &label("reason", reason(why)));
+    }
+
+    /// Counts a session that had to wait.
+    pub fn session_stalled(&self) {
+        self.stalls.add(1, &[]);
+    }
+
+    /// Counts a status that could not be written.
+    pub fn status_write_failed(&self) {
+        self.statuses_failed.add(1, &[]);
+    }
+
+    /// Counts an answer about a pod.
+    pub fn reviewed(&self, what: Injection) {
+        self.injections.add(1, &label("result", what.text()));
+    }
+
+    /// Counts an answer about a class or a pipeline.
+    pub fn validated(&self, what: Validation) {
+        self.validations.add(1, &label("result", what.text()));
+    }
+
+    /// Sets how many pods have no agent though they asked for one, and how many have an outdated one.
+    pub fn set_agents(&self, missing: usize, outdated: usize) {
+        self.set(|figures| {
+            figures.agents_missing = missing;
+            figures.agents_outdated = outdated;
+        });
+    }
+
+    /// A turn took so long.
+    pub fn turned(&self, took: Duration) {
+        self.turn.record(took.as_secs_f64(), &[]);
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        if self.turn_max_ns.fetch_max(ns, Ordering::Relaxed) < ns {
+            self.turn_max.record(took.as_secs_f64(), &[]);
+        }
+    }
+
+    /// Counts the planning and granting of a turn.
+    pub fn settled(&self, took: Duration) {
+        self.settle.record(took.as_secs_f64(), &[]);
+    }
+
+    /// Sets the term that this replica leads, if any.
+    pub fn set_leadership(&self, epoch: Option<Epoch>) {
+        self.set(|figures| figures.epoch = epoch);
+    }
+
+    /// Sets how many agents are connected.
+    pub fn set_sessions(&self, sessions: usize) {
+        self.set(|figures| figures.sessions = sessions);
+    }
+
+    /// Sets how many problems the manifests have.
+    pub fn set_problems(&self, problems: usize) {
+        self.set(|figures| figures.problems = problems);
+    }
+
+    /// Sets what the core says of clusters, classes and pipelines.
+    pub fn set_fleet(&self, fleet: Fleet) {
+        self.set(|figures| figures.fleet = fleet);
+    }
+
+    /// Whether somebody is sent the figures without asking for them.
+    pub fn is_pushed(&self) -> bool {
+        self.is_pushed
+    }
+
+    /// Agents connected at present.
+    pub fn sessions(&self) -> usize {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner).sessions
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Figures)) {
+        change(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn count(meter: &Meter, name: &'static str, help: &'static str) -> Counter<u64> {
+    meter.u64_counter(name).with_description(help).build()
+}
+
+fn label(key: &'static str, value: &'static str) -> [KeyValue; 1] {
+    [KeyValue::new(key, value)]
+}
+
+fn reason(reason: &RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::NotLeader(_) => "not_leader",
+        RefusalReason::UnknownCluster => "unknown_cluster",
+        RefusalReason::NewerIncarnation(_) => "newer_incarnation",
+        RefusalReason::NewerLink => "newer_link",
+        RefusalReason::Protocol => "protocol",
+        RefusalReason::Limit => "limit",
+        RefusalReason::Invalid => "invalid",
+        RefusalReason::Unauthorized => "unauthorized",
+        RefusalReason::GoAway => "go_away",
+        RefusalReason::EpochAhead => "epoch_ahead",
+        RefusalReason::NameTaken => "name_taken",
+    }
+}

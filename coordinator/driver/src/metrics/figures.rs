@@ -1,0 +1,151 @@
+//! Figures that are read rather than counted: the newest values that the driver has set, given to
+//! whoever collects.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_coordinator_core::view::ClusterView;
+use leasehold_types::Epoch;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::Meter;
+
+use super::Fleet;
+use super::pipelines::Tally;
+
+/// The one metric whose series are more than clusters.
+pub const WORKERS: &str = "leasehold_workers";
+
+/// The newest figures of one replica.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub(super) epoch: Option<Epoch>,
+    pub(super) sessions: usize,
+    pub(super) problems: usize,
+    pub(super) fleet: Fleet,
+    pub(super) tally: Tally,
+    pub(super) agents_missing: usize,
+    pub(super) agents_outdated: usize,
+}
+
+/// Registers a gauge for each figure.
+pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
+    gauge(meter, figures, "leasehold_leader", "1 where this replica leads.", |figures| {
+        u64::from(figures.epoch.is_some())
+    });
+    gauge(
+        meter,
+        figures,
+        "leasehold_epoch",
+        "The term that this replica leads, or 0.",
+        |figures| figures.epoch.map_or(0, |epoch| epoch.0),
+    );
+    gauge(meter, figures, "leasehold_sessions", "Agents connected to this replica.", |figures| {
+        figures.sessions as u64
+    });
+    let help = "Things wrong with the manifests; the last good ones are in force.";
+    gauge(meter, figures, "leasehold_manifest_problems", help, |figures| figures.problems as u64);
+    let help = "Pods that asked for an agent and have none, as the leader sees them.";
+    gauge(meter, figures, "leasehold_agents_missing", help, |it| it.agents_missing as u64);
+    let help = "Pods with another agent than they would get now, as the leader sees them.";
+    gauge(meter, figures, "leasehold_agents_outdated", help, |it| it.agents_outdated as u64);
+    for (name, help, read) in CLUSTER_GAUGES {
+        per_cluster(meter, figures, name, help, *read);
+    }
+    workers(meter, figures);
+    super::pipelines::register(meter, figures);
+}
+
+/// Registers the gauge of when the certificate that is served ends, by the newest one.
+pub(super) fn certificate(
+    meter: &Meter,
+    expires_at: impl Fn() -> Option<u64> + Send + Sync + 'static,
+) {
+    let _ = meter
+        .u64_observable_gauge("leasehold_certificate_expiry_timestamp_seconds")
+        .with_description("When the certificate that the gRPC port serves ends (Unix time).")
+        .with_callback(move |observer| {
+            if let Some(seconds) = expires_at() {
+                observer.observe(seconds, &[]);
+            }
+        })
+        .build();
+}
+
+/// A figure of each cluster.
+type ClusterGauge = (&'static str, &'static str, fn(&ClusterView) -> u64);
+
+const CLUSTER_GAUGES: &[ClusterGauge] = &[
+    ("leasehold_jobs_max", "The cluster's budget of concurrent jobs.", |c| c.jobs_max.into()),
+    ("leasehold_slots_committed", "Slots that workers may be using, as far as anyone can know.", {
+        |c| c.committed.into()
+    }),
+    ("leasehold_slots_granted", "Slots granted to workers that take jobs.", |c| c.granted.into()),
+    ("leasehold_jobs_running", "Jobs that run, as reported.", |c| c.running.into()),
+    ("leasehold_streams", "Streams of the sets that run on the cluster.", |c| c.streams as u64),
+    ("leasehold_streams_owned", "Streams that a worker owns.", |c| c.streams_owned as u64),
+    ("leasehold_workers_draining", "Workers that drain.", |c| c.draining as u64),
+    ("leasehold_cluster_held", "1 where a new leader does not plan the cluster yet.", |c| {
+        u64::from(c.held.is_some())
+    }),
+];
+
+fn gauge(
+    meter: &Meter,
+    figures: &Arc<Mutex<Figures>>,
+    name: &'static str,
+    help: &'static str,
+    read: impl Fn(&Figures) -> u64 + Send + Sync + 'static,
+) {
+    let figures = Arc::clone(figures);
+    let gauge = meter.u64_observable_gauge(name).with_description(help);
+    let _ = gauge
+        .with_callback(move |observer| {
+            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+            observer.observe(read(&figures), &[]);
+        })
+        .build();
+}
+
+fn per_cluster(
+    meter: &Meter,
+    figures: &Arc<Mutex<Figures>>,
+    name: &'static str,
+    help: &'static str,
+    read: fn(&ClusterView) -> u64,
+) {
+    let figures = Arc::clone(figures);
+    let gauge = meter.u64_observable_gauge(name).with_description(help);
+    let _ = gauge
+        .with_callback(move |observer| {
+            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+            for cluster in &figures.fleet.clusters {
+                let label = KeyValue::new("cluster", cluster.name.to_string());
+                observer.observe(read(cluster), &[label]);
+            }
+        })
+        .build();
+}
+
+fn workers(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
+    let figures = Arc::clone(figures);
+    let gauge = meter
+        .u64_observable_gauge(WORKERS)
+        .with_description("Workers known, by whether they are heard.");
+    let _ = gauge
+        .with_callback(move |observer| {
+            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+            for cluster in &figures.fleet.clusters {
+                let heard = cluster.connected + cluster.lost + cluster.unreported;
+                for (presence, workers) in [
+                    ("connected", cluster.connected),
+                    ("silent", cluster.workers.saturating_sub(heard)),
+                    ("lost", cluster.lost),
+                    ("unreported", cluster.unreported),
+                ] {
+                    let name = KeyValue::new("cluster", cluster.name.to_string());
+                    let labels = [name, KeyValue::new("presence", presence)];
+                    observer.observe(workers as u64, &labels);
+                }
+            }
+        })
+        .build();
+}

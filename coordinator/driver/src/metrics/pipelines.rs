@@ -1,0 +1,215 @@
+//! Figures of classes and pipelines: what every replica can tell by itself, and what the one that
+//! leads has heard its core say. States are counted as they change, so that nobody has to look at
+//! every pipeline.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_coordinator_core::view::{ClassView, PipelinePhase};
+use leasehold_types::{ClusterName, Moment, PipelineName};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::Meter;
+
+use super::figures::Figures;
+use crate::clock;
+use crate::demand::Demand;
+use crate::view::View;
+
+/// What became of a pipeline, where that is worth counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is Broken.
+    Broken,
+    /// It is Ready again, so long after it was Broken.
+    Healed(Duration),
+}
+
+/// The states of pipelines, as the notices of one term tell them.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    phases: HashMap<PipelineName, PipelinePhase>,
+    broken_since: HashMap<PipelineName, Moment>,
+}
+
+impl Tally {
+    /// Takes a notice in.
+    pub(super) fn hear(&mut self, notice: &Notice, now: Moment) -> Option<Turn> {
+        match notice {
+            // Each term tells all states anew.
+            Notice::Elected(_) | Notice::Deposed(_) => {
+                *self = Self::default();
+                None
+            }
+            Notice::Pipeline { pipeline, to: None, .. } => {
+                self.phases.remove(pipeline);
+                self.broken_since.remove(pipeline);
+                None
+            }
+            Notice::Pipeline { pipeline, to: Some(phase), .. } => self.turns(pipeline, *phase, now),
+            _ => None,
+        }
+    }
+
+    fn turns(&mut self, name: &PipelineName, phase: PipelinePhase, now: Moment) -> Option<Turn> {
+        let before = self.phases.insert(name.clone(), phase);
+        match phase {
+            PipelinePhase::Broken if before != Some(PipelinePhase::Broken) => {
+                self.broken_since.entry(name.clone()).or_insert(now);
+                Some(Turn::Broken)
+            }
+            PipelinePhase::Ready => {
+                let since = self.broken_since.remove(name)?;
+                Some(Turn::Healed(now.since(since)))
+            }
+            PipelinePhase::Broken | PipelinePhase::Pending | PipelinePhase::Plotted => None,
+        }
+    }
+
+    /// How many are in this state.
+    fn count(&self, phase: PipelinePhase) -> usize {
+        self.phases.values().filter(|it| **it == phase).count()
+    }
+
+    /// How many there are in each state, of so many. What nothing was heard of is Pending.
+    fn counts(&self, all: usize) -> [(&'static str, usize); 4] {
+        let [plotted, ready, broken] =
+            [PipelinePhase::Plotted, PipelinePhase::Ready, PipelinePhase::Broken]
+                .map(|phase| self.count(phase));
+        let pending = all.saturating_sub(plotted + ready + broken);
+        [("pending", pending), ("plotted", plotted), ("ready", ready), ("broken", broken)]
+    }
+}
+
+/// A figure of each class.
+type ClassGauge = (&'static str, &'static str, fn(&ClassView) -> f64);
+
+const CLASS_GAUGES: &[ClassGauge] = &[
+    ("leasehold_class_capacity", "Documents per second that all its workers can take.", |c| {
+        c.capacity.as_f64() * f64::from(c.workers)
+    }),
+    ("leasehold_class_placed", "Documents per second that workers are chosen for.", |c| {
+        c.placed.as_f64()
+    }),
+    ("leasehold_class_workers", "Workers that can take shares now.", |c| f64::from(c.workers)),
+    ("leasehold_class_workers_needed", "The fewest workers that its pipelines fit on.", |c| {
+        f64::from(c.workers_needed)
+    }),
+    ("leasehold_class_workers_wanted", "Workers that the target utilisation asks for.", |c| {
+        f64::from(c.workers_wanted)
+    }),
+    ("leasehold_class_pipelines_waiting", "Pipelines that wait for workers of the class.", {
+        |c| u32::try_from(c.waiting).map_or(f64::INFINITY, f64::from)
+    }),
+];
+
+/// Registers a gauge for each figure of the leader's.
+pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
+    for (name, help, read) in CLASS_GAUGES {
+        let figures = Arc::clone(figures);
+        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
+        let _ = gauge
+            .with_callback(move |observer| {
+                let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+                for class in &figures.fleet.classes {
+                    observer.observe(read(class), &labels(&class.name));
+                }
+            })
+            .build();
+    }
+    let figures = Arc::clone(figures);
+    let _ = meter
+        .u64_observable_gauge("leasehold_pipelines")
+        .with_description("Pipelines by their state, as the leader sees them.")
+        .with_callback(move |observer| {
+            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(all) = figures.epoch.and(figures.fleet.pipelines) else { return };
+            for (phase, count) in figures.tally.counts(all) {
+                observer.observe(count as u64, &[KeyValue::new("phase", phase)]);
+            }
+        })
+        .build();
+}
+
+/// A figure of what a class is asked for.
+type DemandGauge = (&'static str, &'static str, fn(&Demand) -> f64);
+
+const DEMAND_GAUGES: &[DemandGauge] = &[
+    ("workerclass_request", "Documents per second that the class must process.", |it| {
+        it.request.as_f64()
+    }),
+    ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |it| {
+        f64::from(it.needed)
+    }),
+];
+
+/// Registers the gauges that autoscalers go by. A replica that may not know them tells none.
+pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
+    for (name, help, read) in DEMAND_GAUGES {
+        let view = Arc::clone(view);
+        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
+        let _ = gauge
+            .with_callback(move |observer| {
+                let Ok(demands) = view.demands(clock::now()) else { return };
+                for (class, demand) in demands.iter() {
+                    observer.observe(read(demand), &labels(class));
+                }
+            })
+            .build();
+    }
+}
+
+/// A class's labels; the namespace is empty where there is none.
+fn labels(class: &ClusterName) -> [KeyValue; 2] {
+    let (namespace, name) = class.parts();
+    let namespace = namespace.unwrap_or_default().to_owned();
+    let name = KeyValue::new("workerclass_name", name.to_owned());
+    [name, KeyValue::new("workerclass_namespace", namespace)]
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::Epoch;
+
+    use super::*;
+
+    fn seconds(seconds: u64) -> Moment {
+        Moment(0) + Duration::from_secs(seconds)
+    }
+
+    fn turn(name: &str, to: Option<PipelinePhase>) -> Notice {
+        let pipeline = PipelineName::new(name).expect("a name");
+        Notice::Pipeline { pipeline, from: None, to, why: String::new() }
+    }
+
+    #[test]
+    fn a_healing_is_measured_from_the_first_break() {
+        use PipelinePhase::{Broken, Pending, Plotted, Ready};
+        let mut tally = Tally::default();
+        assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(1)), None);
+        assert_eq!(tally.hear(&turn("a", Some(Broken)), seconds(2)), Some(Turn::Broken));
+        assert_eq!(tally.hear(&turn("b", Some(Plotted)), seconds(2)), None);
+        let counts = [("pending", 3), ("plotted", 1), ("ready", 0), ("broken", 1)];
+        assert_eq!(tally.counts(5), counts);
+        assert_eq!(tally.hear(&turn("a", Some(Pending)), seconds(3)), None);
+        assert_eq!(tally.hear(&turn("a", Some(Plotted)), seconds(4)), None);
+        assert_eq!(tally.hear(&turn("a", Some(Broken)), seconds(5)), Some(Turn::Broken));
+        let healed = Some(Turn::Healed(Duration::from_secs(7)));
+        assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(9)), healed);
+        assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(10)), None);
+    }
+
+    #[test]
+    fn what_is_gone_or_of_another_term_is_not_counted() {
+        let mut tally = Tally::default();
+        let broken = Some(PipelinePhase::Broken);
+        tally.hear(&turn("a", broken), seconds(1));
+        tally.hear(&turn("a", None), seconds(2));
+        assert_eq!(tally.hear(&turn("a", Some(PipelinePhase::Ready)), seconds(3)), None);
+        tally.hear(&turn("b", broken), seconds(4));
+        tally.hear(&Notice::Elected(Epoch(2)), seconds(5));
+        assert_eq!(tally.counts(1)[0], ("pending", 1));
+        assert_eq!(tally.hear(&turn("b", Some(PipelinePhase::Ready)), seconds(6)), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! What came of what the webhooks were asked about.
+
+/// What came of a class or pipeline that the webhook was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validation {
+    /// It was let in.
+    Allowed,
+    /// It was let in with a warning.
+    Warned,
+    /// It was refused.
+    Refused,
+    /// This replica had not read everything yet.
+    Unready,
+}
+
+impl Validation {
+    pub(super) const ALL: [Self; 4] = [Self::Allowed, Self::Warned, Self::Refused, Self::Unready];
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Warned => "warned",
+            Self::Refused => "refused",
+            Self::Unready => "unready",
+        }
+    }
+}
+
+/// What came of a pod that the webhook was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injection {
+    /// It got an agent.
+    Injected,
+    /// It has its agent already, or wants none.
+    Unchanged,
+    /// It was refused.
+    Refused,
+    /// This replica had not read the WorkerClusters yet.
+    Unready,
+}
+
+impl Injection {
+    pub(super) const ALL: [Self; 4] =
+        [Self::Injected, Self::Unchanged, Self::Refused, Self::Unready];
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Injected => "injected",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+            Self::Unready => "unready",
+        }
+    }
+}

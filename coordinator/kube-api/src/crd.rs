@@ -1,0 +1,321 @@
+//! The custom resource definitions, made from the very types that specs are read into, so that
+//! what the API server admits is what the coordinator takes. `deploy/crds` holds them as text, and
+//! a test fails where that is stale.
+
+mod rules;
+mod schema;
+
+use leasehold_manifest::manifest::{
+    PipelineBindingSpec, PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec,
+};
+use serde_json::{Value, json};
+
+use super::names::{GROUP, VERSION};
+use super::resources::{Pipeline, PipelineBinding, StreamSet, WorkerClass, WorkerCluster};
+use super::status::{
+    PipelineBindingStatus, PipelineStatus, StreamSetStatus, WorkerClassStatus, WorkerClusterStatus,
+};
+
+/// The definitions as YAML documents, each with the file that holds it in a comment.
+///
+/// # Errors
+/// Where they cannot be written as YAML.
+pub fn yaml() -> anyhow::Result<String> {
+    let mut text = String::new();
+    for definition in all() {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+        text.push_str("---\n");
+        text.push_str(&format!("# deploy/crds/{name}.yaml: written by `make generate`\n"));
+        text.push_str(&serde_yaml::to_string(&definition)?);
+    }
+    Ok(text)
+}
+
+fn all() -> [Value; 5] {
+    [worker_clusters(), stream_sets(), worker_classes(), pipelines(), pipeline_bindings()]
+}
+
+fn worker_clusters() -> Value {
+    let mut schema = schema::of::<WorkerClusterSpec, WorkerClusterStatus>(
+        "Workers that share one budget of jobs. The coordinator tells each how many it may run, \
+         so that all together never run more than maxJobs.",
+    );
+    rules::worker_cluster(&mut schema);
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.maxJobs",
+                "statusReplicasPath": ".status.maxJobs",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [
+            number("Max Jobs", ".spec.maxJobs", "The budget: the most jobs that may run at once"),
+            number("Running", ".status.jobs.running", "Jobs that run"),
+            number("Capacity", ".status.jobs.capacity", "Jobs that the workers at hand could run"),
+            number("Desired", ".status.workers.desired", "Workers that there should be"),
+            number("Workers", ".status.workers.total", "Workers that there are"),
+            number("Ready", ".status.workers.ready", "Connected workers that do not drain"),
+            number("Draining", ".status.workers.draining", "Workers that end their jobs"),
+            condition("Healthy", "Ready"),
+            age(),
+            wide(number("Granted", ".status.jobs.granted", "The sum of all pool sizes")),
+            wide(number("Committed", ".status.jobs.committed", "Jobs that may be running at most")),
+            wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
+            wide(text("Workload", ".status.workload.kind", "What its workers are made by")),
+            wide(number("Old Agents", ".status.agents.outdated", "Pods whose agent is an old one")),
+        ],
+    });
+    definition(WorkerCluster::KIND, WorkerCluster::PLURAL, "wc", version)
+}
+
+fn stream_sets() -> Value {
+    let mut schema = schema::of::<StreamSetSpec, StreamSetStatus>(
+        "Streams that are each owned by at most one worker of a WorkerCluster at any moment.",
+    );
+    rules::stream_set(&mut schema);
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": { "status": {} },
+        "additionalPrinterColumns": [
+            text("Cluster", ".spec.cluster", "The WorkerCluster whose workers own the streams"),
+            number("Streams", ".status.streams.total", "Streams of the set"),
+            number("Owned", ".status.streams.owned", "Streams that a worker has"),
+            number("Moving", ".status.streams.moving", "Streams on their way to another worker"),
+            number("Workers", ".status.workers.total", "Workers that take part"),
+            condition("Converged", "Converged"),
+            age(),
+            wide(number("Current", ".status.workers.current", "Workers with the newest version")),
+            wide(number("Version", ".status.planVersion", "The newest assignment")),
+            wide(number("Unplaced", ".status.streams.unplaced", "Streams without a worker")),
+            wide(text("Policy", ".spec.policy", "How streams are laid over workers")),
+            wide(text("Mode", ".spec.mode", "What the end of a lease's time means")),
+        ],
+    });
+    definition(StreamSet::KIND, StreamSet::PLURAL, "ss", version)
+}
+
+fn worker_classes() -> Value {
+    let mut schema = schema::of::<WorkerClassSpec, WorkerClassStatus>(
+        "Workers of one kind, that pipelines are laid over by their capacity. No worker is ever \
+         given more load than that.",
+    );
+    rules::worker_class(&mut schema);
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [
+            text("Capacity", ".spec.capacity", "Documents per second that one worker can process"),
+            text("Request", ".status.load.request", "Documents per second that it must process"),
+            number(
+                "Utilization %",
+                ".status.load.utilization",
+                "The request, in percent of what its workers can process together",
+            ),
+            number("Replicas", ".status.replicas", "Workers that there are"),
+            number("Min", ".spec.minReplicas", "The least workers that it is scaled to"),
+            number("Max", ".spec.maxReplicas", "The most workers that it is scaled to"),
+            number("Ready", ".status.workers.ready", "Connected workers that do not drain"),
+            number("Waiting", ".status.pipelinesWaiting", "Pipelines that wait for workers of it"),
+            condition("Healthy", "Ready"),
+            age(),
+            wide(text("Placed", ".status.load.placed", "What workers are chosen for of it")),
+            wide(number("Draining", ".status.workers.draining", "Workers that let their load go")),
+            wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
+            wide(text("Workload", ".status.workload.kind", "What its workers are made by")),
+        ],
+    });
+    definition(WorkerClass::KIND, WorkerClass::PLURAL, "wcl", version)
+}
+
+fn pipelines() -> Value {
+    let mut schema = schema::of::<PipelineSpec, PipelineStatus>(
+        "A directed acyclic graph of nodes, each of which processes every document. The \
+         coordinator chooses the workers of each node by their capacity.",
+    );
+    rules::pipeline(&mut schema);
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": { "status": {} },
+        "additionalPrinterColumns": [
+            text(
+                "Documents/s",
+                ".spec.documentsPerSecond",
+                "The load: documents per second that each node processes",
+            ),
+            text("Phase", ".status.phase", "Pending, Plotted, Ready or Broken"),
+            number("Ready", ".status.bindings.ready", "Nodes that all their workers serve"),
+            number("Bindings", ".status.bindings.total", "Nodes"),
+            age(),
+            wide(text(
+                "Reason",
+                ".status.conditions[?(@.type==\"Ready\")].reason",
+                "The reason of the condition Ready",
+            )),
+        ],
+    });
+    definition(Pipeline::KIND, Pipeline::PLURAL, "pl", version)
+}
+
+fn pipeline_bindings() -> Value {
+    let schema = schema::of::<PipelineBindingSpec, PipelineBindingStatus>(
+        "A node of a pipeline as it runs. The coordinator makes it, and its Service of the same \
+         name; what others write to it is undone.",
+    );
+    let version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": { "openAPIV3Schema": schema },
+        "subresources": { "status": {} },
+        "additionalPrinterColumns": [
+            text("Pipeline", ".spec.pipeline", "The pipeline"),
+            text("Node", ".spec.node", "The node"),
+            text("Class", ".spec.class", "The WorkerClass of its workers"),
+            text("Phase", ".status.phase", "Pending, Ready, DeadEnd or Unset"),
+            number("Workers", ".status.workers", "Workers that serve it, or are to"),
+            age(),
+            wide(text("Documents/s", ".spec.documentsPerSecond", "The load")),
+        ],
+    });
+    definition(PipelineBinding::KIND, PipelineBinding::PLURAL, "plb", version)
+}
+
+fn definition(kind: &str, plural: &str, short: &str, version: Value) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("{plural}.{GROUP}"),
+            "labels": { "app.kubernetes.io/name": "leasehold" },
+        },
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": format!("{kind}List"),
+                "plural": plural,
+                "singular": kind.to_lowercase(),
+                "shortNames": [short],
+                "categories": ["leasehold"],
+            },
+            "versions": [version],
+        },
+    })
+}
+
+fn column(name: &str, kind: &str, path: &str, description: &str) -> Value {
+    json!({ "name": name, "type": kind, "jsonPath": path, "description": description })
+}
+
+fn number(name: &str, path: &str, description: &str) -> Value {
+    column(name, "integer", path, description)
+}
+
+fn text(name: &str, path: &str, description: &str) -> Value {
+    column(name, "string", path, description)
+}
+
+fn condition(name: &str, condition: &str) -> Value {
+    let path = format!(".status.conditions[?(@.type==\"{condition}\")].status");
+    text(name, &path, &format!("The condition {condition}"))
+}
+
+fn age() -> Value {
+    column("Age", "date", ".metadata.creationTimestamp", "Since when the object exists")
+}
+
+/// Shown by `-o wide` only.
+fn wide(mut column: Value) -> Value {
+    column["priority"] = json!(1);
+    column
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_committed_definitions_are_those_of_the_types() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let text = yaml().unwrap();
+        let mut files = 0;
+        for document in text.split("---\n").filter(|document| !document.is_empty()) {
+            let file = document.split([' ', ':']).nth(1).unwrap();
+            let committed = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+            assert!(committed == document, "{file} is stale: run `make generate`");
+            files += 1;
+        }
+        let names = std::fs::read_dir(root.join("deploy/crds")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let of_group = names.filter(|name| name.ends_with(&format!(".{GROUP}.yaml")));
+        assert_eq!(of_group.count(), files, "a file of no kind");
+    }
+
+    #[test]
+    fn every_field_of_a_spec_is_described() {
+        fn look(path: &str, schema: &Value, silent: &mut Vec<String>) {
+            for (name, below) in schema["properties"].as_object().into_iter().flatten() {
+                let path = format!("{path}.{name}");
+                if below["description"].as_str().is_none_or(str::is_empty) {
+                    silent.push(path.clone());
+                }
+                look(&path, below, silent);
+                look(&format!("{path}[]"), &below["items"], silent);
+                look(&format!("{path}{{}}"), &below["additionalProperties"], silent);
+            }
+        }
+        let mut silent = Vec::new();
+        for definition in all() {
+            let version = &definition["spec"]["versions"][0];
+            look("", &version["schema"]["openAPIV3Schema"], &mut silent);
+        }
+        silent.retain(|path| path != ".metadata");
+        assert!(silent.is_empty(), "without a description: {silent:?}");
+    }
+
+    #[test]
+    fn defaults_are_those_that_files_get() {
+        let definition = worker_clusters();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let spec = &schema["properties"]["spec"]["properties"];
+        assert_eq!(spec["drain"]["default"], json!({ "deadline": "2h" }));
+        assert_eq!(spec["drain"]["properties"]["deadline"]["default"], json!("2h"));
+        assert_eq!(spec["lease"]["default"], json!({ "ttl": "10s", "floor": 0 }));
+        assert_eq!(spec["workload"].get("default"), None);
+        assert_eq!(spec["workload"]["properties"]["kind"]["default"], json!("Deployment"));
+
+        let definition = worker_classes();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let spec = &schema["properties"]["spec"]["properties"];
+        let scaling = json!({ "targetUtilization": 70, "stabilization": "5m" });
+        assert_eq!(spec["scaling"]["default"], scaling);
+        assert_eq!(spec["minReplicas"]["default"], json!(1));
+        assert_eq!(spec["spread"]["default"], json!("Fewest"));
+        assert_eq!(spec["rebalance"]["default"], json!("Never"));
+    }
+}

@@ -1,0 +1,108 @@
+//! What would be wrong with an object if it were taken in now: the rules by which objects come into
+//! force, asked before one is stored. It changes nothing.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use leasehold_coordinator_core::desired::{Desired, Node, Pipeline};
+use leasehold_types::{ClusterName, NodeName, PipelineName};
+use serde_json::Value;
+
+use super::check::{Body, Document, ObjectId};
+use super::collection::{called, document};
+use super::problem::Problem;
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::tree::Mark;
+
+/// What is said of an object.
+#[derive(Clone, Debug, Default)]
+pub struct Opinion {
+    /// What keeps it from coming into force.
+    pub problems: Vec<Problem>,
+    /// What people should know.
+    pub warnings: Vec<String>,
+}
+
+/// What is said of an object that is to be stored, by what is in force.
+pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> Opinion {
+    let mut problems = Vec::new();
+    let Document { body, .. } = document(id, spec, &mut problems);
+    let Some(body) = body else { return Opinion { problems, warnings: Vec::new() } };
+    let before = beside(in_force, id);
+    let mut warnings = match &body {
+        Body::Pipeline(draft) => unknown_classes(&before, &draft.pipeline),
+        Body::Cluster(_) | Body::Set(_) | Body::Class(_) => Vec::new(),
+    };
+    let mut candidates = candidates(&before);
+    let file = called(id);
+    let candidate = Candidate { file: file.clone(), at: Mark::default(), body: Some(body) };
+    candidates.insert(id.clone(), candidate);
+    resolve(candidates, &StreamFiles::new(), Missing::Awaited, &before, &mut problems);
+    problems.sort();
+    let (own, others): (Vec<_>, Vec<_>) =
+        problems.into_iter().partition(|problem| problem.file == file);
+    warnings.extend(others.iter().map(Problem::to_string));
+    Opinion { problems: own, warnings }
+}
+
+/// The pipelines in force that name a class, by name; none where it is not in force.
+pub fn users<'a>(
+    in_force: &'a Desired,
+    class: &'a ClusterName,
+) -> impl Iterator<Item = &'a PipelineName> {
+    let is_class = in_force.clusters.get(class).is_some_and(|cluster| cluster.class.is_some());
+    let prefix = prefix(class.parts().0);
+    let pipelines = below(&in_force.pipelines, prefix).filter(move |_| is_class);
+    let names = |pipeline: &Pipeline| pipeline.nodes.values().any(|node| node.class == *class);
+    pipelines.filter(move |(_, pipeline)| names(pipeline)).map(|(name, _)| name)
+}
+
+/// What is in force in the namespace of an object, which is all that the object can touch.
+fn beside(in_force: &Desired, id: &ObjectId) -> Desired {
+    let prefix = prefix(id.parts().0);
+    let copied = |(name, it): (&_, &_)| (Clone::clone(name), Clone::clone(it));
+    let clusters = below(&in_force.clusters, prefix.clone()).map(copied).collect();
+    let copied = |(name, it): (&_, &_)| (Clone::clone(name), Clone::clone(it));
+    let pipelines = below(&in_force.pipelines, prefix).map(copied).collect();
+    Desired { clusters, pipelines, ..Desired::default() }
+}
+
+fn prefix(namespace: Option<&str>) -> String {
+    format!("{}/", namespace.unwrap_or_default())
+}
+
+fn below<N, T>(all: &BTreeMap<N, T>, prefix: String) -> impl Iterator<Item = (&N, &T)>
+where
+    N: Ord + Borrow<str>,
+{
+    let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+    let range = all.range::<str, _>(from);
+    range.take_while(move |(name, _)| Borrow::<str>::borrow(*name).starts_with(&prefix))
+}
+
+/// Everything as it is in force.
+fn candidates(before: &Desired) -> BTreeMap<ObjectId, Candidate> {
+    let clusters = before.clusters.iter().map(|(name, cluster)| match &cluster.class {
+        Some(_) => ObjectId::Class(name.clone()),
+        None => ObjectId::Cluster(name.clone()),
+    });
+    let pipelines = before.pipelines.keys().cloned().map(ObjectId::Pipeline);
+    let kept = |id: ObjectId| {
+        let candidate = Candidate { file: called(&id), at: Mark::default(), body: None };
+        (id, candidate)
+    };
+    clusters.chain(pipelines).map(kept).collect()
+}
+
+fn unknown_classes(before: &Desired, pipeline: &Pipeline) -> Vec<String> {
+    let unknown = pipeline.nodes.iter().filter(|(_, it)| !before.clusters.contains_key(&it.class));
+    let warn = |(node, it): (&NodeName, &Node)| {
+        format!(
+            "spec.workers.{node}.class: there is no WorkerClass {:?} yet: the pipeline waits for \
+             it",
+            it.class.parts().1
+        )
+    };
+    unknown.map(warn).collect()
+}

@@ -1,0 +1,359 @@
+//! The manifests of one folder over time, and the rules by which the last good state stays in
+//! force. They hold for each object by itself:
+//!
+//! 1. A valid document puts its object in force. Where a document is invalid but its kind and name
+//!    can be read, its object keeps the version that is in force, if there is one.
+//! 2. A file of which something cannot be told (unreadable, too large, not UTF-8, not YAML, empty,
+//!    or with a document without a kind and name) keeps everything that it gave at the last
+//!    reading, beside what its readable documents say. A folder that cannot be read does so for
+//!    all below.
+//! 3. An object goes only when its file is gone, or could be read whole and no longer has it.
+//! 4. An object that is defined in two places keeps the version in force until one of them is
+//!    gone. One that is kept by rule 2 yields to a definition elsewhere.
+//! 5. A set keeps its version in force while one of its files of streams is missing or wrong, and
+//!    while the cluster that it newly names is not defined. A cluster stays in force for as long
+//!    as a set in force runs on it.
+//! 6. So does a pipeline while a class that it newly names is not defined, and a class for as long
+//!    as a pipeline in force names it. A pipeline that its classes can never satisfy keeps its
+//!    version in force; where a pipeline in force no longer fits since a class was changed, the
+//!    class does.
+//! 7. The first reading follows the same rules, and builds on the last good state that was kept
+//!    from an earlier process. Where none was kept nothing is in force before it: what is invalid
+//!    is absent, and reported.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::Desired;
+use serde::{Deserialize, Serialize};
+
+use super::check::{self, Document, Home, ObjectId};
+use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
+use super::last_good::LastGood;
+use super::problem::Problem;
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
+use super::tree::{self, Fault, Mark, Node};
+
+/// Problems that are reported at once.
+pub(crate) const PROBLEMS_MAX: usize = 1_000;
+
+/// What one reading of the folder found.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// What is in force now; none until the folder could be read for the first time, unless a
+    /// last good state was kept.
+    pub desired: Option<Arc<Desired>>,
+    /// All that is wrong, by file and line.
+    pub problems: Vec<Problem>,
+}
+
+/// The manifests of one folder.
+#[derive(Debug)]
+pub struct Catalog {
+    root: PathBuf,
+    in_force: Option<Arc<Desired>>,
+    /// What each file gave at the last reading.
+    gave: BTreeMap<String, Given>,
+    lists: HashMap<String, CachedList>,
+    seen: Seen,
+}
+
+/// What one file gave, or still gives by rule 2.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    objects: BTreeSet<ObjectId>,
+    sources: BTreeSet<String>,
+}
+
+/// A file of streams, read once for each content.
+#[derive(Debug)]
+struct CachedList {
+    content: u64,
+    list: Result<Arc<StreamList>, Vec<Problem>>,
+}
+
+/// The paths whose change means that the folder must be read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub files: BTreeSet<String>,
+    pub folders: BTreeSet<String>,
+}
+
+/// One manifest file, read.
+enum Content {
+    /// Nothing certain is known of what it defines.
+    Opaque(Problem),
+    Documents(Vec<Node>),
+}
+
+impl Catalog {
+    /// The manifests of `folder`, of which nothing is in force yet.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            root: folder.into(),
+            in_force: None,
+            gave: BTreeMap::new(),
+            lists: HashMap::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    /// Puts in force what was good before this process began; the first reading builds on it.
+    pub fn restore(&mut self, last_good: LastGood) {
+        let LastGood { desired, gave } = last_good;
+        (self.in_force, self.gave) = (Some(desired), gave);
+    }
+
+    /// What is to be restored by a later process; none before there is anything.
+    pub fn last_good(&self) -> Option<LastGood> {
+        let desired = self.in_force.clone()?;
+        Some(LastGood { desired, gave: self.gave.clone() })
+    }
+
+    /// Reads the folder again.
+    pub fn read(&mut self) -> Reading {
+        let listing = folder::list(&self.root);
+        let mut problems: Vec<Problem> = listing.unknown.iter().map(|(_, p)| p.clone()).collect();
+        let unknown: Vec<&str> = listing.unknown.iter().map(|(folder, _)| &**folder).collect();
+        if unknown.contains(&"") && self.in_force.is_none() {
+            self.seen = Seen::default();
+            return Reading { desired: None, problems };
+        }
+        let contents: BTreeMap<String, Content> =
+            listing.files.iter().map(|file| (file.clone(), self.content(file))).collect();
+        let mut next = self.kept_folders(&listing.files, &unknown);
+        let sources = self.sources(&contents, &next);
+        let mut definitions: BTreeMap<ObjectId, Vec<Definition>> = BTreeMap::new();
+        for (file, content) in contents {
+            if sources.contains(&file) {
+                continue;
+            }
+            let given = self.look_at(&file, content, &mut definitions, &mut problems);
+            next.insert(file, given);
+        }
+        let lists = self.read_lists(&sources, &unknown, &mut problems);
+        let candidates = candidates(definitions, &next, &mut problems);
+        let before = self.in_force.clone().unwrap_or_default();
+        let desired = resolve(candidates, &lists, Missing::Refused, &before, &mut problems);
+        let desired = if *before == desired { before } else { Arc::new(desired) };
+        self.gave = next;
+        self.in_force = Some(desired.clone());
+        let files = listing.files.into_iter().chain(sources).collect();
+        self.seen = Seen { files, folders: listing.folders };
+        Reading { desired: Some(desired), problems: bounded(problems) }
+    }
+
+    /// What the last reading looked at.
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn content(&self, file: &str) -> Content {
+        let text = match folder::read_text(&self.root, file, MANIFEST_BYTES_MAX) {
+            Ok(text) => text,
+            Err(unreadable) => return Content::Opaque(unreadable.problem(file)),
+        };
+        if text.trim().is_empty() {
+            let message = "is empty: write a manifest, or remove the file";
+            return Content::Opaque(Problem::whole(file, message));
+        }
+        match tree::parse(&text) {
+            Ok(documents) => Content::Documents(documents),
+            Err(Fault { at, message }) => {
+                Content::Opaque(Problem::new(file, at, "", format!("is not YAML: {message}")))
+            }
+        }
+    }
+
+    /// Files below folders that cannot be read: they give what they gave.
+    fn kept_folders(&self, listed: &BTreeSet<String>, unknown: &[&str]) -> BTreeMap<String, Given> {
+        let kept = |file: &str| !listed.contains(file) && is_below_any(file, unknown);
+        let files = self.gave.iter().filter(|(file, _)| kept(file));
+        files.map(|(file, given)| (file.clone(), given.clone())).collect()
+    }
+
+    /// The files of streams that any document names, or named when it could last be read.
+    fn sources(
+        &self,
+        contents: &BTreeMap<String, Content>,
+        kept: &BTreeMap<String, Given>,
+    ) -> BTreeSet<String> {
+        let mut sources: BTreeSet<String> =
+            kept.values().flat_map(|given| given.sources.iter().cloned()).collect();
+        for (file, content) in contents {
+            match content {
+                Content::Documents(documents) => {
+                    sources.extend(documents.iter().flat_map(|node| named_sources(file, node)));
+                }
+                Content::Opaque(_) => {
+                    let given = self.gave.get(file).into_iter();
+                    sources.extend(given.flat_map(|given| given.sources.iter().cloned()));
+                }
+            }
+        }
+        sources
+    }
+
+    /// Takes in what one manifest file defines, and says what it gives from now on.
+    fn look_at(
+        &self,
+        file: &str,
+        content: Content,
+        definitions: &mut BTreeMap<ObjectId, Vec<Definition>>,
+        problems: &mut Vec<Problem>,
+    ) -> Given {
+        let last = || self.gave.get(file).cloned().unwrap_or_default();
+        let nodes = match content {
+            Content::Opaque(problem) => {
+                problems.push(problem);
+                return last();
+            }
+            Content::Documents(nodes) => nodes,
+        };
+        let mut given = Given::default();
+        let mut opaque = false;
+        for node in nodes {
+            given.sources.extend(named_sources(file, &node));
+            let document = check::document(file, Home::File, node, problems);
+            match document.id.clone() {
+                None => opaque = true,
+                Some(id) => {
+                    given.objects.insert(id.clone());
+                    let definition = Definition { file: file.into(), document };
+                    definitions.entry(id).or_default().push(definition);
+                }
+            }
+        }
+        if opaque {
+            let last = last();
+            given.objects.extend(last.objects);
+            given.sources.extend(last.sources);
+        }
+        given
+    }
+
+    fn read_lists(
+        &mut self,
+        sources: &BTreeSet<String>,
+        unknown: &[&str],
+        problems: &mut Vec<Problem>,
+    ) -> StreamFiles {
+        self.lists.retain(|file, _| sources.contains(file));
+        let mut lists = StreamFiles::new();
+        for file in sources {
+            let text = match folder::read_text(&self.root, file, STREAM_FILE_BYTES_MAX) {
+                Ok(text) => text,
+                Err(_) if is_below_any(file, unknown) => {
+                    lists.insert(file.clone(), None);
+                    continue;
+                }
+                Err(Unreadable::Io(std::io::ErrorKind::NotFound, _)) => continue,
+                Err(unreadable) => {
+                    problems.push(unreadable.problem(file));
+                    lists.insert(file.clone(), None);
+                    continue;
+                }
+            };
+            match self.list(file, &text) {
+                Ok(list) => {
+                    lists.insert(file.clone(), Some(list));
+                }
+                Err(wrong) => {
+                    problems.extend(wrong);
+                    lists.insert(file.clone(), None);
+                }
+            }
+        }
+        lists
+    }
+
+    fn list(&mut self, file: &str, text: &str) -> Result<Arc<StreamList>, Vec<Problem>> {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let content = hasher.finish();
+        if let Some(cached) = self.lists.get(file).filter(|cached| cached.content == content) {
+            return cached.list.clone();
+        }
+        let list = streams::read(text, folder::is_yaml(file)).map(Arc::new).map_err(|faults| {
+            let problem = |(at, field, message)| Problem::new(file, at, field, message);
+            faults.into_iter().map(problem).collect::<Vec<_>>()
+        });
+        self.lists.insert(file.into(), CachedList { content, list: list.clone() });
+        list
+    }
+}
+
+/// A document that names its object.
+struct Definition {
+    file: String,
+    document: Document,
+}
+
+/// The files of streams that a document names, as paths below the manifests' folder.
+fn named_sources(file: &str, node: &Node) -> BTreeSet<String> {
+    let base = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+    check::sources(node).filter_map(|source| check::resolve(base, source)).collect()
+}
+
+fn is_below_any(file: &str, folders: &[&str]) -> bool {
+    let below = |folder: &&str| {
+        folder.is_empty() || file.strip_prefix(*folder).is_some_and(|rest| rest.starts_with('/'))
+    };
+    folders.iter().any(below)
+}
+
+/// One candidate for each object (rules 1, 2 and 4).
+fn candidates(
+    definitions: BTreeMap<ObjectId, Vec<Definition>>,
+    given: &BTreeMap<String, Given>,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<ObjectId, Candidate> {
+    let mut candidates = BTreeMap::new();
+    for (id, mut places) in definitions {
+        let body = match places.as_mut_slice() {
+            [one] => one.document.body.take(),
+            _ => {
+                conflict(&id, &places, problems);
+                None
+            }
+        };
+        let first = &places[0];
+        let (file, at) = (first.file.clone(), first.document.at);
+        candidates.insert(id, Candidate { file, at, body });
+    }
+    for (file, given) in given {
+        for id in &given.objects {
+            let kept = || Candidate { file: file.clone(), at: Mark::default(), body: None };
+            candidates.entry(id.clone()).or_insert_with(kept);
+        }
+    }
+    candidates
+}
+
+fn conflict(id: &ObjectId, places: &[Definition], problems: &mut Vec<Problem>) {
+    for (index, place) in places.iter().enumerate() {
+        let other = &places[usize::from(index == 0)];
+        let message = format!(
+            "{id} is defined in {}:{} too: remove one of them",
+            other.file, other.document.at.line
+        );
+        problems.push(Problem::new(&place.file, place.document.at, "metadata.name", message));
+    }
+}
+
+/// The problems in their order, and no more of them than are reported at once.
+pub(crate) fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort();
+    problems.dedup();
+    if problems.len() > PROBLEMS_MAX {
+        let more = problems.len() - PROBLEMS_MAX;
+        problems.truncate(PROBLEMS_MAX);
+        problems.push(Problem::whole(".", format!("{more} more problems: mend the first ones")));
+    }
+    problems
+}

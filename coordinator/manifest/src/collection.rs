@@ -1,0 +1,207 @@
+//! The objects of an API server over time. The rules of the [catalog](super::catalog) hold for
+//! each: what is invalid, and what names a list that is missing or wrong, keeps the version in
+//! force; an object goes only when it is gone. The API server remembers for all processes, so a
+//! first reading builds on nothing: what is invalid then is absent, and reported. A set that is
+//! absent for that reason is named as unread, so that nobody loses a stream over it. A pipeline may
+//! name a class that is not there, or is no longer: it waits for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_types::{ClusterName, PipelineName, SetName};
+use serde_json::{Value, json};
+
+use super::catalog::{Reading, bounded};
+use super::check::{self, Body, Document, Home, ObjectId, Spec};
+use super::folder;
+use super::manifest::{API_VERSION, ConfigMapKeyRef};
+use super::problem::Problem;
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::streams::{self, StreamList};
+use super::tree::{self, Mark};
+
+/// ConfigMaps that are watched.
+pub const CONFIG_MAPS_MAX: usize = 1_000;
+
+/// A ConfigMap, by namespace and name.
+pub type MapName = (String, String);
+
+/// The objects, and the ConfigMaps that they name.
+#[derive(Debug, Default)]
+pub struct Collection {
+    objects: BTreeMap<ObjectId, Kept>,
+    maps: BTreeMap<MapName, Content>,
+    in_force: Arc<Desired>,
+}
+
+/// What an object says.
+#[derive(Debug)]
+struct Kept {
+    body: Option<Body>,
+    problems: Vec<Problem>,
+    keys: BTreeSet<(MapName, String)>,
+}
+
+/// What a ConfigMap says under the keys that are named, by what problems call them.
+type Content = BTreeMap<String, Result<Arc<StreamList>, Vec<Problem>>>;
+
+/// What problems call an object.
+pub fn called(id: &ObjectId) -> String {
+    id.to_string()
+}
+
+/// Looks at an object of the API server by itself.
+pub fn document(id: &ObjectId, spec: Value, problems: &mut Vec<Problem>) -> Document {
+    let (namespace, name) = id.parts();
+    let object = json!({
+        "apiVersion": API_VERSION,
+        "kind": id.kind(),
+        "metadata": { "name": name },
+        "spec": spec,
+    });
+    let home = Home::Namespace(namespace.unwrap_or_default());
+    check::document(&called(id), home, tree::from_json(object), problems)
+}
+
+impl Collection {
+    /// Takes an object in. Gives its specification as it is written, if that is valid by itself.
+    pub fn put(&mut self, id: &ObjectId, spec: Value) -> Option<Spec> {
+        let mut problems = Vec::new();
+        let Document { spec, body, .. } = document(id, spec, &mut problems);
+        let keys = match &spec {
+            Some(Spec::Set(set)) => {
+                let namespace = id.parts().0.unwrap_or_default();
+                let named = set.streams_from.iter().filter_map(|s| s.config_map_key_ref.as_ref());
+                let key = |key: &ConfigMapKeyRef| {
+                    ((namespace.to_owned(), key.name.clone()), key.key.clone())
+                };
+                named.map(key).collect()
+            }
+            _ => BTreeSet::new(),
+        };
+        let spec = spec.filter(|_| body.is_some());
+        self.objects.insert(id.clone(), Kept { body, problems, keys });
+        spec
+    }
+
+    /// Takes note that an object is gone.
+    pub fn remove(&mut self, id: &ObjectId) {
+        self.objects.remove(id);
+    }
+
+    /// What an object is known by; none where its kind is not.
+    pub fn id(kind: &str, namespace: &str, name: &str) -> Option<ObjectId> {
+        match kind {
+            "WorkerCluster" => {
+                ClusterName::in_namespace(namespace, name).ok().map(ObjectId::Cluster)
+            }
+            "StreamSet" => SetName::in_namespace(namespace, name).ok().map(ObjectId::Set),
+            "WorkerClass" => ClusterName::in_namespace(namespace, name).ok().map(ObjectId::Class),
+            "Pipeline" => PipelineName::in_namespace(namespace, name).ok().map(ObjectId::Pipeline),
+            _ => None,
+        }
+    }
+
+    /// The ConfigMaps that sets name, and the keys of each; not more than are watched.
+    pub fn named(&self) -> BTreeMap<MapName, BTreeSet<String>> {
+        let mut named = self.named_all();
+        while named.len() > CONFIG_MAPS_MAX {
+            named.pop_last();
+        }
+        named
+    }
+
+    fn named_all(&self) -> BTreeMap<MapName, BTreeSet<String>> {
+        let mut named: BTreeMap<MapName, BTreeSet<String>> = BTreeMap::new();
+        for (map, key) in self.objects.values().flat_map(|kept| &kept.keys) {
+            named.entry(map.clone()).or_default().insert(key.clone());
+        }
+        named
+    }
+
+    /// Takes in what a ConfigMap holds under these keys; none where it does not exist.
+    pub fn put_map(
+        &mut self,
+        map: &MapName,
+        keys: &BTreeSet<String>,
+        data: &BTreeMap<String, String>,
+    ) {
+        let (namespace, name) = map;
+        let mut content = Content::new();
+        for (key, text) in keys.iter().filter_map(|key| data.get_key_value(key)) {
+            let reference = ConfigMapKeyRef { name: name.clone(), key: key.clone() };
+            let file = check::config_map(namespace, &reference);
+            let problem = |(at, field, message)| Problem::new(&file, at, field, message);
+            let list = streams::read(text, folder::is_yaml(key)).map(Arc::new);
+            let list = list.map_err(|faults| faults.into_iter().map(problem).collect());
+            content.insert(file, list);
+        }
+        self.maps.insert(map.clone(), content);
+    }
+
+    /// Forgets what was read of a ConfigMap: it is to be read anew, or nobody names it any more.
+    pub fn forget_map(&mut self, map: &MapName) {
+        self.maps.remove(map);
+    }
+
+    /// What is in force now.
+    pub fn read(&mut self) -> Reading {
+        let mut problems = Vec::new();
+        let lists = self.lists(&mut problems);
+        let mut candidates = BTreeMap::new();
+        for (id, kept) in &self.objects {
+            problems.extend(kept.problems.iter().cloned());
+            let (file, body) = (called(id), kept.body.clone());
+            candidates.insert(id.clone(), Candidate { file, at: Mark::default(), body });
+        }
+        let sets: Vec<SetName> = self.objects.keys().filter_map(ObjectId::set).cloned().collect();
+        let mut desired =
+            resolve(candidates, &lists, Missing::Awaited, &self.in_force, &mut problems);
+        desired.unread = sets.into_iter().filter(|set| !desired.sets.contains_key(set)).collect();
+        if *self.in_force != desired {
+            self.in_force = Arc::new(desired);
+        }
+        Reading { desired: Some(self.in_force.clone()), problems: bounded(problems) }
+    }
+
+    fn lists(&self, problems: &mut Vec<Problem>) -> StreamFiles {
+        let mut lists = StreamFiles::new();
+        for (index, (map, keys)) in self.named_all().into_iter().enumerate() {
+            let content = self.maps.get(&map);
+            for key in keys {
+                let reference = ConfigMapKeyRef { name: map.1.clone(), key };
+                let file = check::config_map(&map.0, &reference);
+                if index >= CONFIG_MAPS_MAX {
+                    let message = format!(
+                        "is in one more than {CONFIG_MAPS_MAX} ConfigMaps: put several lists into \
+                         one"
+                    );
+                    problems.push(Problem::whole(&file, message));
+                }
+                let list = match content.map(|content| content.get(&file)) {
+                    // Not read yet, which is no fault.
+                    None => None,
+                    // It is not there, which is for the set to say.
+                    Some(None) => continue,
+                    Some(Some(Ok(list))) => Some(list.clone()),
+                    Some(Some(Err(wrong))) => {
+                        problems.extend(wrong.iter().cloned());
+                        None
+                    }
+                };
+                lists.insert(file, list);
+            }
+        }
+        lists
+    }
+
+    /// What problems call the lists that an object names.
+    pub fn lists_of(&self, id: &ObjectId) -> impl Iterator<Item = String> {
+        let keys = self.objects.get(id).into_iter().flat_map(|kept| &kept.keys);
+        keys.map(|((namespace, name), key)| {
+            let reference = ConfigMapKeyRef { name: name.clone(), key: key.clone() };
+            check::config_map(namespace, &reference)
+        })
+    }
+}

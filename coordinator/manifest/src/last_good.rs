@@ -1,0 +1,277 @@
+//! The last good state as text, so that it outlives the process. Objects are written as manifests
+//! and read by the very rules that people's manifests are read by, so nothing comes back that could
+//! not have been put in force; a checksum tells a damaged text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::{
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
+    StreamSet,
+};
+use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::catalog::Given;
+use super::check::{self, Body, Document, Home, ObjectId};
+use super::manifest::API_VERSION;
+use super::problem::Problem;
+use super::rate::Rate;
+use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::streams::Item;
+use super::tree::{self, Mark};
+
+/// What problems of the text call it, and the file that it is kept in.
+pub const FILE: &str = "manifests.good";
+/// Bytes of the text: 1,000,000 streams with the longest names take about half of it.
+pub const BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// What the next reading builds on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastGood {
+    /// What is in force.
+    pub desired: Arc<Desired>,
+    /// What each file gave at the last reading.
+    pub gave: BTreeMap<String, Given>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Written<'a> {
+    File { path: &'a str, gave: &'a Given },
+    Object { manifest: Value, streams: Streams<'a> },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Line {
+    File { path: String, gave: Given },
+    Object { manifest: Value, streams: Vec<Item> },
+}
+
+/// The text of a state: a heading with the checksum of the rest, then one line of JSON for each
+/// file and object.
+pub fn write(state: &LastGood) -> serde_json::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    for (path, gave) in &state.gave {
+        append(&mut body, &Written::File { path, gave })?;
+    }
+    for (name, cluster) in &state.desired.clusters {
+        let manifest = cluster_manifest(name, cluster);
+        append(&mut body, &Written::Object { manifest, streams: Streams(&[]) })?;
+    }
+    for (name, pipeline) in &state.desired.pipelines {
+        let manifest = pipeline_manifest(name, pipeline);
+        append(&mut body, &Written::Object { manifest, streams: Streams(&[]) })?;
+    }
+    for (name, set) in &state.desired.sets {
+        let manifest = set_manifest(name, set);
+        append(&mut body, &Written::Object { manifest, streams: Streams(&set.streams) })?;
+    }
+    let mut text = heading(&body).into_bytes();
+    text.push(b'\n');
+    text.append(&mut body);
+    Ok(text)
+}
+
+/// The state that a text holds, and what of it no longer is a valid object: that is left out.
+///
+/// # Errors
+/// Why nothing of it can be used.
+pub fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
+    let (head, body) = text.split_once('\n').unwrap_or((text, ""));
+    if head != heading(body.as_bytes()) {
+        return Err("is damaged, or was written by another version".into());
+    }
+    let mut gave = BTreeMap::new();
+    let mut candidates = BTreeMap::new();
+    let mut problems = Vec::new();
+    for (number, line) in (2..).zip(body.lines()) {
+        let wrong = |why: String| format!("has a line {number} that cannot be read: {why}");
+        match serde_json::from_str(line).map_err(|error| wrong(error.to_string()))? {
+            Line::File { path, gave: given } => {
+                gave.insert(path, given);
+            }
+            Line::Object { manifest, streams } => {
+                let at = Mark { line: number, column: 0 };
+                let found = object(&manifest, streams, at, &mut problems).map_err(wrong)?;
+                candidates.extend(found);
+            }
+        }
+    }
+    let nothing = Desired::default();
+    let lists = StreamFiles::new();
+    let desired = resolve(candidates, &lists, Missing::Kept, &nothing, &mut problems);
+    Ok((LastGood { desired: Arc::new(desired), gave }, problems))
+}
+
+/// The first line, with the checksum of all others (FNV-1a, 64 bits).
+fn heading(body: &[u8]) -> String {
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let sum = body.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    format!("{API_VERSION} last good state, format 1, checksum {sum:016x}")
+}
+
+fn append(text: &mut Vec<u8>, line: &Written<'_>) -> serde_json::Result<()> {
+    serde_json::to_writer(&mut *text, line)?;
+    text.push(b'\n');
+    Ok(())
+}
+
+fn object(
+    manifest: &Value,
+    streams: Vec<Item>,
+    at: Mark,
+    problems: &mut Vec<Problem>,
+) -> Result<Option<(ObjectId, Candidate)>, String> {
+    let mut found = Vec::new();
+    let nodes = tree::parse(&manifest.to_string()).map_err(|fault| fault.message)?;
+    let node = nodes.into_iter().next().ok_or("it is empty")?;
+    let Document { id, body, .. } = check::document(FILE, Home::File, node, &mut found);
+    let body = match body {
+        Some(Body::Set(mut draft)) => {
+            draft.set.streams = taken(streams, at, &mut found);
+            draft.marks = vec![at; draft.set.streams.len()];
+            draft.sources.clear();
+            draft.cluster_at = at;
+            Some(Body::Set(draft))
+        }
+        other => other,
+    };
+    let body = body.filter(|_| found.is_empty());
+    let placed = |problem: Problem| Problem { line: at.line, column: at.column, ..problem };
+    problems.extend(found.into_iter().map(placed));
+    Ok(id.map(|id| (id, Candidate { file: FILE.into(), at, body })))
+}
+
+fn taken(streams: Vec<Item>, at: Mark, problems: &mut Vec<Problem>) -> Vec<Stream> {
+    let mut good = Vec::with_capacity(streams.len());
+    for item in streams {
+        match item {
+            Item::Good(stream) => good.push(stream),
+            Item::Bad(field, why) => problems.push(Problem::new(FILE, at, field, why)),
+        }
+    }
+    if good.is_empty() {
+        problems.push(Problem::new(FILE, at, "streams", "names no stream"));
+    }
+    good
+}
+
+fn manifest(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+fn millis(span: Duration) -> String {
+    format!("{}ms", span.as_millis())
+}
+
+fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
+    // Taken apart, so that no field can be forgotten here.
+    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, lost_after, class } =
+        cluster;
+    let mut spec = match class {
+        Some(class) => class_spec(class),
+        None => json!({"maxJobs": jobs_max, "maxJobsPerWorker": jobs_per_worker_max}),
+    };
+    spec["drain"] = json!({"deadline": millis(*drain_deadline)});
+    spec["lease"] = json!({"ttl": millis(*ttl)});
+    if let Some(after) = lost_after {
+        spec["lost"] = json!({"after": millis(*after)});
+    }
+    let kind = match class {
+        Some(_) => "WorkerClass",
+        None => {
+            spec["lease"]["floor"] = json!(floor);
+            "WorkerCluster"
+        }
+    };
+    manifest(kind, name.as_str(), spec)
+}
+
+fn class_spec(class: &Class) -> Value {
+    let Class {
+        capacity,
+        workers_min,
+        workers_max,
+        utilization,
+        spread,
+        rebalance,
+        handover_deadline,
+    } = class;
+    json!({
+        "capacity": Rate(*capacity),
+        "minReplicas": workers_min,
+        "maxReplicas": workers_max,
+        "scaling": {"targetUtilization": utilization},
+        "spread": match spread {
+            Spread::Fewest => "Fewest",
+            Spread::Even => "Even",
+        },
+        "rebalance": match rebalance {
+            Rebalance::Never => "Never",
+            Rebalance::WhenBlocked => "WhenBlocked",
+        },
+        "handover": {"deadline": millis(*handover_deadline)},
+    })
+}
+
+fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
+    let Pipeline { load, nodes } = pipeline;
+    let node = |(name, Node { class, next }): (&NodeName, &Node)| {
+        (name.to_string(), json!({"class": class, "next": next}))
+    };
+    let workers: serde_json::Map<String, Value> = nodes.iter().map(node).collect();
+    let spec = json!({"documentsPerSecond": Rate(*load), "workers": workers});
+    manifest("Pipeline", name.as_str(), spec)
+}
+
+/// The manifest of a set, whose streams stand beside it: there may be more of them than one
+/// manifest can hold.
+fn set_manifest(name: &SetName, set: &StreamSet) -> Value {
+    let StreamSet { cluster, streams: _, policy, mode, handover_deadline, moves } = set;
+    let Moves { per_round_max, cooldown, settle } = moves;
+    let mut moves = json!({"cooldown": millis(*cooldown), "settle": millis(*settle)});
+    if *per_round_max != usize::MAX {
+        moves["perRound"] = json!(per_round_max);
+    }
+    let spec = json!({
+        "cluster": cluster.as_str(),
+        "streamsFrom": [{"file": "streams"}],
+        "policy": match policy {
+            Policy::Sticky => "Sticky",
+            Policy::Contiguous => "Contiguous",
+        },
+        "mode": match mode {
+            Mode::Expiring => "Expiring",
+            Mode::Pinned => "Pinned",
+        },
+        "handover": {"deadline": millis(*handover_deadline)},
+        "moves": moves,
+    });
+    manifest("StreamSet", name.as_str(), spec)
+}
+
+/// Streams as in a list of a file: a name, or a mapping where there is more to say.
+struct Streams<'a>(&'a [Stream]);
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry<'a> {
+    Name(&'a str),
+    Whole { name: &'a str, weight: u32, dedicated: bool },
+}
+
+impl Serialize for Streams<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|Stream { name, weight, dedicated }| {
+            let name = name.as_str();
+            match (*weight, *dedicated) {
+                (1, false) => Entry::Name(name),
+                (weight, dedicated) => Entry::Whole { name, weight, dedicated },
+            }
+        }))
+    }
+}

@@ -1,0 +1,143 @@
+//! From what the files define to the next desired state: references between objects, limits over
+//! all of them, and the last good version of whatever is wrong now.
+
+mod pipelines;
+mod sets;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_types::{ClusterName, limits};
+
+use self::sets::{join_streams, take_sets};
+use super::check::{Body, ObjectId};
+use super::problem::Problem;
+use super::streams::StreamList;
+use super::tree::Mark;
+
+/// What the files say of one object.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub file: String,
+    pub at: Mark,
+    /// None: its last good version stays in force.
+    pub body: Option<Body>,
+}
+
+/// Where each file of streams that could be read has its streams.
+pub(crate) type StreamFiles = HashMap<String, Option<Arc<StreamList>>>;
+
+/// What becomes of a pipeline whose class is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is wrong: everything is written in the same place.
+    Refused,
+    /// It waits for the class.
+    Awaited,
+    /// It was in force before, as it was: without its class, or with a WorkerCluster of that name.
+    Kept,
+}
+
+/// The next desired state.
+pub(crate) fn resolve(
+    candidates: BTreeMap<ObjectId, Candidate>,
+    files: &StreamFiles,
+    missing: Missing,
+    before: &Desired,
+    problems: &mut Vec<Problem>,
+) -> Desired {
+    let mut clusters = Vec::new();
+    let mut sets = Vec::new();
+    let mut classes = Vec::new();
+    let mut pipelines = Vec::new();
+    for (id, Candidate { file, at, body }) in candidates {
+        match (id, body) {
+            (ObjectId::Cluster(name), Some(Body::Cluster(cluster))) => {
+                clusters.push(Wanted { name, file, at, wanted: Some(cluster) });
+            }
+            (ObjectId::Cluster(name), _) => clusters.push(Wanted { name, file, at, wanted: None }),
+            (ObjectId::Set(name), Some(Body::Set(draft))) => {
+                sets.push(Wanted { name, file, at, wanted: Some(draft) });
+            }
+            (ObjectId::Set(name), _) => sets.push(Wanted { name, file, at, wanted: None }),
+            (ObjectId::Class(name), Some(Body::Class(class))) => {
+                classes.push(Wanted { name, file, at, wanted: Some(class) });
+            }
+            (ObjectId::Class(name), _) => classes.push(Wanted { name, file, at, wanted: None }),
+            (ObjectId::Pipeline(name), Some(Body::Pipeline(draft))) => {
+                pipelines.push(Wanted { name, file, at, wanted: Some(draft) });
+            }
+            (ObjectId::Pipeline(name), _) => {
+                pipelines.push(Wanted { name, file, at, wanted: None });
+            }
+        }
+    }
+    let mut next = Desired::default();
+    let kept = classes.iter().filter(|class| last_class(before, &class.name).is_some()).count();
+    take_clusters(clusters, kept, &mut next, before, problems);
+    let sets = join_streams(sets, files, problems);
+    let named = classes.iter().map(|class| class.name.clone()).collect();
+    take_sets(sets, &named, &mut next, before, problems);
+    pipelines::take(classes, pipelines, missing, &mut next, before, problems);
+    next
+}
+
+struct Wanted<N, T> {
+    name: N,
+    file: String,
+    at: Mark,
+    wanted: Option<T>,
+}
+
+impl<N, T> Wanted<N, T> {
+    /// What is wanted, apart from whose it is.
+    fn split(self) -> (Wanted<N, ()>, Option<T>) {
+        let Self { name, file, at, wanted } = self;
+        (Wanted { name, file, at, wanted: None }, wanted)
+    }
+
+    fn problem(&self, at: Mark, field: &str, message: impl Into<String>) -> Problem {
+        Problem::new(&self.file, at, field, message)
+    }
+}
+
+/// The WorkerCluster of this name, where one is in force.
+fn last_cluster<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Cluster>> {
+    before.clusters.get(name).filter(|cluster| cluster.class.is_none())
+}
+
+/// The WorkerClass of this name, where one is in force.
+fn last_class<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Cluster>> {
+    before.clusters.get(name).filter(|cluster| cluster.class.is_some())
+}
+
+/// `kept` classes in force have their place beside the clusters.
+fn take_clusters(
+    wanted: Vec<Wanted<ClusterName, Cluster>>,
+    kept: usize,
+    next: &mut Desired,
+    before: &Desired,
+    problems: &mut Vec<Problem>,
+) {
+    let (old, new): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|w| last_cluster(before, &w.name).is_some());
+    for mut cluster in old.into_iter().chain(new) {
+        let last = last_cluster(before, &cluster.name);
+        if last.is_none() && next.clusters.len() + kept >= limits::CLUSTERS_MAX {
+            problems.push(cluster.problem(cluster.at, "metadata.name", too_many_clusters()));
+            continue;
+        }
+        let chosen = match (cluster.wanted.take(), last) {
+            (Some(wanted), Some(last)) if wanted == **last => last.clone(),
+            (Some(wanted), _) => Arc::new(wanted),
+            (None, Some(last)) => last.clone(),
+            (None, None) => continue,
+        };
+        next.clusters.insert(cluster.name, chosen);
+    }
+}
+
+fn too_many_clusters() -> String {
+    format!("is one more than {} WorkerClusters and WorkerClasses", limits::CLUSTERS_MAX)
+}

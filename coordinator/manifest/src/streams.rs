@@ -1,0 +1,272 @@
+//! Long lists of streams in files of their own: YAML, or one a line. A list is taken whole or not
+//! at all.
+
+use std::fmt;
+
+use leasehold_coordinator_core::desired::Stream;
+use leasehold_types::{StreamName, limits};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_yaml::Spanned;
+
+use super::manifest::StreamEntry;
+use super::tree::{self, Fault, Mark};
+
+/// Bytes of one file of streams.
+pub(crate) const STREAM_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Wrong entries that are reported of one file.
+const FAULTS_MAX: usize = 20;
+
+/// Streams and the place of each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamList {
+    pub streams: Vec<Stream>,
+    pub marks: Vec<Mark>,
+    /// The list's field, as in `spec.streams`; none where each stream is a line.
+    pub field: Option<&'static str>,
+}
+
+impl StreamList {
+    /// The field of one of its streams.
+    pub(crate) fn field_of(&self, index: usize) -> String {
+        self.field.map(|field| format!("{field}[{index}]")).unwrap_or_default()
+    }
+}
+
+/// A wrong entry: the place, the field and the message.
+pub(crate) type EntryFault = (Mark, String, String);
+
+/// Reads a file of streams.
+pub(crate) fn read(text: &str, yaml: bool) -> Result<StreamList, Vec<EntryFault>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let list = if yaml { read_yaml(text)? } else { read_lines(text)? };
+    if list.streams.is_empty() {
+        return Err(vec![fault(Mark::default(), "names no stream: add one, or remove the file")]);
+    }
+    Ok(list)
+}
+
+/// Checks one stream as it was written.
+pub(crate) fn check(entry: &StreamEntry) -> Result<Stream, (&'static str, String)> {
+    let name = StreamName::new(&entry.name).map_err(|error| ("name", error.to_string()))?;
+    if !(1..=limits::WEIGHT_MAX).contains(&entry.weight) {
+        let message = format!("is {}, but must be from 1 to {}", entry.weight, limits::WEIGHT_MAX);
+        return Err(("weight", message));
+    }
+    Ok(Stream { name, weight: entry.weight, dedicated: entry.dedicated })
+}
+
+fn fault(at: Mark, message: &str) -> EntryFault {
+    (at, String::new(), message.into())
+}
+
+fn too_many() -> String {
+    format!("more than {} streams: split the set over several coordinators", limits::STREAMS_MAX)
+}
+
+fn read_lines(text: &str) -> Result<StreamList, Vec<EntryFault>> {
+    let mut list = StreamList::default();
+    let mut faults = Vec::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        let name = content.trim();
+        if name.is_empty() || name.starts_with('#') {
+            continue;
+        }
+        let indent = content.chars().take_while(|c| c.is_whitespace()).count();
+        let at = Mark { line, column: u32::try_from(indent + 1).unwrap_or(u32::MAX) };
+        match StreamName::new(name) {
+            Ok(name) => list.push(Stream { name, weight: 1, dedicated: false }, at),
+            Err(error) => faults.push(fault(at, &error.to_string())),
+        }
+        if list.streams.len() > limits::STREAMS_MAX {
+            faults.push(fault(at, &too_many()));
+        }
+        if faults.len() >= FAULTS_MAX || list.streams.len() > limits::STREAMS_MAX {
+            break;
+        }
+    }
+    if faults.is_empty() { Ok(list) } else { Err(faults) }
+}
+
+fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryFault>> {
+    // A stream is one value, or a mapping of three keys and values.
+    let options = tree::options(limits::STREAMS_MAX * 8);
+    let file = serde_yaml::from_str_with_options::<YamlFile>(text, options).map_err(|error| {
+        let Fault { at, message } = Fault::from_yaml(&error);
+        vec![fault(at, &message)]
+    })?;
+    match file.found.faults.is_empty() {
+        true => Ok(file.found.list),
+        false => Err(file.found.faults),
+    }
+}
+
+impl StreamList {
+    fn push(&mut self, stream: Stream, at: Mark) {
+        self.streams.push(stream);
+        self.marks.push(at);
+    }
+}
+
+/// A list, or a mapping whose `jobs` is one (k8s-swarm's own configuration).
+struct YamlFile {
+    found: Found,
+}
+
+#[derive(Default)]
+struct Found {
+    list: StreamList,
+    faults: Vec<EntryFault>,
+}
+
+impl<'de> Deserialize<'de> for YamlFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FileVisitor)
+    }
+}
+
+struct FileVisitor;
+
+impl<'de> Visitor<'de> for FileVisitor {
+    type Value = YamlFile;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of streams, or a mapping with the list under `jobs`")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<YamlFile, A::Error> {
+        Ok(YamlFile { found: gather(seq, "")? })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<YamlFile, A::Error> {
+        let mut jobs = None;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "jobs" => jobs = Some(map.next_value::<Jobs>()?.0),
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        match jobs {
+            Some(found) => Ok(YamlFile { found }),
+            None => Err(serde::de::Error::missing_field("jobs")),
+        }
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<YamlFile, E> {
+        Ok(YamlFile { found: Found::default() })
+    }
+}
+
+struct Jobs(Found);
+
+impl<'de> Deserialize<'de> for Jobs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JobsVisitor)
+    }
+}
+
+struct JobsVisitor;
+
+impl<'de> Visitor<'de> for JobsVisitor {
+    type Value = Jobs;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of streams")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Jobs, A::Error> {
+        gather(seq, "jobs").map(Jobs)
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Jobs, E> {
+        Ok(Jobs(Found::default()))
+    }
+}
+
+fn gather<'de, A: SeqAccess<'de>>(mut seq: A, field: &'static str) -> Result<Found, A::Error> {
+    let mut found = Found::default();
+    found.list.field = Some(field);
+    let mut index = 0;
+    while let Some(item) = seq.next_element::<Spanned<Item>>()? {
+        let at = Mark::from_location(item.referenced);
+        match item.value {
+            Item::Good(stream) => found.list.push(stream, at),
+            Item::Bad(below, message) if found.faults.len() < FAULTS_MAX => {
+                let dot = if below.is_empty() { "" } else { "." };
+                found.faults.push((at, format!("{field}[{index}]{dot}{below}"), message));
+            }
+            Item::Bad(..) => {}
+        }
+        if found.list.streams.len() > limits::STREAMS_MAX {
+            return Err(serde::de::Error::custom(too_many()));
+        }
+        index += 1;
+    }
+    Ok(found)
+}
+
+/// An entry of a list, checked.
+pub(crate) enum Item {
+    Good(Stream),
+    Bad(&'static str, String),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemVisitor)
+    }
+}
+
+struct ItemVisitor;
+
+impl ItemVisitor {
+    fn unquoted(found: impl fmt::Display) -> Item {
+        Item::Bad("", format!("is {found}, but must be a stream's name; write it in quotes"))
+    }
+}
+
+impl<'de> Visitor<'de> for ItemVisitor {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a stream's name, or a mapping with name, weight and dedicated")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Item, E> {
+        Ok(match StreamName::new(name) {
+            Ok(name) => Item::Good(Stream { name, weight: 1, dedicated: false }),
+            Err(error) => Item::Bad("", error.to_string()),
+        })
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Item, E> {
+        Ok(Self::unquoted(format_args!("the number {value}")))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Item, E> {
+        Ok(Self::unquoted(format_args!("the number {value}")))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Item, E> {
+        Ok(Self::unquoted(format_args!("the number {value}")))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Item, E> {
+        Ok(Self::unquoted(format_args!("the boolean {value}")))
+    }
+
+    fn visit_unit<E>(self) -> Result<Item, E> {
+        Ok(Item::Bad("", "is empty: name a stream, or remove the line".into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Item, A::Error> {
+        let entry = StreamEntry::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(match check(&entry) {
+            Ok(stream) => Item::Good(stream),
+            Err((field, message)) => Item::Bad(field, message),
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! Conditions: each aspect of how an object stands, with the reason that decides. The time of a
+//! condition changes only with its status.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use leasehold_kube_api::status::{Condition, MESSAGE_CHARS_MAX};
+
+/// It does all that is wanted of it.
+pub(crate) const READY: &str = "Ready";
+/// Something is under way, and ends by itself.
+pub(crate) const PROGRESSING: &str = "Progressing";
+/// Something is wrong, and may need somebody.
+pub(crate) const DEGRADED: &str = "Degraded";
+/// It gets no further until somebody does something; there only while it is so, which is how
+/// kstatus reads it.
+pub(crate) const STALLED: &str = "Stalled";
+/// Some pods have another agent than they would get now; there only while it is so.
+pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
+/// A class is to have more workers than it may, or fewer; there only while it is so.
+pub(super) const SCALING_LIMITED: &str = "ScalingLimited";
+/// Every stream is where the plan wants it, and the agents have said so.
+pub(super) const CONVERGED: &str = "Converged";
+
+/// Why something is as it is, as a word and for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Why {
+    /// One word in CamelCase.
+    pub(crate) reason: &'static str,
+    /// What is the case, and what to do about it.
+    pub(crate) message: String,
+}
+
+impl Why {
+    /// A reason and its message.
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// One condition to be.
+#[derive(Debug)]
+pub(crate) struct Aspect {
+    type_: &'static str,
+    holds: bool,
+    why: Why,
+}
+
+impl Aspect {
+    pub(crate) fn new(type_: &'static str, holds: bool, why: Why) -> Self {
+        Self { type_, holds, why }
+    }
+}
+
+/// The conditions of these aspects at `now`, where `before` are those that were written last;
+/// judged from the spec of this generation.
+pub(crate) fn conditions(
+    aspects: Vec<Aspect>,
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let of = |aspect: Aspect| {
+        let status = if aspect.holds { "True" } else { "False" };
+        let same = before.iter().find(|it| it.type_ == aspect.type_ && it.status == status);
+        let message = match aspect.why.message.char_indices().nth(MESSAGE_CHARS_MAX) {
+            Some((end, _)) => aspect.why.message[..end].to_owned(),
+            None => aspect.why.message,
+        };
+        Condition {
+            type_: aspect.type_.to_owned(),
+            status: status.to_owned(),
+            reason: aspect.why.reason.to_owned(),
+            message,
+            last_transition_time: match same {
+                Some(same) => same.last_transition_time.clone(),
+                None => Time(whole_second(now)),
+            },
+            observed_generation: generation,
+        }
+    };
+    aspects.into_iter().map(of).collect()
+}
+
+/// A time as the API server keeps it.
+fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// The conditions without their words, which may change all the time.
+pub(super) fn outline(conditions: &[Condition]) -> Vec<Condition> {
+    let bare = |condition: &Condition| Condition { message: String::new(), ..condition.clone() };
+    conditions.iter().map(bare).collect()
+}
+
+/// The generation in force: what the object tells, or else what was written last, as long as the
+/// core has the object at all.
+pub(crate) fn still_in_force(
+    told: Option<i64>,
+    is_there: bool,
+    before: Option<i64>,
+) -> Option<i64> {
+    told.or(before.filter(|_| is_there))
+}
+
+/// What the newest spec's refusal means.
+pub(crate) fn refused(problem: &str, in_force: Option<i64>) -> Why {
+    let rest = match in_force {
+        Some(generation) => format!("generation {generation} stays in force until it is mended"),
+        None => "nothing is done until it is mended".into(),
+    };
+    Why::new("InvalidSpec", format!("{problem}; {rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::new(second, 5).expect("a time")
+    }
+
+    fn ready(holds: bool, reason: &'static str) -> Vec<Aspect> {
+        vec![Aspect::new(READY, holds, Why::new(reason, "m".repeat(2 * MESSAGE_CHARS_MAX)))]
+    }
+
+    #[test]
+    fn the_time_changes_with_the_status_and_with_nothing_else() {
+        let first = conditions(ready(false, "Waits"), &[], Some(1), at(1));
+        assert_eq!(first[0].last_transition_time, Time(Timestamp::from_second(1).expect("1")));
+        assert_eq!(first[0].message.chars().count(), MESSAGE_CHARS_MAX);
+        let second = conditions(ready(false, "StillWaits"), &first, Some(2), at(2));
+        assert_eq!(second[0].last_transition_time, first[0].last_transition_time);
+        assert_eq!(
+            (second[0].reason.as_str(), second[0].observed_generation),
+            ("StillWaits", Some(2))
+        );
+        let third = conditions(ready(true, "Ready"), &second, Some(2), at(3));
+        assert_eq!(third[0].last_transition_time, Time(Timestamp::from_second(3).expect("3")));
+        assert_eq!(third[0].status, "True");
+    }
+}

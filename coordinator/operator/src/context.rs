@@ -1,0 +1,32 @@
+//! What every reconciler needs.
+
+use std::sync::Arc;
+
+use kube::Client;
+use leasehold_driver::driver::Handle;
+use leasehold_platform_kube::Settings;
+use leasehold_platform_kube::desired::Objects;
+use leasehold_platform_kube::pods::Pods;
+use leasehold_platform_kube::webhook::Injector;
+use tokio::sync::watch;
+
+use crate::events::Recorder;
+
+/// What every part of the operator needs; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context {
+    /// The way to the API server.
+    pub(crate) client: Client,
+    /// The way to the driver, which knows whether this replica leads.
+    pub(crate) handle: Handle,
+    /// WorkerClusters and StreamSets as last seen.
+    pub(crate) objects: watch::Receiver<Arc<Objects>>,
+    /// The pods that are workers.
+    pub(crate) pods: Pods,
+    /// Tells people what happens.
+    pub(crate) events: Recorder,
+    /// What opted-in pods get.
+    pub(crate) injector: Injector,
+    /// How this replica runs.
+    pub(crate) settings: Arc<Settings>,
+}

@@ -1,0 +1,263 @@
+//! The census of agents: which pods asked for one and have none, and which have another than they
+//! would get now. It reports, and touches no pod: a pod without an agent was made by somebody's
+//! decision, and an old agent goes with its pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_driver::driver::Stopped;
+use leasehold_injection::names::INJECT;
+use leasehold_kube_api::names::{CLUSTER_LABEL, TRUE};
+use leasehold_platform_kube::pods::PodFacts;
+use leasehold_platform_kube::webhook::{Clusters, Injector};
+use leasehold_types::ClusterName;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Context;
+use super::fleet::Fleet;
+use super::rounds::apis;
+use super::seen::Seen;
+use super::tell::pod_reference;
+use crate::events::{Happening, Reason};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pods that are remembered as told of.
+const TOLD_MAX: usize = 10_000;
+/// Pods that a cluster's figures name.
+const NAMED_MAX: usize = 5;
+
+/// The agents of each cluster's pods.
+pub(crate) type Agents = Arc<BTreeMap<ClusterName, Census>>;
+
+/// The agents of the pods that asked for one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Census {
+    /// Pods that asked for an agent and have one.
+    pub(crate) injected: u32,
+    /// Those that have none.
+    pub(crate) missing: u32,
+    /// Those that have another than they would get now.
+    pub(crate) outdated: u32,
+    /// The first of those that have none.
+    pub(crate) missing_pods: Vec<String>,
+    /// The first of those that have another, each with its image and the one that it would get.
+    pub(crate) outdated_pods: Vec<(String, String, String)>,
+}
+
+/// How it stands with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Its agent is the one that it would get now.
+    Current,
+    /// It has none.
+    Missing,
+    /// It would get this image now.
+    Outdated(String),
+}
+
+/// Counts and tells until the driver ends.
+pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Result<(), Stopped> {
+    // Pods with the label of a cluster are known already.
+    let strays = format!("{INJECT}={TRUE},!{CLUSTER_LABEL}");
+    let strays = watcher::Config::default().labels(&strays);
+    let strays = Seen::start(apis::<Pod>(&context), &strays, PodFacts::new);
+    let mut told = BTreeSet::new();
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let leads = |core: &mut leasehold_coordinator_core::Core, _| {
+            matches!(core.leadership(), Leadership::Leads(_))
+        };
+        let leads = context.handle.ask(leads).await?;
+        let is_synced = strays.is_synced() && context.pods.is_synced();
+        let (true, true, Some(clusters)) = (leads, is_synced, context.injector.clusters()) else {
+            told.clear();
+            context.handle.metrics.set_agents(0, 0);
+            continue;
+        };
+        let mut pods = context.pods.all();
+        pods.extend(strays.all());
+        pods.retain(|pod| pod.opted_in && pod.is_active());
+        let (missing, outdated, found) = count(&pods, &context.injector, &clusters);
+        context.handle.metrics.set_agents(missing.len(), outdated);
+        let is_new = |before: &mut Agents| {
+            let is_new = **before != found;
+            if is_new {
+                *before = Arc::new(found);
+            }
+            is_new
+        };
+        agents.send_if_modified(is_new);
+        let uids: BTreeSet<&str> = missing.iter().map(|(pod, _)| pod.uid.as_str()).collect();
+        told.retain(|uid: &String| uids.contains(uid.as_str()));
+        for (pod, cluster) in missing {
+            if told.len() < TOLD_MAX && told.insert(pod.uid.clone()) {
+                tell(&context, pod, cluster.as_ref());
+            }
+        }
+    }
+}
+
+type Missing<'a> = Vec<(&'a PodFacts, Option<ClusterName>)>;
+
+/// The pods that have no agent, how many have an old one, and the same by cluster.
+fn count<'a>(
+    pods: &'a [Arc<PodFacts>],
+    injector: &Injector,
+    clusters: &Clusters,
+) -> (Missing<'a>, usize, BTreeMap<ClusterName, Census>) {
+    let mut all: BTreeMap<ClusterName, Census> = BTreeMap::new();
+    let (mut missing, mut outdated) = (Vec::new(), 0);
+    for pod in pods {
+        let cluster = cluster(pod, clusters);
+        let mut nobodys = Census::default();
+        let census = match &cluster {
+            Some(cluster) => all.entry(cluster.clone()).or_default(),
+            None => &mut nobodys,
+        };
+        let name = || pod.pod.name.clone();
+        match standing(pod, cluster.as_ref(), injector, clusters) {
+            Standing::Current => census.injected += 1,
+            Standing::Missing => {
+                census.missing += 1;
+                if census.missing_pods.len() < NAMED_MAX {
+                    census.missing_pods.push(name());
+                }
+                missing.push((pod.as_ref(), cluster));
+            }
+            Standing::Outdated(wanted) => {
+                census.injected += 1;
+                census.outdated += 1;
+                outdated += 1;
+                if census.outdated_pods.len() < NAMED_MAX {
+                    let has = pod.agent_image.clone().unwrap_or_default();
+                    census.outdated_pods.push((name(), has, wanted));
+                }
+            }
+        }
+    }
+    (missing, outdated, all)
+}
+
+/// The cluster that a pod belongs to, or would.
+fn cluster(pod: &PodFacts, clusters: &Clusters) -> Option<ClusterName> {
+    let namespace = &pod.pod.namespace;
+    let only = || ClusterName::in_namespace(namespace, clusters.only(namespace)?).ok();
+    pod.cluster.clone().or_else(only)
+}
+
+fn standing(
+    pod: &PodFacts,
+    cluster: Option<&ClusterName>,
+    injector: &Injector,
+    clusters: &Clusters,
+) -> Standing {
+    let Some(image) = &pod.agent_image else { return Standing::Missing };
+    let namespace = &pod.pod.namespace;
+    let cluster = cluster.map(|name| name.parts().1);
+    let wanted = match &pod.agent_image_wanted {
+        Some(wanted) => wanted.clone(),
+        None => injector.image(clusters, namespace, cluster),
+    };
+    if *image == wanted { Standing::Current } else { Standing::Outdated(wanted) }
+}
+
+fn tell(context: &Context, pod: &PodFacts, cluster: Option<&ClusterName>) {
+    let configuration = &context.settings.injection.configuration;
+    let note = format!(
+        "pod {} asks for an agent ({INJECT}: \"{TRUE}\") and has none, so its worker gets no \
+         leases: it was made while the webhook {configuration} was not there or did not match it. \
+         See that it is there, then delete the pod: a controller makes another",
+        pod.pod.name
+    );
+    let objects = context.objects.borrow();
+    let fleet = cluster.and_then(|name| Fleet::find(&objects, name));
+    let related = fleet.map(|fleet| fleet.reference());
+    let regarding = pod_reference(pod);
+    context.events.record(Happening { regarding, related, reason: Reason::InjectionSkipped, note });
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_injection::names::STATUS;
+    use leasehold_injection::{Resources, Sidecar};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use leasehold_platform_kube::webhook::Cluster;
+
+    fn injector() -> Injector {
+        let installation = Sidecar {
+            image: "agent:2".into(),
+            coordinator: "c:7400".into(),
+            server_name: "c".into(),
+            audience: "a".into(),
+            authority: "ca".into(),
+            cluster: None,
+            drain_deadline: None,
+            flags: BTreeMap::new(),
+            resources: Resources::default(),
+        };
+        Injector { installation, served: Vec::new(), clusters: watch::channel(None).1 }
+    }
+
+    /// A pod that asked for an agent, and has this one.
+    fn pod(name: &str, cluster: Option<&str>, image: Option<&str>, wanted: Value) -> Arc<PodFacts> {
+        let mut labels = json!({ INJECT: "true" });
+        if let Some(cluster) = cluster {
+            labels[CLUSTER_LABEL] = json!(cluster);
+        }
+        let agent = image.map(|image| json!({ "name": "leasehold-agent", "image": image }));
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": name, "namespace": "ns", "uid": name, "labels": labels,
+                "annotations": wanted,
+            },
+            "spec": { "containers": [], "initContainers": agent.into_iter().collect::<Vec<_>>() },
+        }))
+        .expect("a pod");
+        Arc::new(PodFacts::new(&pod).expect("facts"))
+    }
+
+    #[test]
+    fn pods_are_counted_for_their_cluster_or_the_only_one() {
+        let none = || json!({ STATUS: "{}" });
+        let own = json!({ STATUS: "{}", "config.leasehold.dev/image": "own:7" });
+        let pods = [
+            pod("a", Some("ci"), Some("agent:2"), none()),
+            pod("b", Some("ci"), Some("agent:1"), none()),
+            pod("c", Some("ci"), Some("own:7"), own),
+            pod("d", Some("ci"), None, none()),
+            pod("e", None, None, none()),
+            pod("by hand", Some("ci"), Some("agent:1"), json!({})),
+        ];
+        let mut clusters = Clusters::default();
+        clusters.insert("ns", "ci", Cluster::default());
+        let (missing, outdated, found) = count(&pods, &injector(), &clusters);
+        let names: Vec<_> = missing.iter().map(|(pod, _)| pod.pod.name.as_str()).collect();
+        assert_eq!((names, outdated), (vec!["d", "e"], 1));
+        let name = ClusterName::in_namespace("ns", "ci").expect("a name");
+        let old = ("b".to_owned(), "agent:1".to_owned(), "agent:2".to_owned());
+        let wanted = Census {
+            injected: 4,
+            missing: 2,
+            outdated: 1,
+            missing_pods: vec!["d".into(), "e".into()],
+            outdated_pods: vec![old],
+        };
+        assert_eq!(found, BTreeMap::from([(name, wanted)]));
+
+        // With two, nobody can say whose a pod without the label is.
+        clusters.insert("ns", "other", Cluster::default());
+        let (missing, _, found) = count(&pods, &injector(), &clusters);
+        assert_eq!((missing.len(), missing[1].1.as_ref()), (2, None));
+        assert_eq!(found.values().map(|census| census.missing).sum::<u32>(), 1);
+    }
+}

@@ -1,0 +1,269 @@
+//! Scale-in, pod by pod: who is chosen, who drains, and when the replicas fall.
+
+use super::*;
+use crate::fleets::fixtures::{facts, ordinal_pod, pod};
+
+/// What is decided, by the pods' names.
+#[derive(Debug, PartialEq, Eq)]
+struct Decided {
+    mark: Vec<String>,
+    cost: Vec<String>,
+    replicas: u32,
+    waits: bool,
+}
+
+fn decided(mark: &[&str], cost: &[&str], replicas: u32) -> Decided {
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Decided { mark: owned(mark), cost: owned(cost), replicas, waits: false }
+}
+
+fn of(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decided {
+    scaled(facts, &Scale::of(desired), crew)
+}
+
+/// The same, where only these workers can be spared.
+fn sparing(facts: &WorkloadFacts, desired: u32, spare: &[&str], crew: &[Standing]) -> Decided {
+    let spare = spare.iter().map(|name| WorkerName::new(name).expect("a name")).collect();
+    scaled(facts, &Scale { spare: Some(spare), ..Scale::of(desired) }, crew)
+}
+
+fn scaled(facts: &WorkloadFacts, scale: &Scale, crew: &[Standing]) -> Decided {
+    let decision = decide(facts, scale, crew);
+    let names = |indices: &[usize]| {
+        let mut names: Vec<_> = indices.iter().map(|it| crew[*it].pod.pod.name.clone()).collect();
+        names.sort();
+        names
+    };
+    Decided {
+        mark: names(&decision.mark),
+        cost: names(&decision.cost),
+        replicas: decision.replicas.expect("it may be scaled"),
+        waits: decision.waits.is_some(),
+    }
+}
+
+fn deployment(replicas: u32, desired: u32, pods: &[&str]) -> Decided {
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    of(&facts(WorkloadKind::Deployment, replicas), desired, &crew)
+}
+
+fn stateful_set(replicas: u32, desired: u32, pods: &[&str]) -> Decided {
+    let crew: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
+    of(&facts(WorkloadKind::StatefulSet, replicas), desired, &crew)
+}
+
+#[test]
+fn idle_workers_go_first_and_of_them_the_newest() {
+    let pods = ["a jobs=2 age=4", "b age=3", "c jobs=1 age=2", "d age=1"];
+    assert_eq!(deployment(4, 3, &pods), decided(&["d"], &[], 4));
+    assert_eq!(deployment(4, 1, &pods), decided(&["b", "c", "d"], &[], 4));
+}
+
+#[test]
+fn pods_that_are_not_ready_and_run_nothing_go_before_idle_ones() {
+    let pods = ["a", "b pending absent", "c unready", "d streams=1"];
+    assert_eq!(deployment(4, 2, &pods).mark, ["b", "c"]);
+    assert_eq!(deployment(4, 1, &pods).mark, ["a", "b", "c"]);
+}
+
+#[test]
+fn a_worker_of_which_nobody_knows_how_much_it_runs_is_no_idle_one() {
+    assert_eq!(deployment(2, 1, &["a unknown", "b jobs=1"]).mark, ["b"]);
+}
+
+#[test]
+fn the_replicas_fall_when_a_victim_has_drained_and_its_cost_is_written() {
+    let draining = ["a jobs=1", "b", "c scale-in drains jobs=1", "d scale-in drains jobs=1"];
+    assert_eq!(deployment(4, 2, &draining), decided(&[], &[], 4));
+    let one = ["a jobs=1", "b", "c scale-in drains jobs=0", "d scale-in drains jobs=1"];
+    assert_eq!(deployment(4, 2, &one), decided(&[], &["c"], 4));
+    let costed = ["a jobs=1", "b", "c scale-in absent cost", "d scale-in drains jobs=1"];
+    assert_eq!(deployment(4, 2, &costed), decided(&[], &[], 3));
+}
+
+#[test]
+fn a_drained_worker_that_has_streams_stays() {
+    let pods = ["a", "b scale-in drains jobs=0 streams=1"];
+    assert_eq!(deployment(2, 1, &pods), decided(&[], &[], 2));
+}
+
+#[test]
+fn a_victim_that_is_not_told_to_drain_yet_stays() {
+    assert_eq!(deployment(2, 1, &["a", "b scale-in jobs=0"]), decided(&[], &[], 2));
+}
+
+#[test]
+fn what_is_seen_late_makes_the_replicas_fall_once_only() {
+    // The replicas fell to 3, and the pod that goes is still seen.
+    let stale = ["a jobs=1", "b", "c scale-in absent cost", "d scale-in drains jobs=1"];
+    assert_eq!(deployment(3, 2, &stale), decided(&[], &[], 3));
+    let then = ["a jobs=1", "b", "c scale-in absent cost going", "d scale-in drains jobs=1"];
+    assert_eq!(deployment(3, 2, &then), decided(&[], &[], 3));
+}
+
+#[test]
+fn replicas_without_pods_fall_at_once() {
+    let mut facts = facts(WorkloadKind::Deployment, 4);
+    facts.pods = 2;
+    facts.updated = 2;
+    let crew = [pod("a jobs=1 age=2"), pod("b jobs=1 age=1")];
+    assert_eq!(of(&facts, 1, &crew), decided(&["b"], &[], 2));
+}
+
+#[test]
+fn pods_that_are_not_seen_are_not_risked() {
+    let crew = [pod("a scale-in absent cost")];
+    let decided = of(&facts(WorkloadKind::Deployment, 4), 1, &crew);
+    assert!(decided.waits);
+    assert_eq!(decided.replicas, 4);
+}
+
+#[test]
+fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
+    // Three pods work, and one of them is not seen: the one that goes is not it.
+    let mut facts = facts(WorkloadKind::Deployment, 3);
+    let crew = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
+    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 3));
+    facts.pods = 2;
+    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 1));
+}
+
+#[test]
+fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
+    let pods = ["a jobs=1 unready", "b", "c scale-in absent cost"];
+    let decided = deployment(3, 2, &pods);
+    assert!(decided.waits);
+    assert_eq!(decided.replicas, 3);
+    assert_eq!(deployment(3, 2, &["a jobs=1", "b", "c scale-in absent cost"]).replicas, 2);
+}
+
+#[test]
+fn a_rollout_is_waited_for_even_where_it_is_stuck() {
+    let crew = [
+        pod("a jobs=1"),
+        pod("b age=2"),
+        pod("c hash=old scale-in absent cost"),
+        pod("d hash=old absent unready"),
+    ];
+    let mut rolling = facts(WorkloadKind::Deployment, 4);
+    rolling.updated = 2;
+    for stuck in [None, Some("deadline".to_owned())] {
+        rolling.stuck = stuck;
+        let decision = of(&rolling, 2, &crew);
+        assert!(decision.waits);
+        assert_eq!((decision.mark.len(), decision.replicas), (0, 4));
+    }
+}
+
+#[test]
+fn a_stuck_rollout_that_has_begun_no_pod_is_not_waited_for() {
+    let crew = [pod("a jobs=1"), pod("b scale-in absent cost")];
+    let mut stuck = facts(WorkloadKind::Deployment, 2);
+    stuck.updated = 0;
+    stuck.stuck = Some("quota".into());
+    assert_eq!(of(&stuck, 1, &crew), decided(&[], &[], 1));
+    // Its controller has not read what it is to be now.
+    stuck.generation = 2;
+    assert_eq!(of(&stuck, 1, &crew).replicas, 2);
+}
+
+#[test]
+fn more_workers_are_there_at_once_and_nobody_is_marked() {
+    assert_eq!(deployment(2, 5, &["a jobs=2", "b"]), decided(&[], &[], 5));
+}
+
+#[test]
+fn victims_that_are_not_needed_any_more_are_no_victims() {
+    let crew = [pod("a"), pod("b scale-in drains jobs=0"), pod("c scale-in drains jobs=1")];
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(3), &crew);
+    assert_eq!(decision.victims, BTreeSet::new());
+    // The one that has drained is the victim, of two.
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(2), &crew);
+    assert_eq!(decision.victims, BTreeSet::from([1]));
+}
+
+#[test]
+fn a_stateful_set_gives_its_highest_ordinals() {
+    let pods = ["ci-0", "ci-1", "ci-2 jobs=2", "ci-3 jobs=1"];
+    assert_eq!(stateful_set(4, 2, &pods), decided(&["ci-2", "ci-3"], &[], 4));
+}
+
+#[test]
+fn a_stateful_set_falls_from_the_top_only() {
+    let below = ["ci-0", "ci-1", "ci-2 scale-in absent", "ci-3 scale-in drains jobs=1"];
+    assert_eq!(stateful_set(4, 2, &below), decided(&[], &[], 4));
+    let top = ["ci-0", "ci-1", "ci-2 scale-in drains jobs=1", "ci-3 scale-in absent"];
+    assert_eq!(stateful_set(4, 2, &top), decided(&[], &[], 3));
+    let both = ["ci-0", "ci-1", "ci-2 scale-in absent", "ci-3 scale-in absent"];
+    assert_eq!(stateful_set(4, 2, &both), decided(&[], &[], 2));
+    assert_eq!(stateful_set(3, 2, &both), decided(&[], &[], 2));
+}
+
+#[test]
+fn a_stateful_set_in_a_rollout_gives_its_highest_ordinals_too() {
+    let mut facts = facts(WorkloadKind::StatefulSet, 2);
+    facts.updated = 1;
+    facts.first_ordinal = 5;
+    let crew = [ordinal_pod("ci-5"), ordinal_pod("ci-6")];
+    assert_eq!(of(&facts, 1, &crew), decided(&["ci-6"], &[], 2));
+}
+
+/// The pods of a class, of which so many are wanted.
+fn class(desired: u32, spare: &[&str], pods: &[&str]) -> Decided {
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    sparing(&facts(WorkloadKind::Deployment, count(crew.len())), desired, spare, &crew)
+}
+
+#[test]
+fn a_class_gives_only_workers_that_can_be_spared_and_those_without_work_first() {
+    let pods = ["a load=20", "b load=5", "c load=0", "d load=12"];
+    assert_eq!(class(2, &["c", "b"], &pods), decided(&["b", "c"], &[], 4));
+    assert_eq!(class(3, &["c", "b"], &pods), decided(&["c"], &[], 4));
+    // Two would be too many, and only one finds room for its part.
+    assert_eq!(class(2, &["c"], &pods), decided(&["c"], &[], 4));
+    assert_eq!(class(1, &[], &pods), decided(&[], &[], 4));
+    let scale = Scale { spare: Some(Vec::new()), ..Scale::of(1) };
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    assert_eq!(decide(&facts(WorkloadKind::Deployment, 4), &scale, &crew).kept, 3);
+}
+
+#[test]
+fn pods_of_a_class_that_are_no_workers_yet_go_before_its_workers() {
+    let pods = ["a load=0", "b pending absent", "c load=5", "d lost load=0 jobs=0"];
+    assert_eq!(class(3, &["a"], &pods).mark, ["b"]);
+    assert_eq!(class(1, &["a"], &pods).mark, ["a", "b", "d"]);
+    assert_eq!(class(0, &["a"], &pods).mark, ["a", "b", "d"]);
+}
+
+#[test]
+fn nobody_more_is_chosen_before_the_core_knows_of_those_who_go() {
+    // What it says of the others counts on room that the marked one gives.
+    let told = ["a load=5", "b load=0 scale-in drains", "c load=5"];
+    assert_eq!(class(1, &["c"], &told).mark, ["c"]);
+    let untold = ["a load=5", "b load=0 scale-in", "c load=5"];
+    assert_eq!(class(1, &["c"], &untold).mark, [""; 0]);
+}
+
+#[test]
+fn a_worker_that_serves_is_not_removed_by_its_replica_set() {
+    let pods = ["a load=5 unready", "b scale-in absent cost"];
+    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    let waits = sparing(&facts(WorkloadKind::Deployment, 2), 1, &[], &crew);
+    assert_eq!((waits.replicas, waits.waits), (2, true));
+}
+
+#[test]
+fn a_stateful_set_of_a_class_gives_one_after_the_other_from_the_top() {
+    let set = |spare: &[&str], pods: &[&str]| {
+        let crew: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
+        sparing(&facts(WorkloadKind::StatefulSet, count(crew.len())), 1, spare, &crew)
+    };
+    let pods = ["ci-0 load=5", "ci-1 load=0", "ci-2 load=5"];
+    assert_eq!(set(&["ci-1", "ci-2"], &pods), decided(&["ci-2"], &[], 3));
+    // It can give no other before the top.
+    assert_eq!(set(&["ci-1"], &pods), decided(&[], &[], 3));
+    let next = ["ci-0 load=10", "ci-1 load=0", "ci-2 scale-in drains load=0"];
+    assert_eq!(set(&["ci-1"], &next), decided(&["ci-1"], &[], 2));
+    let falls = ["ci-0 load=10", "ci-1 load=0", "ci-2 scale-in absent"];
+    assert_eq!(set(&[], &falls), decided(&[], &[], 2));
+}

@@ -1,0 +1,175 @@
+//! How many workers a fleet is to have. A class has more of them at once where its load asks for
+//! more, and fewer only when every recommendation of a whole window was lower: the highest of them
+//! holds. A new leader's window begins anew, with what is there.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::time::Duration;
+
+use leasehold_coordinator_core::view::{ClassView, Presence};
+use leasehold_manifest::manifest::WorkerClassSpec;
+use leasehold_types::{Moment, WorkerName};
+
+use super::standing::{Mark, Standing};
+
+/// How many workers a fleet is to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Scale {
+    /// So many replicas.
+    pub(super) replicas: u32,
+    /// The arithmetic, for people; none where it is nobody's news.
+    pub(super) why: Option<String>,
+    /// What keeps it from what was asked for: a reason in one word, and a sentence.
+    pub(super) limited: Option<(&'static str, String)>,
+    /// The only workers that may be taken away, in this order; none where any may be.
+    pub(super) spare: Option<Vec<WorkerName>>,
+}
+
+impl Scale {
+    /// So many replicas, and nothing more to say of it.
+    pub(super) fn of(replicas: u32) -> Self {
+        Self { replicas, ..Self::default() }
+    }
+}
+
+/// The recommendations of the last while: those that are the highest from their time on.
+#[derive(Debug, Default)]
+pub(super) struct Window(VecDeque<(Moment, u32)>);
+
+impl Window {
+    /// The highest recommendation within `span`, this one included. What there is counts as
+    /// recommended when the window begins.
+    fn highest(&mut self, wanted: u32, current: u32, span: Duration, now: Moment) -> u32 {
+        if self.0.is_empty() {
+            self.0.push_back((now, current));
+        }
+        // One that is not above a later one never decides again, so that there are as many at most
+        // as different numbers.
+        while self.0.back().is_some_and(|(_, before)| *before <= wanted) {
+            self.0.pop_back();
+        }
+        self.0.push_back((now, wanted));
+        while self.0.len() > 1 && self.0.front().is_some_and(|(at, _)| now.since(*at) >= span) {
+            self.0.pop_front();
+        }
+        self.0.front().map_or(wanted, |(_, highest)| *highest)
+    }
+}
+
+/// What is asked of a class.
+#[derive(Clone, Debug)]
+pub(super) struct Demand {
+    /// What the core says of it.
+    pub(super) view: ClassView,
+    /// Pods that no pipeline can be given to, and whose shares may be waiting for room elsewhere:
+    /// they drain for another reason than a scale-in, or are lost.
+    pub(super) away: u32,
+    /// Pods that are marked for a scale-in.
+    pub(super) marked: u32,
+    /// Of these, those that still serve.
+    pub(super) leaving: u32,
+}
+
+impl Demand {
+    /// What the core says of a class, and its pods, as one look at both shows them.
+    pub(super) fn of(view: ClassView, team: &[Standing]) -> Self {
+        let holds = |it: &&Standing| it.pod.is_active() && !it.is_empty();
+        let is_lost = |it: &Standing| {
+            it.view.as_ref().is_some_and(|view| view.presence == Presence::Lost) && !it.pod.ready
+        };
+        let is_away = |it: &&Standing| match it.mark {
+            Some(Mark::ScaleIn) => false,
+            Some(Mark::Node | Mark::Restart) => true,
+            None => is_lost(it),
+        };
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let goes = |it: &&Standing| it.mark == Some(Mark::ScaleIn) && it.pod.is_active();
+        Self {
+            view,
+            away: count(team.iter().filter(holds).filter(is_away).count()),
+            marked: count(team.iter().filter(goes).count()),
+            leaving: count(team.iter().filter(holds).filter(goes).count()),
+        }
+    }
+}
+
+/// Decides for a class whose workload has `current` replicas; none where there is no workload yet.
+/// Nobody may be taken away before it is known who can be spared.
+pub(super) fn decide(
+    spec: &WorkerClassSpec,
+    demand: &Demand,
+    current: Option<u32>,
+    window: &mut Window,
+    now: Moment,
+) -> Scale {
+    let (least, most) = (spec.min_replicas.min(spec.max_replicas), spec.max_replicas);
+    let (asked, mut why) = match spec.replicas {
+        Some(replicas) => (replicas, format!("spec.replicas is {replicas}")),
+        None => by_load(spec, demand),
+    };
+    let there = current.map(|current| current.saturating_sub(demand.away));
+    // A new leader goes on with a scale-in that its predecessor began.
+    let stays = there.map(|there| there.saturating_sub(demand.marked));
+    let held = match spec.replicas {
+        Some(_) => {
+            *window = Window::default();
+            asked
+        }
+        None => {
+            let stays = stays.unwrap_or(asked);
+            let highest = window.highest(asked, stays, spec.scaling.stabilization.0, now);
+            // The window holds back a scale-in, and makes no scale-out.
+            asked.max(highest.min(stays))
+        }
+    };
+    let wanted = held.clamp(least, most);
+    // Who drains for a scale-in and is wanted again cannot be called back.
+    let surplus = there.unwrap_or(wanted).saturating_sub(wanted);
+    let on_top = demand.away + demand.leaving.saturating_sub(surplus);
+    if on_top > 0 {
+        let _ = write!(why, "; {on_top} more while as many drain or are lost");
+    }
+    let mut limited = None;
+    if asked.saturating_add(on_top) > most {
+        let _ = write!(why, "; maxReplicas is {most}");
+        limited = Some(("TooManyReplicas", why.clone()));
+    } else if asked < least {
+        let _ = write!(why, "; minReplicas is {least}");
+        // Little load is no reason to look at a class.
+        limited = spec.replicas.map(|_| ("TooFewReplicas", why.clone()));
+    }
+    let replicas = wanted.saturating_add(on_top).min(most);
+    Scale { replicas, why: Some(why), limited, spare: Some(Vec::new()) }
+}
+
+/// What the load of a class asks for, whatever the limits are, and how that comes.
+fn by_load(spec: &WorkerClassSpec, demand: &Demand) -> (u32, String) {
+    let ClassView { capacity, request, workers_needed, workers_wanted, workers, short, .. } =
+        &demand.view;
+    let target = spec.scaling.target_utilization;
+    let room = u128::from(capacity.milli()) * u128::from(target);
+    let by_target = (u128::from(request.milli()) * 100).div_ceil(room.max(1));
+    let by_target = u32::try_from(by_target).unwrap_or(u32::MAX);
+    let mut why =
+        format!("request {request}, capacity {capacity}, target {target}%: {by_target} workers");
+    let mut asked = by_target;
+    if *workers_needed > asked {
+        asked = *workers_needed;
+        let _ = write!(why, "; its pipelines fit into {asked} at least");
+    }
+    // The core says the same within the limits.
+    if *workers_wanted > spec.min_replicas {
+        asked = asked.max(*workers_wanted);
+    }
+    // What runs is not moved to make room: a pipeline may fit nowhere though all would fit.
+    let for_waiting = workers.saturating_add(*short);
+    if *short > 0 && for_waiting > asked {
+        asked = for_waiting;
+        let _ = write!(why, "; a pipeline waits for {short} beside the {workers} there are");
+    }
+    (asked, why)
+}
+
+#[cfg(test)]
+#[path = "scaling_tests.rs"]
+mod tests;

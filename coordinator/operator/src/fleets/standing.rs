@@ -1,0 +1,122 @@
+//! A pod together with what its worker holds, as one look at both shows them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::view::{Presence, WorkerView};
+use leasehold_kube_api::names::{DRAIN_FOR_NODE, DRAIN_FOR_RESTART, DRAIN_FOR_SCALE_IN};
+use leasehold_platform_kube::pods::PodFacts;
+use leasehold_types::message::DrainPhase;
+
+/// Why the operator drains a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mark {
+    /// It is to go in a scale-in.
+    ScaleIn,
+    /// Its node is cordoned.
+    Node,
+    /// It is to be replaced by a new one.
+    Restart,
+}
+
+/// A pod and its worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) pod: Arc<PodFacts>,
+    /// Why it is drained, if it is.
+    pub(super) mark: Option<Mark>,
+    /// What the core knows of its worker; none where it holds nothing and has not reported.
+    pub(super) view: Option<WorkerView>,
+}
+
+impl Mark {
+    /// As it is written.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::ScaleIn => DRAIN_FOR_SCALE_IN,
+            Self::Node => DRAIN_FOR_NODE,
+            Self::Restart => DRAIN_FOR_RESTART,
+        }
+    }
+
+    /// What is written; a text that nobody here wrote is somebody's wish for a new pod.
+    pub(super) fn parse(text: &str) -> Self {
+        match text {
+            DRAIN_FOR_SCALE_IN => Self::ScaleIn,
+            DRAIN_FOR_NODE => Self::Node,
+            _ => Self::Restart,
+        }
+    }
+
+    /// Why, for people.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::ScaleIn => "fewer workers are wanted",
+            Self::Node => "its node is cordoned",
+            Self::Restart => "it is to be replaced",
+        }
+    }
+}
+
+impl Standing {
+    /// A pod, the mark on it, which its annotation may not show yet, and its worker.
+    pub(super) fn new(
+        pod: Arc<PodFacts>,
+        marks: &BTreeMap<String, Mark>,
+        view: Option<WorkerView>,
+    ) -> Self {
+        let written = pod.drain.as_deref().map(Mark::parse);
+        let mark = marks.get(&pod.uid).copied().or(written);
+        Self { pod, mark, view }
+    }
+
+    /// The jobs that it runs, as reported; where nobody knows, the most that it may run.
+    pub(super) fn jobs(&self) -> u32 {
+        let jobs = |view: &WorkerView| view.running.unwrap_or(view.committed.max(1));
+        self.view.as_ref().map_or(0, jobs)
+    }
+
+    /// Whether it may be running a job right now. Slots of a worker that is heard, granted and not
+    /// used, are none.
+    pub(super) fn is_busy(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| match (view.presence, view.running) {
+            (Presence::Connected, Some(running)) => running > 0,
+            (_, Some(running)) => running.max(view.committed) > 0,
+            (_, None) => true,
+        })
+    }
+
+    /// Whether it holds nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.view
+            .as_ref()
+            .is_none_or(|view| view.committed == 0 && view.running == Some(0) && view.streams == 0)
+    }
+
+    /// Whether its worker takes nothing new.
+    pub(super) fn drains(&self) -> bool {
+        let drains = |view: &WorkerView| view.drain_ordered || view.drain != DrainPhase::Working;
+        self.view.as_ref().is_some_and(drains)
+    }
+
+    /// Whether it is marked, holds nothing, and gets nothing.
+    pub(super) fn is_drained(&self) -> bool {
+        self.mark.is_some() && self.is_empty() && (self.view.is_none() || self.drains())
+    }
+
+    /// Whether its drain is still to be ordered: it is marked, or its pod ends, of which the worker
+    /// may not know.
+    pub(super) fn needs_order(&self) -> bool {
+        let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
+        let goes = match self.pod.is_active() {
+            true => self.mark.is_some(),
+            false => self.pod.is_terminating() && !self.pod.over,
+        };
+        goes && connected && !self.drains()
+    }
+
+    /// Whether somebody makes another pod where this one is deleted.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.pod.owner.is_some()
+    }
+}

@@ -1,0 +1,92 @@
+//! What a WorkerCluster's status says, as a function of the facts.
+
+use k8s_openapi::jiff::Timestamp;
+use leasehold_coordinator_core::view::ClusterView;
+use leasehold_kube_api::names;
+use leasehold_kube_api::status::{
+    AgentCounts, JobCounts, WorkerClusterStatus, WorkerStatus, WorkloadStatus,
+};
+
+use super::fleet::{FleetFacts, Outlook, aspects};
+use super::workers::Workers;
+use crate::conditions::{conditions, outline, still_in_force};
+
+/// What is known of a cluster.
+pub(super) type ClusterFacts = FleetFacts<ClusterView>;
+
+/// The status, where `before` is the one that was written last.
+pub(super) fn status(
+    facts: &ClusterFacts,
+    before: &WorkerClusterStatus,
+    now: Timestamp,
+) -> WorkerClusterStatus {
+    let desired = |view: &ClusterView| view.jobs_max.div_ceil(view.jobs_per_worker_max.max(1));
+    let workers = Workers::of(facts, facts.view.as_ref().map_or(0, desired));
+    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let held = facts.view.as_ref().filter(|view| view.held.is_some());
+    let outlook = Outlook {
+        held: held.map(|view| view.workers),
+        of_lost: "their slots and pinned streams stay theirs until they are heard or their pods \
+                  are gone",
+        well: complete(&workers),
+        ..Outlook::default()
+    };
+    let aspects = aspects(facts, in_force, &workers, outlook);
+    let mut status = WorkerClusterStatus {
+        observed_generation: in_force,
+        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        selector: Some(names::selector(&facts.name)),
+        workload: facts.workload.as_ref().map(|workload| WorkloadStatus {
+            kind: format!("{:?}", workload.kind),
+            name: workload.name.clone(),
+        }),
+        workers: workers.counts,
+        agents: AgentCounts {
+            injected: facts.agents.injected,
+            missing: facts.agents.missing,
+            outdated: facts.agents.outdated,
+        },
+        worker_list: workers.list,
+        workers_omitted: workers.omitted,
+        ..WorkerClusterStatus::default()
+    };
+    if let Some(view) = &facts.view {
+        let room = u64::from(workers.counts.ready) * u64::from(view.jobs_per_worker_max);
+        status.max_jobs = Some(view.jobs_max);
+        status.jobs = JobCounts {
+            running: view.running.into(),
+            granted: view.granted.into(),
+            committed: view.committed.into(),
+            capacity: room.min(view.jobs_max.into()),
+        };
+    }
+    status
+}
+
+fn complete(workers: &Workers) -> String {
+    match workers.counts.desired {
+        0 => "maxJobs is 0: no worker is wanted".into(),
+        _ => format!(
+            "{} workers are ready, {} are wanted",
+            workers.counts.ready, workers.counts.desired
+        ),
+    }
+}
+
+/// The status without the figures and words that change all the time.
+pub(super) fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
+    let bare = |worker: &WorkerStatus| WorkerStatus {
+        name: worker.name.clone(),
+        phase: worker.phase,
+        ..WorkerStatus::default()
+    };
+    WorkerClusterStatus {
+        conditions: outline(&status.conditions),
+        jobs: JobCounts::default(),
+        worker_list: status.worker_list.iter().map(bare).collect(),
+        ..status.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! What the statuses of WorkerClusters and WorkerClasses have in common: the facts, and the
+//! conditions that follow from them. What is said of the load or of the budget is theirs alone.
+
+use std::sync::Arc;
+
+use leasehold_coordinator_core::view::WorkerView;
+use leasehold_kube_api::names;
+use leasehold_kube_api::status::WorkerPhase;
+use leasehold_platform_kube::pods::PodFacts;
+
+use super::super::Census;
+use super::super::workload::{Rollout, WorkloadState};
+use super::workers::Workers;
+use crate::conditions::{
+    AGENTS_OUTDATED, Aspect, DEGRADED, PROGRESSING, READY, SCALING_LIMITED, STALLED, Why, refused,
+};
+
+/// Workers that a message names.
+const NAMED_MAX: usize = 5;
+
+/// What is known of a fleet, of which the core says a `V`.
+#[derive(Clone, Debug)]
+pub(super) struct FleetFacts<V> {
+    /// The object's name.
+    pub(super) name: String,
+    /// The generation of the newest spec.
+    pub(super) generation: Option<i64>,
+    /// The generation of the spec in force; none where only the last status can tell.
+    pub(super) in_force: Option<i64>,
+    /// What is wrong with the newest spec.
+    pub(super) problem: Option<String>,
+    /// What the core says of it; none where it is not in force.
+    pub(super) view: Option<V>,
+    /// What the core says of its workers.
+    pub(super) workers: Vec<WorkerView>,
+    /// The pods that carry its label.
+    pub(super) pods: Vec<Arc<PodFacts>>,
+    /// Its workload, where it makes or has adopted one.
+    pub(super) workload: Option<WorkloadState>,
+    /// The agents of its pods that asked for one.
+    pub(super) agents: Census,
+}
+
+/// What only one of the kinds can say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outlook {
+    /// The new leader waits for its workers, of which it knows so many.
+    pub(super) held: Option<usize>,
+    /// What becomes of what a lost worker has, until when.
+    pub(super) of_lost: &'static str,
+    /// What is under way beside pods.
+    pub(super) under_way: Option<Why>,
+    /// What is wrong beside workers.
+    pub(super) wrong: Option<Why>,
+    /// That all is well.
+    pub(super) well: String,
+}
+
+/// Every aspect of how a fleet stands.
+pub(super) fn aspects<V>(
+    facts: &FleetFacts<V>,
+    in_force: Option<i64>,
+    workers: &Workers,
+    outlook: Outlook,
+) -> Vec<Aspect> {
+    let stalled = stalled(facts, in_force);
+    let Outlook { held, of_lost, under_way: more, wrong, well } = outlook;
+    let under_way = under_way(facts, workers, held).or(more);
+    let degraded = stalled.clone().or_else(|| without_agent(facts));
+    let degraded = degraded.or_else(|| lost(workers, of_lost)).or(wrong);
+    let ready = match (&stalled, &under_way, &degraded) {
+        (Some(why), ..) | (None, Some(why), _) | (None, None, Some(why)) => {
+            Aspect::new(READY, false, why.clone())
+        }
+        (None, None, None) => Aspect::new(READY, true, Why::new("Ready", well)),
+    };
+    let progressing = match (under_way, &stalled) {
+        (Some(why), _) => Aspect::new(PROGRESSING, true, why),
+        (None, Some(why)) => Aspect::new(PROGRESSING, false, why.clone()),
+        (None, None) => {
+            Aspect::new(PROGRESSING, false, Why::new("Complete", "nothing is under way"))
+        }
+    };
+    let degraded = match degraded {
+        Some(why) => Aspect::new(DEGRADED, true, why),
+        None => Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong")),
+    };
+    let mut aspects = vec![ready, progressing, degraded];
+    aspects.extend(stalled.map(|why| Aspect::new(STALLED, true, why)));
+    aspects.extend(outdated(facts).map(|why| Aspect::new(AGENTS_OUTDATED, true, why)));
+    let limited = facts.workload.as_ref().and_then(|workload| workload.limited.clone());
+    let limited = limited.map(|(reason, message)| Why::new(reason, message));
+    aspects.extend(limited.map(|why| Aspect::new(SCALING_LIMITED, true, why)));
+    aspects
+}
+
+/// What goes no further until somebody does something.
+fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<Why> {
+    if let Some(problem) = &facts.problem {
+        return Some(refused(problem, in_force));
+    }
+    let workload = facts.workload.as_ref()?;
+    if let Some((reason, message)) = &workload.problem {
+        return Some(Why::new(reason, message.clone()));
+    }
+    match &workload.rollout {
+        Rollout::Stuck(why) => {
+            let WorkloadState { kind, name, .. } = workload;
+            let message = format!(
+                "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest pods, \
+                 and change the template or undo the change"
+            );
+            Some(Why::new("RolloutBlocked", message))
+        }
+        Rollout::Complete | Rollout::Progressing => None,
+    }
+}
+
+/// What is not as it should be, and gets there by itself.
+fn under_way<V>(facts: &FleetFacts<V>, workers: &Workers, held: Option<usize>) -> Option<Why> {
+    if facts.view.is_none() {
+        let message = "the coordinator has not taken this object up yet";
+        return facts.problem.is_none().then(|| Why::new("NotInForce", message));
+    }
+    let counts = &workers.counts;
+    if let Some(known) = held {
+        let message = format!(
+            "the new leader waits until every worker has reported to it, and grants nothing new \
+             before; {} of {known} have not",
+            counts.unreported
+        );
+        return Some(Why::new("LeaderHolds", message));
+    }
+    if let Some(workload) = &facts.workload {
+        let WorkloadState { desired, replicas, updated, .. } = workload;
+        // A workload that is adopted and not scaled has the replicas that somebody gave it.
+        if replicas > desired && counts.draining > 0 {
+            let message = format!(
+                "from {replicas} to {desired} replicas once the {} workers that drain are idle",
+                counts.draining
+            );
+            return Some(Why::new("ScalingIn", message));
+        }
+        if workload.rollout == Rollout::Progressing {
+            let message = format!(
+                "{updated} of {replicas} pods are of the newest template, {} workers drain",
+                counts.draining
+            );
+            return Some(Why::new("RollingOut", message));
+        }
+    }
+    (counts.ready < counts.desired).then(|| missing(facts, workers))
+}
+
+/// Workers are wanted and not there: where to look.
+fn missing<V>(facts: &FleetFacts<V>, workers: &Workers) -> Why {
+    let counts = &workers.counts;
+    let mut message = format!("{} of {} workers are ready", counts.ready, counts.desired);
+    if counts.draining > 0 {
+        message += &format!("; {} drain", counts.draining);
+    }
+    if workers.pending > 0 {
+        message += &format!(
+            "; the agents of {} pods have not connected: see these pods, and their agents' logs",
+            workers.pending
+        );
+    }
+    if counts.total < counts.desired {
+        let short = counts.desired - counts.total;
+        message += &match &facts.workload {
+            Some(WorkloadState { kind, name, .. }) => {
+                format!("; {short} pods are missing: see the events of {kind:?} {name}")
+            }
+            None => format!(
+                "; {short} pods are missing: start pods with the label {}",
+                names::selector(&facts.name)
+            ),
+        };
+    }
+    Why::new("WorkersMissing", message)
+}
+
+/// Pods whose workers have nobody to ask for leases.
+fn without_agent<V>(facts: &FleetFacts<V>) -> Option<Why> {
+    let Census { missing, missing_pods, .. } = &facts.agents;
+    (*missing > 0).then(|| {
+        let message = format!(
+            "{missing} pods ask for an agent and have none, so their workers get no leases: {}; \
+             see their events InjectionSkipped, and delete them when the webhook is there again",
+            named(missing_pods, *missing)
+        );
+        Why::new("AgentMissing", message)
+    })
+}
+
+/// Pods whose agent is not the one that they would get now.
+fn outdated<V>(facts: &FleetFacts<V>) -> Option<Why> {
+    let Census { injected, outdated, outdated_pods, .. } = &facts.agents;
+    let (_, has, wanted) = outdated_pods.first()?;
+    let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
+    let message = format!(
+        "{outdated} of {injected} pods have another agent than they would get now, as {has} \
+         instead of {wanted}: {}; a new pod gets the new one, so restart the workload when it \
+         suits",
+        named(&names, *outdated)
+    );
+    Some(Why::new("ImageDiffers", message))
+}
+
+/// Names for a message, of so many that there are.
+fn named(names: &[String], all: u32) -> String {
+    let more = if names.len() < all as usize { ", …" } else { "" };
+    names.join(", ") + more
+}
+
+fn lost(workers: &Workers, of_lost: &str) -> Option<Why> {
+    let lost = workers.counts.lost;
+    (lost > 0).then(|| {
+        let names = workers.list.iter().filter(|it| it.phase == WorkerPhase::Lost);
+        let names: Vec<&str> = names.take(NAMED_MAX).map(|it| it.name.as_str()).collect();
+        let message = format!("{lost} workers are silent, and {of_lost}: {}", names.join(", "));
+        Why::new("WorkersLost", message)
+    })
+}

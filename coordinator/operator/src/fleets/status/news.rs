@@ -1,0 +1,119 @@
+//! When to look again: something has changed, or some time has passed. Changes are gathered, and
+//! which stream sets they are about is remembered.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_driver::driver::{Change, Stopped};
+use leasehold_platform_kube::desired::Objects;
+use leasehold_types::SetName;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{broadcast, watch};
+use tokio::time::sleep;
+
+use super::super::{Context, Workloads};
+
+/// Everything is looked at so often, whether anything was said of it or not.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long changes are gathered before they are looked at.
+const GATHER: Duration = Duration::from_millis(250);
+
+/// What has changed since it was last asked.
+pub(super) struct News {
+    changes: broadcast::Receiver<Change>,
+    objects: watch::Receiver<Arc<Objects>>,
+    pods: watch::Receiver<u64>,
+    workloads: Option<watch::Receiver<Workloads>>,
+    sets: BTreeSet<SetName>,
+    missed: bool,
+}
+
+impl News {
+    pub(super) fn new(
+        context: &Context,
+        workloads: Option<watch::Receiver<Workloads>>,
+    ) -> Result<Self, Stopped> {
+        Ok(Self {
+            changes: context.handle.watch()?,
+            objects: context.objects.clone(),
+            pods: context.pods.changed(),
+            workloads,
+            sets: BTreeSet::new(),
+            missed: false,
+        })
+    }
+
+    /// Waits until there is something to look at.
+    pub(super) async fn wait(&mut self) -> Result<(), Stopped> {
+        self.sets.clear();
+        self.missed = false;
+        let of_workloads = async {
+            match &mut self.workloads {
+                Some(workloads) => workloads.changed().await,
+                None => pending().await,
+            }
+        };
+        let change = tokio::select! {
+            change = self.changes.recv() => Some(change),
+            Ok(()) = self.objects.changed() => None,
+            Ok(()) = self.pods.changed() => None,
+            Ok(()) = of_workloads => None,
+            () = sleep(LOOK_EVERY) => None,
+        };
+        match change {
+            Some(Ok(change)) => self.note(&change),
+            Some(Err(RecvError::Lagged(_))) => self.missed = true,
+            Some(Err(RecvError::Closed)) => return Err(Stopped),
+            None => {}
+        }
+        sleep(GATHER).await;
+        loop {
+            match self.changes.try_recv() {
+                Ok(change) => self.note(&change),
+                Err(TryRecvError::Lagged(_)) => self.missed = true,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        self.objects.mark_unchanged();
+        self.pods.mark_unchanged();
+        if let Some(workloads) = &mut self.workloads {
+            workloads.mark_unchanged();
+        }
+        Ok(())
+    }
+
+    /// Whether something was said of this set since.
+    pub(super) fn is_about(&self, set: &SetName) -> bool {
+        self.missed || self.sets.contains(set)
+    }
+
+    fn note(&mut self, change: &Change) {
+        let Change::Notice(notice) = change else { return };
+        match notice {
+            Notice::StreamGranted { stream, .. }
+            | Notice::StreamRevoked { stream, .. }
+            | Notice::StreamFreed { stream, .. } => {
+                self.sets.insert(stream.set.clone());
+            }
+            // These may change every set of a cluster, or all of them.
+            Notice::Elected(_)
+            | Notice::Deposed(_)
+            | Notice::HoldEnded(_)
+            | Notice::Lost(_)
+            | Notice::GivenUp { .. }
+            | Notice::DrainStarted(_)
+            | Notice::Gone(_) => self.missed = true,
+            Notice::Joined(_)
+            | Notice::Disconnected(_)
+            | Notice::PoolGranted { .. }
+            | Notice::Pipeline { .. }
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. }
+            | Notice::EpochAhead { .. }
+            | Notice::Offence { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a made workload should be, as the body of a server-side apply: only fields that the
+//! fleet's spec decides. Its template's generation grows when its pods have to be replaced, and
+//! not when there are to be more of them.
+
+use leasehold_kube_api::names::{
+    CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
+};
+use leasehold_manifest::manifest::{WorkloadKind, WorkloadSpec};
+use serde_json::{Map, Value, json};
+
+use super::fleet::Fleet;
+use super::workload::WorkloadFacts;
+use crate::digest::digest;
+
+/// Beyond the drain's deadline, for the agent's goodbye and the worker's own end.
+const GRACE_BEYOND_DRAIN_SECS: u64 = 30;
+
+/// The workload of `replicas` that `fleet` makes.
+///
+/// # Errors
+/// Where the template is no object where it must be one.
+pub(super) fn body(
+    fleet: &Fleet,
+    existing: Option<&WorkloadFacts>,
+    replicas: u32,
+) -> Result<Value, String> {
+    let name = fleet.name();
+    let workload = fleet.workload().cloned().unwrap_or_default();
+    let mut template = pod_template(fleet)?;
+    let digest = digest(&template);
+    let generation = generation(fleet, existing, &digest);
+    let annotations = object(object(&mut template, "metadata")?, "annotations")?;
+    annotations.insert(GENERATION_ANNOTATION.into(), generation.to_string().into());
+    let mut spec = json!({
+        "replicas": replicas,
+        "selector": { "matchLabels": { CLUSTER_LABEL: name } },
+        "template": template,
+    });
+    match workload.kind {
+        WorkloadKind::Deployment => spec["strategy"] = strategy(&workload),
+        WorkloadKind::StatefulSet => {
+            let policy = workload.pod_management_policy.unwrap_or_default();
+            spec["podManagementPolicy"] = format!("{policy:?}").into();
+            spec["updateStrategy"] = json!({ "type": "RollingUpdate" });
+            if let Some(service) = &workload.service_name {
+                spec["serviceName"] = service.as_str().into();
+            }
+        }
+    }
+    Ok(json!({
+        "apiVersion": "apps/v1",
+        "kind": format!("{:?}", workload.kind),
+        "metadata": {
+            "name": name,
+            "namespace": fleet.namespace(),
+            "labels": { CLUSTER_LABEL: name, MANAGED_BY_LABEL: FIELD_MANAGER },
+            "annotations": { TEMPLATE_DIGEST: digest },
+            "ownerReferences": [fleet.owner()],
+        },
+        "spec": spec,
+    }))
+}
+
+/// The pods: as the fleet's template says, with the label that makes them its workers and a
+/// grace period that a whole drain fits into.
+fn pod_template(fleet: &Fleet) -> Result<Map<String, Value>, String> {
+    let mut template = fleet.template().cloned().map(|it| it.0).unwrap_or_default();
+    let labels = object(object(&mut template, "metadata")?, "labels")?;
+    labels.insert(CLUSTER_LABEL.into(), fleet.name().into());
+    let drain = fleet.drain_deadline().as_secs();
+    let grace = drain.saturating_add(GRACE_BEYOND_DRAIN_SECS);
+    let spec = object(&mut template, "spec")?;
+    spec.entry("terminationGracePeriodSeconds").or_insert(grace.into());
+    Ok(template)
+}
+
+/// The number of the template: as it was where the template is as it was, else a higher one.
+fn generation(fleet: &Fleet, existing: Option<&WorkloadFacts>, digest: &str) -> u64 {
+    let own = fleet.metadata().generation.and_then(|it| u64::try_from(it).ok()).unwrap_or(1);
+    match existing {
+        Some(it) if it.digest.as_deref() == Some(digest) && it.template_generation > 0 => {
+            it.template_generation
+        }
+        Some(it) => own.max(it.template_generation.saturating_add(1)),
+        None => own,
+    }
+}
+
+fn strategy(workload: &WorkloadSpec) -> Value {
+    let mut rolling = Map::new();
+    for (field, amount) in
+        [("maxSurge", workload.max_surge), ("maxUnavailable", workload.max_unavailable)]
+    {
+        if let Some(amount) = amount {
+            rolling.insert(field.into(), json!(amount));
+        }
+    }
+    match rolling.is_empty() {
+        true => json!({ "type": "RollingUpdate" }),
+        false => json!({ "type": "RollingUpdate", "rollingUpdate": rolling }),
+    }
+}
+
+fn object<'a>(
+    within: &'a mut Map<String, Value>,
+    field: &str,
+) -> Result<&'a mut Map<String, Value>, String> {
+    let value = within.entry(field).or_insert_with(|| json!({}));
+    if value.is_null() {
+        *value = json!({});
+    }
+    value.as_object_mut().ok_or_else(|| format!("spec.template: {field} must be an object"))
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

@@ -1,0 +1,312 @@
+//! The workload of a fleet: what is seen of it, and how it stands. What it should be is
+//! in [`super::template`]; that it gets smaller is decided in [`super::scale_in`] alone.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use leasehold_injection::names::INJECT;
+use leasehold_kube_api::names::{
+    CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
+};
+use leasehold_manifest::manifest::{WorkerClusterSpec, WorkloadKind};
+use leasehold_platform_kube::pods::PodFacts;
+
+use super::fleet::Fleet;
+use super::scaling::Scale;
+
+/// How a fleet's workload stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WorkloadState {
+    /// Deployment or StatefulSet.
+    pub(crate) kind: WorkloadKind,
+    /// Its name, in the fleet's namespace.
+    pub(crate) name: String,
+    /// The replicas that are wanted: what maxJobs asks for, or the load of a class.
+    pub(crate) desired: u32,
+    /// The replicas that its spec asks for: more than `desired` while a scale-in drains.
+    pub(crate) replicas: u32,
+    /// Pods of the newest template.
+    pub(crate) updated: u32,
+    /// Pods that are Ready.
+    pub(crate) ready: u32,
+    /// How far its rollout has come.
+    pub(crate) rollout: Rollout,
+    /// What keeps it from being as it should: a reason in one word, and a sentence for people.
+    pub(crate) problem: Option<(&'static str, String)>,
+    /// What keeps `desired` from being what was asked for, in the same form.
+    pub(crate) limited: Option<(&'static str, String)>,
+    /// Workers that are one too many, and are kept: what they serve would find no room elsewhere.
+    pub(crate) kept: u32,
+}
+
+/// How far a rollout has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rollout {
+    /// Every pod is of the newest template, and available.
+    Complete,
+    /// Pods are being replaced, added or removed.
+    Progressing,
+    /// It makes no progress, for this reason.
+    Stuck(String),
+}
+
+/// Whose a workload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It is made from the fleet's template.
+    Made,
+    /// It was there, and its replicas follow the fleet.
+    Scaled,
+    /// It was there, and is left as it is.
+    Watched,
+}
+
+/// Names the workload of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) kind: WorkloadKind,
+    pub(super) name: String,
+    pub(super) role: Role,
+}
+
+/// What is known of a Deployment or a StatefulSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct WorkloadFacts {
+    pub(super) kind: WorkloadKind,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    /// The UID of what controls it.
+    pub(super) controller: Option<String>,
+    /// The fleet that it was made for, as its labels say.
+    pub(super) made_for: Option<String>,
+    pub(super) is_deleted: bool,
+    pub(super) generation: i64,
+    pub(super) observed_generation: i64,
+    pub(super) replicas: u32,
+    /// Pods, but for those of a Deployment that are terminating.
+    pub(super) pods: u32,
+    pub(super) updated: u32,
+    pub(super) ready: u32,
+    pub(super) available: u32,
+    /// Why its rollout makes no progress, as its controller says.
+    pub(super) stuck: Option<String>,
+    /// The ordinal of a StatefulSet's first pod.
+    pub(super) first_ordinal: u32,
+    /// The fleet that the pods of its template belong to.
+    pub(super) pods_cluster: Option<String>,
+    /// Whether they opt in to injection, which gives those without a cluster the only one there is.
+    pub(super) pods_opt_in: bool,
+    /// Of a made one: the digest of its template, and its generation.
+    pub(super) digest: Option<String>,
+    pub(super) template_generation: u64,
+}
+
+/// The replicas that a cluster asks for.
+pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
+    spec.max_jobs.div_ceil(spec.max_jobs_per_worker.max(1))
+}
+
+/// The workload that a fleet has; none where its pods come from elsewhere.
+pub(super) fn wanted(fleet: &Fleet) -> Option<Wanted> {
+    if fleet.template().is_some() {
+        let kind = fleet.workload().map(|workload| workload.kind).unwrap_or_default();
+        return Some(Wanted { kind, name: fleet.name().into(), role: Role::Made });
+    }
+    let found = fleet.workload_ref()?;
+    let role = if found.scale { Role::Scaled } else { Role::Watched };
+    Some(Wanted { kind: found.kind, name: found.name.clone(), role })
+}
+
+impl WorkloadFacts {
+    /// What a Deployment says.
+    pub(super) fn of_deployment(object: &Deployment) -> Option<Self> {
+        let spec = &object.spec;
+        let status = object.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let stuck = conditions.into_iter().find(|condition| {
+            condition.type_.as_deref() == Some("Progressing")
+                && condition.status.as_deref() == Some("False")
+                && condition.reason.as_deref() == Some("ProgressDeadlineExceeded")
+        });
+        Some(Self {
+            kind: WorkloadKind::Deployment,
+            observed_generation: status.observed_generation.unwrap_or(0),
+            replicas: count(spec.replicas.or(Some(1))),
+            pods: count(status.replicas),
+            updated: count(status.updated_replicas),
+            ready: count(status.ready_replicas),
+            available: count(status.available_replicas),
+            stuck: stuck.map(|condition| {
+                condition.message.unwrap_or_else(|| "its progress deadline has passed".into())
+            }),
+            ..Self::of(&object.metadata, &spec.template)
+        })
+    }
+
+    /// What a StatefulSet says.
+    pub(super) fn of_stateful_set(object: &StatefulSet) -> Option<Self> {
+        let spec = &object.spec;
+        let status = object.status.clone().unwrap_or_default();
+        let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
+        // The controller counts no pod as updated any more once all are.
+        let all_updated = status.current_revision == status.update_revision;
+        let updated = if all_updated { Some(status.replicas) } else { status.updated_replicas };
+        Some(Self {
+            kind: WorkloadKind::StatefulSet,
+            observed_generation: status.observed_generation.unwrap_or(0),
+            replicas: count(spec.replicas.or(Some(1))),
+            pods: count(Some(status.replicas)),
+            updated: count(updated),
+            ready: count(status.ready_replicas),
+            available: count(status.available_replicas),
+            first_ordinal: count(first),
+            ..Self::of(&object.metadata, &spec.template)
+        })
+    }
+
+    fn of(meta: &ObjectMeta, template: &PodTemplateSpec) -> Self {
+        let empty = BTreeMap::new();
+        let labels = meta.labels.as_ref().unwrap_or(&empty);
+        let annotations = meta.annotations.as_ref().unwrap_or(&empty);
+        let pods = template.metadata.clone().unwrap_or_default();
+        let made = labels.get(MANAGED_BY_LABEL).is_some_and(|by| by == FIELD_MANAGER);
+        let owners = meta.owner_references.iter().flatten();
+        let generation = pods.annotations.as_ref().and_then(|it| it.get(GENERATION_ANNOTATION));
+        let label = |name: &str| pods.labels.as_ref().and_then(|it| it.get(name));
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            controller: owners
+                .into_iter()
+                .find(|owner| owner.controller == Some(true))
+                .map(|owner| owner.uid.clone()),
+            made_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
+            is_deleted: meta.deletion_timestamp.is_some(),
+            generation: meta.generation.unwrap_or(0),
+            pods_cluster: label(CLUSTER_LABEL).cloned(),
+            pods_opt_in: label(INJECT).is_some_and(|value| value == "true"),
+            digest: annotations.get(TEMPLATE_DIGEST).cloned(),
+            template_generation: generation.and_then(|text| text.parse().ok()).unwrap_or(0),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the fleet may write it: it has made it, or made one of its name was left behind
+    /// by one that is there no more.
+    pub(super) fn is_made_by(&self, fleet: &Fleet) -> bool {
+        match &self.controller {
+            Some(controller) => Some(controller) == fleet.metadata().uid.as_ref(),
+            None => self.made_for.as_ref() == fleet.metadata().name.as_ref(),
+        }
+    }
+
+    /// Whether a pod is one of its own.
+    pub(super) fn owns(&self, pod: &PodFacts) -> bool {
+        let Some(owner) = &pod.owner else { return false };
+        match self.kind {
+            WorkloadKind::StatefulSet => owner.kind == "StatefulSet" && owner.uid == self.uid,
+            // A Deployment's ReplicaSets are named by their template's hash.
+            WorkloadKind::Deployment => {
+                let suffix = owner.name.strip_prefix(&self.name);
+                let hash = suffix.and_then(|suffix| suffix.strip_prefix('-'));
+                owner.kind == "ReplicaSet" && hash.is_some() && hash == pod.template_hash.as_deref()
+            }
+        }
+    }
+
+    /// How far its rollout has come.
+    pub(super) fn rollout(&self) -> Rollout {
+        if let Some(why) = &self.stuck {
+            return Rollout::Stuck(why.clone());
+        }
+        let seen = self.observed_generation >= self.generation;
+        let full = self.updated == self.replicas && self.pods == self.replicas;
+        match seen && full && self.available >= self.replicas {
+            true => Rollout::Complete,
+            false => Rollout::Progressing,
+        }
+    }
+
+    /// Whether pods of different templates are there, or may be.
+    pub(super) fn is_mixed(&self) -> bool {
+        self.observed_generation < self.generation || self.updated < self.pods
+    }
+}
+
+/// How the workload of a fleet stands, of which so many workers are kept though they are not
+/// wanted.
+pub(super) fn state(
+    fleet: &Fleet,
+    wanted: &Wanted,
+    facts: Option<&WorkloadFacts>,
+    refused: Option<&str>,
+    scale: &Scale,
+    kept: u32,
+) -> WorkloadState {
+    let none = WorkloadFacts::default();
+    let seen = facts.unwrap_or(&none);
+    let problem = problem(fleet, wanted, facts)
+        .or_else(|| refused.map(|why| ("WorkloadRefused", why.to_owned())));
+    WorkloadState {
+        kind: wanted.kind,
+        name: wanted.name.clone(),
+        desired: scale.replicas,
+        replicas: seen.replicas,
+        updated: seen.updated,
+        ready: seen.ready,
+        rollout: facts.map_or(Rollout::Progressing, WorkloadFacts::rollout),
+        problem,
+        limited: scale.limited.clone(),
+        kept,
+    }
+}
+
+/// What keeps a workload from being as it should, as far as it shows.
+pub(super) fn problem(
+    fleet: &Fleet,
+    wanted: &Wanted,
+    facts: Option<&WorkloadFacts>,
+) -> Option<(&'static str, String)> {
+    let (kind, name) = (wanted.kind, &wanted.name);
+    match (wanted.role, facts) {
+        (Role::Made, None) => None,
+        (Role::Made, Some(facts)) => (!facts.is_made_by(fleet)).then(|| {
+            let text = format!(
+                "{kind:?} {name} exists and was not made for this {}: it is left as it is; rename \
+                 or delete one of the two, or name it in workloadRef",
+                fleet.kind()
+            );
+            ("WorkloadNotOwned", text)
+        }),
+        (Role::Scaled | Role::Watched, None) => {
+            Some(("WorkloadNotFound", format!("there is no {kind:?} {name} in this namespace")))
+        }
+        (Role::Scaled | Role::Watched, Some(facts)) => {
+            let own = fleet.name();
+            let are_its_workers = match &facts.pods_cluster {
+                Some(cluster) => cluster == own,
+                None => facts.pods_opt_in,
+            };
+            (!are_its_workers).then(|| {
+                let text = format!(
+                    "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}: \
+                     its pods are no workers of this {}",
+                    fleet.noun()
+                );
+                ("PodLabelMissing", text)
+            })
+        }
+    }
+}
+
+fn count(number: Option<i32>) -> u32 {
+    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "workload_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! Workloads as they are seen, and what is to be written of them.
+
+use serde_json::json;
+
+use super::*;
+use crate::fleets::fixtures::{cluster, cluster_object, facts, ordinal_pod, pod};
+
+fn wants(spec: serde_json::Value) -> Option<Wanted> {
+    wanted(&cluster(spec))
+}
+
+#[test]
+fn replicas_are_the_jobs_by_worker_rounded_up() {
+    for (jobs, per_worker, workers) in [(8, 3, 3), (700, 50, 14), (0, 1, 0), (1620, 50, 33)] {
+        let spec = cluster_object(json!({ "maxJobs": jobs, "maxJobsPerWorker": per_worker })).spec;
+        assert_eq!(replicas(&spec), workers, "{jobs} by {per_worker}");
+    }
+}
+
+#[test]
+fn a_cluster_makes_adopts_or_has_none() {
+    let sizes = |more: serde_json::Value| {
+        let mut spec = json!({ "maxJobs": 4, "maxJobsPerWorker": 2 });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    assert_eq!(wants(sizes(json!({}))), None);
+    let made = Wanted { kind: WorkloadKind::Deployment, name: "ci".into(), role: Role::Made };
+    assert_eq!(wants(sizes(json!({ "template": {} }))), Some(made.clone()));
+    let kind = WorkloadKind::StatefulSet;
+    let spec = sizes(json!({ "template": {}, "workload": { "kind": "StatefulSet" } }));
+    assert_eq!(wants(spec), Some(Wanted { kind, ..made }));
+    let spec = sizes(json!({ "workloadRef": { "kind": "StatefulSet", "name": "swarm" } }));
+    let found = Wanted { kind, name: "swarm".into(), role: Role::Watched };
+    assert_eq!(wants(spec), Some(found.clone()));
+    let found_by = json!({ "kind": "StatefulSet", "name": "swarm", "scale": true });
+    assert_eq!(
+        wants(sizes(json!({ "workloadRef": found_by }))),
+        Some(Wanted { role: Role::Scaled, ..found })
+    );
+}
+
+#[test]
+fn a_workload_of_somebody_else_is_told_and_left() {
+    let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "template": {} }));
+    let wanted = wanted(&cluster).unwrap();
+    let own = facts(WorkloadKind::Deployment, 1);
+    assert_eq!(problem(&cluster, &wanted, Some(&own)), None);
+    assert_eq!(problem(&cluster, &wanted, None), None);
+    let other = WorkloadFacts { controller: Some("other".into()), ..own.clone() };
+    let free = WorkloadFacts { controller: None, ..own.clone() };
+    for foreign in [&other, &free] {
+        let (reason, text) = problem(&cluster, &wanted, Some(foreign)).unwrap();
+        assert_eq!(reason, "WorkloadNotOwned");
+        assert!(text.contains("Deployment ci exists"), "{text}");
+    }
+    // One that an earlier cluster of this name has left behind is taken over.
+    let left = WorkloadFacts { made_for: Some("ci".into()), ..free };
+    assert_eq!(problem(&cluster, &wanted, Some(&left)), None);
+}
+
+#[test]
+fn an_adopted_workload_must_be_there_and_label_its_pods() {
+    let found = json!({ "kind": "Deployment", "name": "web" });
+    let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "workloadRef": found }));
+    let wanted = wanted(&cluster).unwrap();
+    assert_eq!(problem(&cluster, &wanted, None).unwrap().0, "WorkloadNotFound");
+    let mut seen = facts(WorkloadKind::Deployment, 1);
+    assert_eq!(problem(&cluster, &wanted, Some(&seen)).unwrap().0, "PodLabelMissing");
+    seen.pods_opt_in = true;
+    assert_eq!(problem(&cluster, &wanted, Some(&seen)), None);
+    seen.pods_cluster = Some("other".into());
+    assert_eq!(problem(&cluster, &wanted, Some(&seen)).unwrap().0, "PodLabelMissing");
+    seen.pods_cluster = Some("ci".into());
+    assert_eq!(problem(&cluster, &wanted, Some(&seen)), None);
+}
+
+#[test]
+fn a_deployment_owns_the_pods_of_its_replica_sets_and_no_others() {
+    let deployment = facts(WorkloadKind::Deployment, 1);
+    assert!(deployment.owns(&pod("a").pod));
+    assert!(deployment.owns(&pod("a hash=5d8f").pod));
+    assert!(!deployment.owns(&pod("a of=Job").pod));
+    let other = WorkloadFacts { name: "c".into(), ..deployment };
+    assert!(!other.owns(&pod("a").pod));
+    let set = facts(WorkloadKind::StatefulSet, 1);
+    assert!(set.owns(&ordinal_pod("ci-0").pod));
+    assert!(!set.owns(&pod("a").pod));
+}
+
+#[test]
+fn a_rollout_is_complete_when_all_pods_are_new_and_available() {
+    let all = facts(WorkloadKind::Deployment, 3);
+    assert_eq!(all.rollout(), Rollout::Complete);
+    for part in [
+        WorkloadFacts { observed_generation: 0, ..all.clone() },
+        WorkloadFacts { updated: 2, ..all.clone() },
+        WorkloadFacts { pods: 4, ..all.clone() },
+        WorkloadFacts { available: 2, ..all.clone() },
+    ] {
+        assert_eq!(part.rollout(), Rollout::Progressing);
+    }
+    let stuck = WorkloadFacts { stuck: Some("deadline".into()), ..all };
+    assert_eq!(stuck.rollout(), Rollout::Stuck("deadline".into()));
+}
+
+#[test]
+fn what_a_deployment_says_is_read() {
+    let object: Deployment = serde_json::from_value(json!({
+        "metadata": {
+            "name": "ci", "uid": "u", "resourceVersion": "9", "generation": 4,
+            "labels": {
+                "leasehold.dev/cluster": "ci", "app.kubernetes.io/managed-by": "leasehold",
+            },
+            "annotations": { "leasehold.dev/template": "abc" },
+            "ownerReferences": [{
+                "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster", "name": "ci",
+                "uid": "cluster-uid", "controller": true,
+            }],
+        },
+        "spec": {
+            "replicas": 5,
+            "selector": {},
+            "template": { "metadata": {
+                "labels": { "leasehold.dev/cluster": "ci" },
+                "annotations": { "leasehold.dev/generation": "3" },
+            } },
+        },
+        "status": {
+            "observedGeneration": 4, "replicas": 6, "updatedReplicas": 2, "readyReplicas": 4,
+            "availableReplicas": 4,
+            "conditions": [{
+                "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
+                "message": "it has timed out",
+            }],
+        },
+    }))
+    .unwrap();
+    let facts = WorkloadFacts::of_deployment(&object).unwrap();
+    assert_eq!((facts.replicas, facts.pods, facts.updated, facts.ready), (5, 6, 2, 4));
+    assert_eq!(facts.controller.as_deref(), Some("cluster-uid"));
+    assert_eq!(facts.made_for.as_deref(), Some("ci"));
+    assert_eq!((facts.digest.as_deref(), facts.template_generation), (Some("abc"), 3));
+    assert_eq!(facts.rollout(), Rollout::Stuck("it has timed out".into()));
+    assert!(facts.is_mixed());
+}

@@ -1,0 +1,28 @@
+//! What the leader does on Kubernetes beside granting leases: it makes workloads and drains what
+//! has to go (`fleets`), and shows pipelines as Services and bindings (`pipelines`). It reads what
+//! the core knows and orders drains; it grants nothing.
+
+mod conditions;
+mod context;
+mod digest;
+mod events;
+mod fleets;
+mod pipelines;
+
+use leasehold_platform_kube::Observed;
+
+use self::context::Context;
+use self::events::Recorder;
+
+/// Runs every reconciler until the driver ends. They do something only while this replica leads.
+pub async fn run(observed: Observed) {
+    let Observed { client, mut handle, objects, pods, injector, settings, holder } = observed;
+    let events = Recorder::start(client.clone(), &holder);
+    // Without a driver the process is about to end.
+    let Ok(handle) = handle.wait_for(Option::is_some).await.map(|handle| handle.clone()) else {
+        return;
+    };
+    let Some(handle) = handle else { return };
+    let context = Context { client, handle, objects, pods, events, injector, settings };
+    tokio::join!(fleets::run(context.clone()), pipelines::run(context));
+}

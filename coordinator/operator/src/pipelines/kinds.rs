@@ -1,0 +1,173 @@
+//! What is kept for pipelines: three kinds of objects, and of each what is compared. Whatever else
+//! is in such an object is somebody else's, and stays as it is.
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::ObjectMeta;
+use leasehold_kube_api::names::{
+    FIELD_MANAGER, MANAGED_BY_LABEL, PIPELINE_LABEL, SERVICE_NAME_LABEL, SLICE_MANAGED_BY_LABEL,
+};
+use leasehold_kube_api::resources::{Pipeline, PipelineBinding};
+use leasehold_manifest::manifest::API_VERSION;
+use leasehold_types::PipelineName;
+use serde_json::{Map, Value, json};
+
+/// A kind of objects that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// What a binding is reached by.
+    Service,
+    /// Where its documents go.
+    EndpointSlice,
+    /// A node of a pipeline as it runs.
+    Binding,
+}
+
+impl Kind {
+    /// All of them, in the order in which they go: where documents would go to nobody, the
+    /// addresses are struck first.
+    pub(super) const ALL: [Self; 3] = [Self::EndpointSlice, Self::Service, Self::Binding];
+
+    /// As the API server knows it.
+    pub(super) fn resource(self) -> ApiResource {
+        match self {
+            Self::Service => ApiResource::erase::<Service>(&()),
+            Self::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
+            Self::Binding => ApiResource::erase::<PipelineBinding>(&()),
+        }
+    }
+
+    /// The kind's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Binding => PipelineBinding::KIND,
+        }
+    }
+
+    /// What of an object is compared with what is wanted, without what is empty.
+    pub(super) fn essence(self, object: &DynamicObject) -> Value {
+        let data = &object.data;
+        let mut essence = match self {
+            Self::Service => json!({
+                "type": data["spec"]["type"],
+                "selector": data["spec"]["selector"],
+                "headless": is_headless(data),
+                "ports": each(&data["spec"]["ports"], |port| {
+                    pick(port, &["name", "port", "protocol", "targetPort"])
+                }),
+            }),
+            Self::EndpointSlice => json!({
+                "addressType": data["addressType"],
+                "ports": each(&data["ports"], |port| pick(port, &["name", "port", "protocol"])),
+                "endpoints": each(&data["endpoints"], endpoint),
+            }),
+            Self::Binding => {
+                let fields = ["pipeline", "node", "class", "documentsPerSecond", "next"];
+                json!({ "spec": pick(&data["spec"], &fields) })
+            }
+        };
+        let labels = object.metadata.labels.as_ref();
+        let label = |name| labels.and_then(|labels| labels.get(name));
+        let ours = [MANAGED_BY_LABEL, PIPELINE_LABEL, SERVICE_NAME_LABEL, SLICE_MANAGED_BY_LABEL];
+        essence["labels"] =
+            ours.into_iter().map(|name| (name.to_owned(), json!(label(name)))).collect();
+        essence["owners"] = json!(object.metadata.owner_references);
+        without_empty(essence)
+    }
+
+    /// What of an object nobody can change: where another is wanted, it is made anew.
+    pub(super) fn fixed(self, object: &DynamicObject) -> String {
+        match self {
+            Self::Service => format!("headless: {}", is_headless(&object.data)),
+            Self::EndpointSlice => object.data["addressType"].to_string(),
+            Self::Binding => String::new(),
+        }
+    }
+
+    /// What an apply leaves of others' doings and must not stay, as a merge patch of the object
+    /// that is wanted.
+    pub(super) fn strikes(self, wanted: &DynamicObject) -> Value {
+        let labels = json!(wanted.metadata.labels);
+        let owners = json!(wanted.metadata.owner_references);
+        let metadata = json!({ "labels": labels, "ownerReferences": owners });
+        match self {
+            Self::Service => json!({
+                "metadata": metadata,
+                "spec": { "selector": null, "ports": wanted.data["spec"]["ports"] },
+            }),
+            Self::EndpointSlice => json!({ "metadata": metadata }),
+            Self::Binding => json!({ "metadata": metadata, "spec": wanted.data["spec"] }),
+        }
+    }
+}
+
+/// The Pipeline that controls an object: its name and UID. Another kind's is none.
+pub(super) fn controller(metadata: &ObjectMeta) -> Option<(&str, &str)> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    let is_pipeline = owner.kind == Pipeline::KIND && owner.api_version == API_VERSION;
+    is_pipeline.then_some((&owner.name, &owner.uid))
+}
+
+/// Whether an object was made for the Pipeline with this UID. One that says so by its labels alone
+/// has lost its owner; one that another object controls is that one's.
+pub(super) fn is_of(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -> bool {
+    match controller(metadata) {
+        Some((_, owner)) => owner == uid,
+        None => {
+            let mut owners = metadata.owner_references.iter().flatten();
+            let is_controlled = owners.any(|owner| owner.controller == Some(true));
+            let label = |name: &str| metadata.labels.as_ref().and_then(|labels| labels.get(name));
+            !is_controlled
+                && label(MANAGED_BY_LABEL).is_some_and(|it| it == FIELD_MANAGER)
+                && label(PIPELINE_LABEL).is_some_and(|it| it == pipeline.parts().1)
+        }
+    }
+}
+
+/// The pipeline that an object was made for: its controller's, or else the one that its label
+/// names.
+pub(super) fn home(metadata: &ObjectMeta) -> Option<PipelineName> {
+    let labelled = || metadata.labels.as_ref()?.get(PIPELINE_LABEL).map(String::as_str);
+    let name = controller(metadata).map(|(name, _)| name).or_else(labelled)?;
+    PipelineName::in_namespace(metadata.namespace.as_deref()?, name).ok()
+}
+
+fn is_headless(data: &Value) -> bool {
+    data["spec"]["clusterIP"] == "None"
+}
+
+fn endpoint(endpoint: &Value) -> Value {
+    let mut it = pick(endpoint, &["addresses", "nodeName", "zone"]);
+    it["conditions"] = pick(&endpoint["conditions"], &["ready", "serving", "terminating"]);
+    it["targetRef"] = pick(&endpoint["targetRef"], &["kind", "namespace", "name", "uid"]);
+    it
+}
+
+fn pick(value: &Value, fields: &[&str]) -> Value {
+    fields.iter().map(|field| ((*field).to_owned(), value[*field].clone())).collect()
+}
+
+fn each(list: &Value, look: impl Fn(&Value) -> Value) -> Value {
+    list.as_array().into_iter().flatten().map(look).collect()
+}
+
+fn without_empty(value: Value) -> Value {
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    match value {
+        Value::Object(map) => {
+            let kept = map.into_iter().map(|(name, value)| (name, without_empty(value)));
+            Value::Object(kept.filter(|(_, value)| !is_empty(value)).collect::<Map<_, _>>())
+        }
+        Value::Array(list) => list.into_iter().map(without_empty).collect(),
+        value => value,
+    }
+}

@@ -1,0 +1,102 @@
+//! What is remembered of a pipeline from pass to pass. All of it may be lost: that costs a write
+//! that changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_kube_api::resources::Pipeline;
+use leasehold_kube_api::status::PipelineStatus;
+use leasehold_platform_kube::pods::{PodFacts, PodName, version};
+use leasehold_types::Moment;
+
+use super::setbacks::Setbacks;
+
+/// Passes with writes that follow each other without a pause.
+const BURST: u32 = 20;
+/// The pause after which one more may.
+const REFILL: Duration = Duration::from_millis(500);
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    /// What went wrong.
+    pub(super) setbacks: Setbacks,
+    /// The status as it was written last.
+    pub(super) shown: Option<Shown>,
+    /// The pods that its endpoints rest on, as the last pass saw them.
+    pub(super) pods: BTreeMap<PodName, Option<Arc<PodFacts>>>,
+    /// Whether the last pass has written anything.
+    pub(super) wrote: bool,
+    pace: Pace,
+}
+
+/// A status as it was written.
+#[derive(Debug)]
+pub(super) struct Shown {
+    /// Which of the Pipelines of its name it is of.
+    pub(super) uid: String,
+    /// When, in the API server's count.
+    pub(super) version: u64,
+    /// What.
+    pub(super) status: PipelineStatus,
+}
+
+/// How many passes were made lately.
+#[derive(Debug, Default)]
+struct Pace {
+    made: u32,
+    since: Moment,
+}
+
+impl Page {
+    /// The status that a Pipeline has: the newer of the one that was seen and the one that was
+    /// written here.
+    pub(super) fn status(&self, object: &Pipeline) -> PipelineStatus {
+        let metadata = &object.metadata;
+        let seen = version(metadata.resource_version.as_deref());
+        let own = self
+            .shown
+            .as_ref()
+            .filter(|shown| Some(&shown.uid) == metadata.uid.as_ref() && shown.version >= seen);
+        match own {
+            Some(shown) => shown.status.clone(),
+            None => object.status.clone().unwrap_or_default(),
+        }
+    }
+
+    /// When the next pass may be made, after one at `now` that has written something.
+    pub(super) fn pace(&mut self, now: Moment) -> Moment {
+        let pace = &mut self.pace;
+        let passed = now.since(pace.since).as_millis() / REFILL.as_millis();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        if passed > 0 {
+            pace.made = pace.made.saturating_sub(passed);
+            pace.since = now;
+        }
+        pace.made += 1;
+        match pace.made <= BURST {
+            true => now,
+            false => now + REFILL * (pace.made - BURST),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipeline_that_never_rests_is_written_twice_a_second() {
+        let mut page = Page::default();
+        let start = Moment(1_000_000_000_000);
+        for _ in 0..BURST {
+            assert_eq!(page.pace(start), start);
+        }
+        assert_eq!(page.pace(start), start + REFILL);
+        let later = start + REFILL;
+        assert_eq!(page.pace(later), later + REFILL);
+        let rested = later + REFILL * 2 * BURST;
+        assert_eq!(page.pace(rested), rested);
+    }
+}

@@ -1,0 +1,114 @@
+//! The EndpointSlices of a binding: the pods that serve it, by family of addresses. A share is
+//! listed from the moment its worker's agent knows of it; one that is asked back stays listed as
+//! draining, and gets documents only while nobody else does.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::view::ShareView;
+use leasehold_platform_kube::pods::PodFacts;
+use serde_json::{Value, json};
+
+/// Endpoints of one slice.
+const ENDPOINTS_MAX: usize = 100;
+/// Shares by index that a slice is for: each may be listed with its old worker, too.
+const SHARES_PER_SLICE: u32 = 50;
+
+/// What one slice holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Slice {
+    /// The end of its name, after the binding's.
+    pub(super) suffix: String,
+    /// `IPv4` or `IPv6`.
+    pub(super) family: &'static str,
+    /// The endpoints.
+    pub(super) endpoints: Vec<Value>,
+}
+
+/// A pod that serves a binding.
+#[derive(Clone, Debug)]
+pub(super) struct Serving {
+    /// The pod.
+    pub(super) pod: Arc<PodFacts>,
+    /// The zone of its node, where it is known.
+    pub(super) zone: Option<String>,
+    /// The first of the node's shares that it has.
+    pub(super) index: u32,
+    /// Whether all that it has of the node is on its way to others.
+    pub(super) draining: bool,
+}
+
+/// Who serves a binding: each pod once, those that take documents and those that drain.
+pub(super) fn serving(
+    shares: &[ShareView],
+    pod: impl Fn(&str) -> Option<Arc<PodFacts>>,
+    zone: impl Fn(&str) -> Option<String>,
+) -> Vec<Serving> {
+    let mut found: BTreeMap<&str, Serving> = BTreeMap::new();
+    for share in shares.iter().filter(|share| share.applied) {
+        let name = share.worker.as_str();
+        let Some(pod) = pod(name).filter(|pod| !pod.over && !pod.phase.is_terminal()) else {
+            continue;
+        };
+        let draining = share.draining || pod.is_terminating();
+        let zone = pod.node.as_deref().and_then(&zone);
+        let new = Serving { pod, zone, index: share.index, draining };
+        let it = found.entry(name).or_insert(new);
+        it.index = it.index.min(share.index);
+        it.draining &= draining;
+    }
+    found.into_values().collect()
+}
+
+/// The slices that list these pods; none where there are none. A pod stays in the slice that it is
+/// in while others come and go, but for one that is full.
+pub(super) fn slices(serving: &[Serving]) -> Vec<Slice> {
+    let mut slices: BTreeMap<(&'static str, u32), Vec<Value>> = BTreeMap::new();
+    let mut sorted: Vec<&Serving> = serving.iter().collect();
+    sorted.sort_by_key(|it| (it.index, &it.pod.pod.name));
+    for it in sorted {
+        for address in &it.pod.addresses {
+            let family = match address {
+                IpAddr::V4(_) => "IPv4",
+                IpAddr::V6(_) => "IPv6",
+            };
+            let mut number = it.index / SHARES_PER_SLICE;
+            while slices.get(&(family, number)).is_some_and(|it| it.len() >= ENDPOINTS_MAX) {
+                number += 1;
+            }
+            slices.entry((family, number)).or_default().push(endpoint(it, *address));
+        }
+    }
+    let slice = |((family, number), endpoints): ((&'static str, u32), _)| Slice {
+        suffix: format!("{}-{number}", family.to_ascii_lowercase()),
+        family,
+        endpoints,
+    };
+    slices.into_iter().map(slice).collect()
+}
+
+fn endpoint(it: &Serving, address: IpAddr) -> Value {
+    let pod = &it.pod;
+    let mut endpoint = json!({
+        "addresses": [address],
+        "conditions": {
+            "ready": pod.ready && !it.draining,
+            "serving": pod.ready,
+            "terminating": it.draining,
+        },
+        "targetRef": {
+            "kind": "Pod",
+            "namespace": pod.pod.namespace,
+            "name": pod.pod.name,
+            "uid": pod.uid,
+        },
+    });
+    if let Some(node) = &pod.node {
+        endpoint["nodeName"] = json!(node);
+    }
+    if let Some(zone) = &it.zone {
+        endpoint["zone"] = json!(zone);
+    }
+    endpoint
+}

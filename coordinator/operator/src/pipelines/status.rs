@@ -1,0 +1,187 @@
+//! What the statuses of a Pipeline and of its bindings say, as functions of the facts.
+
+use k8s_openapi::jiff::Timestamp;
+use leasehold_coordinator_core::view::{
+    BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView,
+};
+use leasehold_kube_api::status::{
+    BindingCounts, PipelineBindingStatus, PipelineStatus, SHARES_LISTED_MAX, ShareStatus, WaitsFor,
+};
+
+use crate::conditions::{
+    Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, refused, still_in_force,
+};
+
+/// What is known of a pipeline.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PipelineFacts {
+    /// The generation of the newest spec.
+    pub(super) generation: Option<i64>,
+    /// The generation of the spec in force; none where only the last status can tell.
+    pub(super) in_force: Option<i64>,
+    /// What is wrong with the newest spec.
+    pub(super) problem: Option<String>,
+    /// What the core says of it; none where it is not in force.
+    pub(super) view: Option<PipelineView>,
+    /// What keeps one of its objects from being as it should be.
+    pub(super) blocked: Option<Why>,
+}
+
+/// How far a pipeline is from what is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    /// It is there.
+    There,
+    /// It gets there by itself.
+    OnItsWay,
+    /// Something is wrong; it may get there by itself.
+    Broken,
+    /// Somebody has to see to it.
+    Short,
+}
+
+/// A pipeline's status, where `before` is the one that was written last.
+pub(super) fn of_pipeline(
+    facts: &PipelineFacts,
+    before: &PipelineStatus,
+    now: Timestamp,
+) -> PipelineStatus {
+    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let (stands, why) = stands(facts.view.as_ref());
+    let problem = facts.problem.as_ref().map(|problem| refused(problem, in_force));
+    let stalled = problem.or_else(|| facts.blocked.clone());
+    let ready = match &stalled {
+        Some(stalled) => Aspect::new(READY, false, stalled.clone()),
+        None => Aspect::new(READY, stands == Stands::There, why.clone()),
+    };
+    let degraded = match (&stalled, stands) {
+        (Some(stalled), _) => Aspect::new(DEGRADED, true, stalled.clone()),
+        (None, Stands::Broken | Stands::Short) => Aspect::new(DEGRADED, true, why.clone()),
+        (None, Stands::There | Stands::OnItsWay) => {
+            Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong"))
+        }
+    };
+    let is_moving = matches!(stands, Stands::OnItsWay | Stands::Broken);
+    let mut aspects = vec![ready, Aspect::new(PROGRESSING, is_moving, why), degraded];
+    aspects.extend(stalled.map(|stalled| Aspect::new(STALLED, true, stalled)));
+    let mut status = PipelineStatus {
+        observed_generation: in_force,
+        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        ..PipelineStatus::default()
+    };
+    let Some(view) = &facts.view else { return status };
+    let ready = view.bindings.iter().filter(|binding| binding.phase == BindingPhase::Ready);
+    status.phase = view.phase.to_string();
+    status.bindings =
+        BindingCounts { total: count(view.bindings.len()), ready: count(ready.count()) };
+    let waits = view
+        .waits
+        .iter()
+        .map(|(class, workers)| WaitsFor { class: class.parts().1.to_owned(), workers: *workers });
+    status.waits_for = waits.collect();
+    status
+}
+
+fn stands(view: Option<&PipelineView>) -> (Stands, Why) {
+    let Some(view) = view else {
+        let message = "the coordinator has not taken this object up yet";
+        return (Stands::OnItsWay, Why::new("NotInForce", message));
+    };
+    let waits = || waits(view);
+    match view.phase {
+        // What runs serves the load that was asked for before.
+        PipelinePhase::Ready if !view.waits.is_empty() || !view.reason.is_empty() => {
+            (Stands::OnItsWay, Why::new("ChangeWaits", waits()))
+        }
+        PipelinePhase::Ready => {
+            let message = format!("all {} bindings are ready", view.bindings.len());
+            (Stands::There, Why::new("Ready", message))
+        }
+        PipelinePhase::Plotted => {
+            let message = or(&view.reason, "its workers are chosen, and do not all serve it yet");
+            (Stands::OnItsWay, Why::new("WaitsForAgents", message))
+        }
+        PipelinePhase::Broken => {
+            let message = or(&view.reason, "a worker of it was lost");
+            (Stands::Broken, Why::new("Broken", message))
+        }
+        PipelinePhase::Pending if view.waits.iter().any(|(_, workers)| *workers == 0) => {
+            (Stands::Short, Why::new("ClassMissing", waits()))
+        }
+        PipelinePhase::Pending if !view.waits.is_empty() => {
+            (Stands::OnItsWay, Why::new("WaitsForWorkers", waits()))
+        }
+        PipelinePhase::Pending => {
+            let message = or(&view.reason, "its workers are not chosen yet");
+            (Stands::OnItsWay, Why::new("NotPlotted", message))
+        }
+    }
+}
+
+/// What a pipeline waits for, for people.
+fn waits(view: &PipelineView) -> String {
+    let each = view.waits.iter().map(|(class, workers)| match workers {
+        0 => format!("for WorkerClass {}, which is not there", class.parts().1),
+        1 => format!("for one more worker of class {}", class.parts().1),
+        more => format!("for {more} more workers of class {}", class.parts().1),
+    });
+    let each: Vec<_> = each.collect();
+    match each.is_empty() {
+        true => view.reason.clone(),
+        false => or(&view.reason, &format!("it waits {}", each.join(" and "))),
+    }
+}
+
+/// A binding's status, where `before` is the one that was written last; `trouble` is what keeps its
+/// objects from being as they should be.
+pub(super) fn of_binding(
+    view: &BindingView,
+    generation: Option<i64>,
+    trouble: Option<&Why>,
+    before: &PipelineBindingStatus,
+    now: Timestamp,
+) -> PipelineBindingStatus {
+    let why = match view.phase {
+        BindingPhase::Ready => Why::new("Ready", "all its workers serve it"),
+        BindingPhase::Pending => {
+            Why::new("WaitsForAgents", "its workers are chosen, and do not all serve it yet")
+        }
+        BindingPhase::DeadEnd => Why::new("WorkerLost", "a worker of it was lost"),
+        BindingPhase::Unset => Why::new("Unset", "no workers are chosen for it"),
+    };
+    let is_ready = view.phase == BindingPhase::Ready && trouble.is_none();
+    let ready = Aspect::new(READY, is_ready, trouble.cloned().unwrap_or(why));
+    let listed = view.shares.iter().take(SHARES_LISTED_MAX);
+    PipelineBindingStatus {
+        observed_generation: generation,
+        phase: view.phase.to_string(),
+        conditions: conditions(vec![ready], &before.conditions, generation, now),
+        workers: count(view.shares.len()),
+        worker_list: listed.map(share).collect(),
+    }
+}
+
+fn share(share: &ShareView) -> ShareStatus {
+    let phase = match (share.draining, share.applied) {
+        (true, _) => "Draining",
+        (false, true) => "Ready",
+        (false, false) => "Pending",
+    };
+    ShareStatus {
+        name: share.worker.to_string(),
+        documents_per_second: share.load.to_string(),
+        phase: phase.into(),
+    }
+}
+
+fn or(text: &str, otherwise: &str) -> String {
+    if text.is_empty() { otherwise.to_owned() } else { text.to_owned() }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,111 @@
+//! What people are told of pipelines, as events of the Pipeline.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::ObjectMeta;
+use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_kube_api::resources::{Pipeline, PipelineBinding};
+use leasehold_manifest::manifest::API_VERSION;
+
+use super::hand::Trouble;
+use super::kinds::Kind;
+use crate::conditions::Why;
+use crate::events::{Happening, Reason, Recorder};
+
+/// Tells people.
+#[derive(Clone, Debug)]
+pub(super) struct Tell {
+    events: Recorder,
+}
+
+impl Tell {
+    pub(super) fn new(events: Recorder) -> Self {
+        Self { events }
+    }
+
+    /// A pipeline is in another state. That it is Ready as a new leader finds it is no news.
+    pub(super) fn state(
+        &self,
+        pipeline: &Pipeline,
+        from: Option<PipelinePhase>,
+        to: PipelinePhase,
+        why: &str,
+    ) {
+        let (reason, otherwise) = match to {
+            PipelinePhase::Ready if from.is_none() => return,
+            PipelinePhase::Ready if from == Some(to) && why.is_empty() => return,
+            PipelinePhase::Ready if from == Some(to) => (Reason::PipelineChangeWaits, ""),
+            PipelinePhase::Pending => (Reason::PipelinePending, "it waits for workers"),
+            PipelinePhase::Plotted => (Reason::PipelinePlotted, "its workers are chosen"),
+            PipelinePhase::Ready => (Reason::PipelineReady, "all its bindings are ready"),
+            PipelinePhase::Broken => (Reason::PipelineBroken, "a worker of it was lost"),
+        };
+        let note = if why.is_empty() { otherwise } else { why };
+        self.events.record(Happening {
+            regarding: reference(Pipeline::KIND, &pipeline.metadata),
+            related: None,
+            reason,
+            note: note.to_owned(),
+        });
+    }
+
+    /// Something keeps an object of a pipeline from being as it should be.
+    pub(super) fn trouble(
+        &self,
+        pipeline: &Pipeline,
+        binding: Option<ObjectReference>,
+        why: &Why,
+        is_taken: bool,
+    ) {
+        let reason = if is_taken { Reason::NameTaken } else { Reason::ObjectRejected };
+        let regarding = reference(Pipeline::KIND, &pipeline.metadata);
+        let note = why.message.clone();
+        if let Some(binding) = &binding {
+            let related = Some(regarding.clone());
+            let note = note.clone();
+            self.events.record(Happening { regarding: binding.clone(), related, reason, note });
+        }
+        self.events.record(Happening { regarding, related: binding, reason, note });
+    }
+}
+
+/// Why an object is not as it should be, for people; none where it is tried again and nobody has
+/// to do anything about it.
+pub(super) fn why(kind: Kind, name: &str, trouble: &Trouble) -> Option<Why> {
+    let kind = kind.name();
+    match trouble {
+        Trouble::Taken => Some(Why::new(
+            "NameTaken",
+            format!(
+                "there is a {kind} {name} that was not made for this pipeline: it is left alone, \
+                 and nothing is made in its place; delete it, or name the pipeline or its node \
+                 otherwise"
+            ),
+        )),
+        Trouble::Refused(why) => {
+            Some(Why::new("ObjectRejected", format!("the API server refuses {kind} {name}: {why}")))
+        }
+        Trouble::Later(_) => None,
+    }
+}
+
+/// A PipelineBinding, as events name it.
+pub(super) fn binding(namespace: Option<String>, name: &str, uid: &str) -> ObjectReference {
+    let metadata = ObjectMeta {
+        namespace,
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
+    };
+    reference(PipelineBinding::KIND, &metadata)
+}
+
+fn reference(kind: &str, metadata: &ObjectMeta) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.into()),
+        kind: Some(kind.into()),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,158 @@
+//! What a pipeline is to have on Kubernetes, as a function of its object, of what the core says of
+//! it and of the pods: each object as it is applied.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::api::DynamicObject;
+use leasehold_coordinator_core::view::{BindingView, PipelineView};
+use leasehold_kube_api::names::{
+    DOCUMENTS_PORT, FIELD_MANAGER, MANAGED_BY_LABEL, PIPELINE_LABEL, SERVICE_NAME_LABEL,
+    SLICE_MANAGED_BY_LABEL, binding,
+};
+use leasehold_kube_api::resources::Pipeline;
+use leasehold_manifest::Rate;
+use leasehold_manifest::manifest::API_VERSION;
+use leasehold_platform_kube::pods::PodFacts;
+use leasehold_types::ClusterName;
+use serde_json::{Value, json};
+
+use super::kinds::Kind;
+use super::slices::{Slice, serving, slices};
+
+/// What a binding is to have.
+#[derive(Clone, Debug)]
+pub(super) struct WantedBinding {
+    /// The name of the binding, its Service, and of its slices up to the last part.
+    pub(super) name: String,
+    /// What the core says of it.
+    pub(super) view: BindingView,
+    /// The Service.
+    pub(super) service: DynamicObject,
+    /// The EndpointSlices.
+    pub(super) slices: Vec<DynamicObject>,
+    /// The PipelineBinding, without its status.
+    pub(super) binding: DynamicObject,
+}
+
+/// Where to look things up.
+pub(super) trait Places {
+    /// The port of a class.
+    fn port(&self, class: &ClusterName) -> Option<u16>;
+    /// The pod of this name, in the pipeline's namespace.
+    fn pod(&self, name: &str) -> Option<Arc<PodFacts>>;
+    /// The zone of a node.
+    fn zone(&self, node: &str) -> Option<String>;
+}
+
+/// What each binding of a pipeline is to have.
+pub(super) fn wanted(
+    pipeline: &Pipeline,
+    view: &PipelineView,
+    places: &impl Places,
+) -> Vec<WantedBinding> {
+    let maker = Maker { pipeline, name: pipeline.metadata.name.clone().unwrap_or_default() };
+    view.bindings.iter().map(|it| maker.binding(it, view, places)).collect()
+}
+
+/// The names of the pods that a pipeline's bindings look at.
+pub(super) fn pods(view: &PipelineView) -> BTreeSet<String> {
+    let shares = view.bindings.iter().flat_map(|binding| &binding.shares);
+    shares.map(|share| share.worker.as_str().to_owned()).collect()
+}
+
+struct Maker<'a> {
+    pipeline: &'a Pipeline,
+    name: String,
+}
+
+impl Maker<'_> {
+    fn binding(
+        &self,
+        it: &BindingView,
+        view: &PipelineView,
+        places: &impl Places,
+    ) -> WantedBinding {
+        let name = binding(&self.name, it.node.as_str());
+        let port = places.port(&it.class);
+        // A worker is a pod of its class: one that has another by now is not the one meant.
+        let pod =
+            |name: &str| places.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
+        let serving = serving(&it.shares, pod, |node| places.zone(node));
+        let slice = |slice: &Slice| self.slice(&name, slice, port);
+        let slices = slices(&serving).iter().map(slice).collect();
+        let next: Vec<_> = it.next.iter().map(|node| binding(&self.name, node.as_str())).collect();
+        let spec = json!({
+            "spec": {
+                "pipeline": self.name,
+                "node": it.node.as_str(),
+                "class": it.class.parts().1,
+                "documentsPerSecond": Rate(view.load),
+                "next": next,
+            },
+        });
+        WantedBinding {
+            view: it.clone(),
+            service: self.service(&name, port),
+            slices,
+            binding: self.object(Kind::Binding, &name, &[], spec),
+            name,
+        }
+    }
+
+    fn service(&self, name: &str, port: Option<u16>) -> DynamicObject {
+        // What the pods' addresses are decides: a binding has slices of each family they have.
+        let mut spec = json!({ "type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack" });
+        match port {
+            Some(port) => {
+                spec["ports"] = json!([{
+                    "name": DOCUMENTS_PORT, "port": port, "targetPort": port, "protocol": "TCP",
+                }]);
+            }
+            None => spec["clusterIP"] = json!("None"),
+        }
+        self.object(Kind::Service, name, &[], json!({ "spec": spec }))
+    }
+
+    fn slice(&self, name: &str, slice: &Slice, port: Option<u16>) -> DynamicObject {
+        let labels = [(SERVICE_NAME_LABEL, name), (SLICE_MANAGED_BY_LABEL, FIELD_MANAGER)];
+        let ports: Vec<Value> = port
+            .iter()
+            .map(|port| json!({ "name": DOCUMENTS_PORT, "port": port, "protocol": "TCP" }))
+            .collect();
+        let data = json!({
+            "addressType": slice.family, "ports": ports, "endpoints": slice.endpoints,
+        });
+        self.object(Kind::EndpointSlice, &format!("{name}-{}", slice.suffix), &labels, data)
+    }
+
+    fn object(
+        &self,
+        kind: Kind,
+        name: &str,
+        labels: &[(&str, &str)],
+        data: Value,
+    ) -> DynamicObject {
+        use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+        let metadata = &self.pipeline.metadata;
+        let owner = OwnerReference {
+            api_version: API_VERSION.into(),
+            kind: Pipeline::KIND.into(),
+            name: self.name.clone(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let common = [(MANAGED_BY_LABEL, FIELD_MANAGER), (PIPELINE_LABEL, self.name.as_str())];
+        let mut object = DynamicObject::new(name, &kind.resource()).data(data);
+        object.metadata.namespace = metadata.namespace.clone();
+        let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        object.metadata.labels = Some(common.iter().chain(labels).map(text).collect());
+        object.metadata.owner_references = Some(vec![owner]);
+        object
+    }
+}
+
+#[cfg(test)]
+#[path = "wanted_tests.rs"]
+mod tests;

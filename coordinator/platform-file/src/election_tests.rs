@@ -1,0 +1,453 @@
+//! Elections on real files: two platforms on one state folder, and the files by hand where a
+//! process would have to hang.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use leasehold_coordinator_core::campaign::Change;
+use leasehold_coordinator_core::effect::Order;
+use leasehold_coordinator_core::event::{Elected, Event};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
+use leasehold_driver::clock;
+use leasehold_driver::platform::{Command, Platform};
+use leasehold_types::{ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::register::Register;
+use super::terms::{Claim, Standing, Terms};
+use super::{Settings, start};
+
+/// Long enough that only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn settings(folder: &Path, name: &str) -> Settings {
+    let manifests = folder.join("manifests");
+    fs::create_dir_all(&manifests).unwrap();
+    Settings {
+        manifests,
+        state_dir: folder.join("state"),
+        identity: name.into(),
+        address: format!("{name}:7400"),
+        takeover_after: Duration::from_millis(400),
+        leadership: Duration::from_secs(30),
+        bounds: TimeBounds::default(),
+    }
+}
+
+fn claim(name: &str) -> Claim {
+    let address = format!("{name}:7400");
+    Claim { identity: name.into(), address, leadership_ms: 30_000, id: fastrand::u64(..) }
+}
+
+fn worker(name: &str) -> WorkerKey {
+    let cluster = ClusterName::new("swarm").unwrap();
+    WorkerKey { cluster, worker: WorkerName::new(name).unwrap() }
+}
+
+fn exposure(jobs_max: u32) -> Exposure {
+    let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
+    let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(10));
+    Exposure { incarnation, ttl, jobs_max, sets, identity: None }
+}
+
+fn entry(name: &str, life: u64, jobs_max: u32) -> (WorkerKey, Life, Exposure) {
+    (worker(name), Life(life), exposure(jobs_max))
+}
+
+fn order(epoch: u64, order: Order) -> Command {
+    Command::Order { epoch: Epoch(epoch), order }
+}
+
+async fn next(platform: &mut Platform) -> Event {
+    let event = timeout(PATIENCE, platform.events.recv()).await;
+    event.expect("an event in time").expect("a platform that runs")
+}
+
+async fn elected(platform: &mut Platform) -> Elected {
+    loop {
+        if let Event::Elected(elected) = next(platform).await {
+            return elected;
+        }
+    }
+}
+
+/// The next word on who else leads.
+async fn deposed(platform: &mut Platform) -> Option<String> {
+    loop {
+        match next(platform).await {
+            Event::Deposed { leader } => return leader,
+            Event::Elected(elected) => panic!("elected, epoch {}", elected.epoch),
+            _ => {}
+        }
+    }
+}
+
+/// Keeps a platform's channel from filling up while another is looked at.
+fn drain(mut platform: Platform) -> tokio::task::JoinHandle<Platform> {
+    tokio::spawn(async move {
+        let sleep = tokio::time::sleep(PATIENCE);
+        tokio::pin!(sleep);
+        loop {
+            tokio::select! {
+                event = platform.events.recv() => match event {
+                    Some(_) => {}
+                    None => return platform,
+                },
+                () = &mut sleep => return platform,
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    let first = elected(&mut a).await;
+    assert_eq!(first.epoch, Epoch(1));
+    assert!(first.exposed.is_empty());
+    assert!(first.predecessor_end <= clock::now());
+    assert!(first.until <= clock::now() + Duration::from_secs(30));
+
+    let mut b = start(settings(folder.path(), "b")).await.unwrap();
+    a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
+    loop {
+        if let Event::Registered(said) = next(&mut a).await {
+            assert_eq!(said, [(worker("w"), Life(1), exposure(3))]);
+            break;
+        }
+    }
+    let a = drain(a);
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+
+    a.abort();
+    let second = elected(&mut b).await;
+    assert_eq!(second.epoch, Epoch(2));
+    let entry = Entry { epoch: Epoch(2), exposure: exposure(3) };
+    assert_eq!(second.exposed, BTreeMap::from([(worker("w"), entry)]), "adopted");
+    // The first has ended, as its lock tells: nothing of it need be waited for.
+    assert!(second.predecessor_end <= clock::now());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_above() {
+    let folder = tempfile::tempdir().unwrap();
+    // No sign of life is ever missed here: only the lock can tell.
+    let mut slow = settings(folder.path(), "a");
+    slow.takeover_after = Duration::from_secs(3600);
+    let mut a = start(slow.clone()).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    a.commands.send(order(1, Order::StepDown { above: Some(Epoch(40)) })).await.unwrap();
+    assert_eq!(deposed(&mut a).await, None);
+    assert_eq!(elected(&mut a).await.epoch, Epoch(41));
+    // A driver in a long turn learned late that the former term was over.
+    a.commands.send(order(1, Order::StepDown { above: Some(Epoch(60)) })).await.unwrap();
+    a.commands.send(order(41, Order::Confirm)).await.unwrap();
+    match next(&mut a).await {
+        Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(41)),
+        other => panic!("{other:?}"),
+    }
+
+    slow.identity = "b".into();
+    slow.address = "b:7400".into();
+    let mut b = start(slow).await.unwrap();
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    let (done, is_done) = oneshot::channel();
+    a.commands.send(Command::Resign(done)).await.unwrap();
+    let _a = drain(a);
+    timeout(PATIENCE, is_done).await.unwrap().unwrap();
+    let second = elected(&mut b).await;
+    assert_eq!(second.epoch, Epoch(42));
+    assert!(second.predecessor_end <= clock::now());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_leader_is_replaced_and_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "b");
+    let terms = Terms::open(&settings.state_dir).unwrap();
+    let mut hung = terms.take(Epoch(7), &claim("hung")).unwrap().unwrap();
+    assert_eq!(terms.renew(&mut hung).unwrap(), Standing::Leads);
+    let last_renewal = clock::now();
+
+    let mut b = start(settings.clone()).await.unwrap();
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("hung:7400"));
+    let elected = elected(&mut b).await;
+    assert_eq!(elected.epoch, Epoch(8));
+    // It may grant until its last renewal runs out by its own clock.
+    let bounds = settings.bounds;
+    assert!(elected.predecessor_end >= last_renewal + bounds.outlast(Duration::from_secs(30)));
+    assert_eq!(terms.renew(&mut hung).unwrap(), Standing::Deposed(Epoch(8)));
+
+    // The next one waits for it too, for as long as its process lives.
+    let third = terms.lingering(Epoch(9)).unwrap();
+    assert_eq!(third.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [Epoch(7), Epoch(8)]);
+    drop(hung);
+    assert!(terms.is_over(Epoch(7)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    let first = elected(&mut a).await;
+    let terms = Terms::open(&settings.state_dir).unwrap();
+    let mut usurper = terms.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
+    a.commands.send(order(1, Order::Register(vec![entry("late", 1, 1)]))).await.unwrap();
+    loop {
+        match next(&mut a).await {
+            Event::Registered(said) => panic!("{said:?} registered by a deposed leader"),
+            Event::Deposed { leader } => {
+                assert_eq!(leader.as_deref(), Some("b:7400"));
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(terms.renew(&mut usurper).unwrap(), Standing::Leads);
+    // Its driver may grant until the end of its term: whoever leads next waits for that.
+    drop(usurper);
+    let third = elected(&mut a).await;
+    assert_eq!(third.epoch, Epoch(3));
+    assert!(third.predecessor_end >= first.until);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_struck_at_once_is_not_said_to_be_registered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    elected(&mut a).await;
+    // Together, so that they can be taken together.
+    let first = a.commands.reserve_many(3).await.unwrap();
+    let both = vec![entry("w", 1, 3), entry("x", 2, 1)];
+    let orders = [Order::Register(both), Order::Unregister(vec![worker("w")]), Order::Confirm];
+    first.zip(orders).for_each(|(place, wanted)| place.send(order(1, wanted)));
+    loop {
+        if let Event::Registered(said) = next(&mut a).await {
+            assert_eq!(said, [(worker("x"), Life(2), exposure(1))]);
+            break;
+        }
+    }
+}
+
+/// A state folder was lost, or put back from a copy: agents know later epochs than it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_goes_above_an_epoch_that_somebody_names_in_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    // What docs/OPERATIONS.md says: an empty claim with the number that the log names.
+    fs::write(settings.state_dir.join("epochs/00000000000000000040.json"), "").unwrap();
+    assert_eq!(deposed(&mut a).await, None);
+    assert_eq!(elected(&mut a).await.epoch, Epoch(41));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    a.commands.send(order(1, Order::StepDown { above: Some(Epoch(6)) })).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(7));
+    a.commands.send(order(7, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
+    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+
+    // In one step: the leader would put files back while others are being removed.
+    let removed = folder.path().join("removed");
+    fs::create_dir(&removed).unwrap();
+    for name in ["register", "epochs"] {
+        fs::rename(settings.state_dir.join(name), removed.join(name)).unwrap();
+    }
+    // Two confirmations later it has been seen to be gone, and is there again.
+    let terms = loop {
+        a.commands.send(order(7, Order::Confirm)).await.unwrap();
+        match next(&mut a).await {
+            Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(7)),
+            other => panic!("{other:?}"),
+        }
+        let terms = Terms::open(&settings.state_dir).unwrap();
+        if terms.highest().unwrap() == Some(Epoch(7)) {
+            break terms;
+        }
+    };
+    assert!(!terms.is_over(Epoch(7)));
+    let alive = || {
+        let names = fs::read_dir(settings.state_dir.join("epochs")).unwrap();
+        let mut paths = names.map(|entry| entry.unwrap().path());
+        paths.find(|path| path.extension().is_some_and(|extension| extension == "alive"))
+    };
+    fs::remove_file(alive().unwrap()).unwrap();
+    while alive().is_none() {
+        a.commands.send(order(7, Order::Confirm)).await.unwrap();
+        next(&mut a).await;
+    }
+    assert!(!terms.is_over(Epoch(7)));
+    a.commands.send(order(7, Order::Register(vec![entry("x", 2, 1)]))).await.unwrap();
+    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    let _a = drain(a);
+    let register = Register::open(&settings.state_dir, Epoch(8)).unwrap();
+    let workers: BTreeSet<_> = register.entries().keys().cloned().collect();
+    assert_eq!(workers, BTreeSet::from([worker("w"), worker("x")]));
+}
+
+/// Somebody deletes the state folder beside replicas that live: none of them leads any more, and no
+/// epoch is led twice, neither by them nor by one that is started on what they leave behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_deleted_is_led_by_nobody_and_begun_anew_above() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings_of = |name| settings(folder.path(), name);
+    let mut a = start(settings_of("a")).await.unwrap();
+    assert_eq!(elected(&mut a).await.epoch, Epoch(1));
+    a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
+    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    let mut b = start(settings_of("b")).await.unwrap();
+    assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
+    let state_dir = settings_of("a").state_dir;
+    fs::rename(&state_dir, folder.path().join("removed")).unwrap();
+    assert_eq!(deposed(&mut a).await, None);
+    // As long as a standby waits before it takes over, and longer.
+    let nobody = async {
+        tokio::select! {
+            event = elected(&mut a) => event.epoch,
+            event = elected(&mut b) => event.epoch,
+        }
+    };
+    let led = timeout(settings_of("a").takeover_after * 3, nobody).await;
+    assert!(led.is_err(), "epoch {led:?} is led");
+    let mut c = start(settings_of("c")).await.unwrap();
+    let third = elected(&mut c).await;
+    assert_eq!(third.epoch, Epoch(2));
+    assert_eq!(third.exposed.keys().collect::<Vec<_>>(), [&worker("w")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_readable_manifests_nobody_leads() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    fs::remove_dir(&settings.manifests).unwrap();
+    let error = start(settings.clone()).await.unwrap_err().to_string();
+    assert!(error.contains(settings.manifests.to_str().unwrap()), "{error}");
+    // What an earlier replica left is of no use.
+    fs::create_dir_all(&settings.state_dir).unwrap();
+    fs::write(settings.state_dir.join("manifests.good"), "torn").unwrap();
+    let mut a = start(settings.clone()).await.unwrap();
+    let mut problems = a.problems.clone();
+    timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
+    // After each command it looks whether it is to lead.
+    for _ in 0..5 {
+        a.commands.send(order(7, Order::Confirm)).await.unwrap();
+    }
+    while a.commands.capacity() < a.commands.max_capacity() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(Terms::open(&settings.state_dir).unwrap().highest().unwrap(), None);
+    fs::create_dir(&settings.manifests).unwrap();
+    assert!(matches!(next(&mut a).await, Event::Desired(_)));
+    assert!(matches!(next(&mut a).await, Event::Elected(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_last_good_is_enough_to_lead() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path(), "a");
+    let mut a = start(settings.clone()).await.unwrap();
+    assert!(matches!(next(&mut a).await, Event::Desired(_)));
+    assert!(matches!(next(&mut a).await, Event::Elected(_)));
+    let kept = settings.state_dir.join("manifests.good");
+    timeout(PATIENCE, async {
+        while !kept.exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    drop(a);
+    fs::remove_dir(&settings.manifests).unwrap();
+    let mut b = start(settings).await.unwrap();
+    assert!(matches!(next(&mut b).await, Event::Desired(_)));
+    assert!(matches!(next(&mut b).await, Event::Elected(_)));
+    assert_eq!(b.problems.borrow().len(), 1);
+}
+
+#[test]
+fn of_many_that_take_one_epoch_exactly_one_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let terms = Terms::open(folder.path()).unwrap();
+    const RACERS: usize = 8;
+    for round in 1..=200 {
+        let barrier = Barrier::new(RACERS);
+        let seats = std::thread::scope(|scope| {
+            let race = || {
+                barrier.wait();
+                terms.take(Epoch(round), &claim("racer")).unwrap()
+            };
+            let racers: Vec<_> = (0..RACERS).map(|_| scope.spawn(race)).collect();
+            racers.into_iter().filter_map(|racer| racer.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(seats.len(), 1, "round {round}");
+        assert_eq!(terms.highest().unwrap(), Some(Epoch(round)));
+        drop(seats);
+        terms.prune().unwrap();
+    }
+    let left: Vec<_> = fs::read_dir(folder.path().join("epochs")).unwrap().collect();
+    assert_eq!(left.len(), 8 * 3, "{left:?}");
+}
+
+#[test]
+fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = Register::open(folder.path(), Epoch(1)).unwrap();
+    let enter = |name: &str, jobs| Change::Enter(worker(name), Life(1), exposure(jobs));
+    first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
+    first.write(&[Change::Strike(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
+    let log = folder.path().join("register/00000000000000000001.log");
+    let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
+    file.write_all(br#"{"enter":{"cluster":"swarm","worker":"to"#).unwrap();
+
+    let mut second = Register::open(folder.path(), Epoch(5)).unwrap();
+    let wanted = BTreeMap::from([(worker("b"), exposure(3)), (worker("c"), exposure(4))]);
+    assert_eq!(*second.entries(), wanted);
+    second.write(&[]).unwrap();
+    let mut third = Register::open(folder.path(), Epoch(6)).unwrap();
+    assert_eq!(*third.entries(), wanted);
+    third.write(&[]).unwrap();
+    assert!(!log.exists(), "an old log stays");
+
+    // An exposure that cannot be read, or is of another release, allows anything.
+    let newest = folder.path().join("register/00000000000000000006.log");
+    let text = fs::read_to_string(&newest).unwrap();
+    fs::write(&newest, text.replacen("jobsMax", "most", 1)).unwrap();
+    let entries = Register::open(folder.path(), Epoch(7)).unwrap();
+    let unreadable =
+        BTreeMap::from([(worker("b"), Exposure::anything()), (worker("c"), exposure(4))]);
+    assert_eq!(*entries.entries(), unreadable);
+
+    // A line in the middle may be any worker's: nobody may lead without it.
+    fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
+    let error = Register::open(folder.path(), Epoch(7)).unwrap_err().to_string();
+    assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");
+}
+
+#[test]
+fn a_log_does_not_grow_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut register = Register::open(folder.path(), Epoch(1)).unwrap();
+    let changes: Vec<_> =
+        (0..5_000).map(|n| Change::Enter(worker("w"), Life(1), exposure(n))).collect();
+    for _ in 0..5 {
+        register.write(&changes).unwrap();
+    }
+    let log = folder.path().join("register/00000000000000000001.log");
+    let lines = fs::read_to_string(log).unwrap().lines().count();
+    assert!(lines <= 15_000, "{lines} lines for one worker");
+    let entries = Register::open(folder.path(), Epoch(2)).unwrap();
+    assert_eq!(*entries.entries(), BTreeMap::from([(worker("w"), exposure(4_999))]));
+}

@@ -1,0 +1,118 @@
+//! The standalone platform: manifests in a folder that it watches, and a state folder on a local
+//! file system where replicas elect a leader and write down who may hold leases, and what was last
+//! good of the manifests. A replica takes no term before it knows what is wanted, from the
+//! manifests or from what was last good: a leader that wants nothing would take everything from
+//! everyone.
+
+mod campaign;
+mod folder;
+mod good;
+mod manifests;
+mod register;
+mod terms;
+
+#[cfg(test)]
+mod election_tests;
+#[cfg(test)]
+mod good_tests;
+#[cfg(test)]
+mod manifests_tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use anyhow::{Context as _, bail};
+use leasehold_driver::health::Progress;
+use leasehold_driver::herald::Herald;
+use leasehold_driver::platform::{Access, COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use leasehold_manifest::last_good;
+use leasehold_types::TimeBounds;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::campaign::{Campaign, Disk};
+use self::folder::Folder;
+use self::good::Good;
+use self::manifests::Manifests;
+use self::terms::Terms;
+
+/// How a replica runs on files.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The manifests' folder.
+    pub manifests: PathBuf,
+    /// The folder that the replicas share; made where it is missing.
+    pub state_dir: PathBuf,
+    /// This replica's name.
+    pub identity: String,
+    /// Where agents and people reach this replica: HOST:PORT.
+    pub address: String,
+    /// How long a leader's heartbeat may stand still before a standby takes over.
+    pub takeover_after: Duration,
+    /// How long leadership lasts after a renewal was sent.
+    pub leadership: Duration,
+    /// How far clocks may be apart.
+    pub bounds: TimeBounds,
+}
+
+/// Starts the platform on the present runtime.
+///
+/// # Errors
+/// Where the state folder cannot be made, and where the manifests cannot be read at the first
+/// start. Whatever goes wrong later is logged and tried again.
+pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
+    let state_dir = settings.state_dir.clone();
+    let opened = blocking(move || {
+        let folder = Folder::open(&state_dir)?;
+        Ok::<_, io::Error>((Terms::open(&state_dir)?, folder))
+    });
+    let (terms, folder) = opened.await.with_context(|| {
+        format!("the state folder {} cannot be used", settings.state_dir.display())
+    })?;
+    let manifests = std::path::absolute(&settings.manifests)
+        .with_context(|| format!("{:?} is no folder's name", settings.manifests))?;
+    check_first_start(&manifests, &settings.state_dir).await?;
+    let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let (problem_sender, problems) = watch::channel(Arc::default());
+    let (ready, is_ready) = oneshot::channel();
+    let (freshness_sender, freshness) = watch::channel(Freshness::default());
+    let good = Good::new(settings.state_dir.clone());
+    let herald = Herald::new(event_sender.clone(), problem_sender, ready);
+    tokio::spawn(Manifests::new(manifests, good, herald, freshness_sender).run());
+    let (access, progress) = (Access::Open, Arc::<Progress>::default());
+    let driver = Arc::clone(&progress);
+    let disk = Disk { folder, terms };
+    let campaign = Campaign::new(settings, disk, event_sender, command_receiver, driver);
+    tokio::spawn(campaign.run(is_ready));
+    Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
+}
+
+/// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it
+/// may be back soon, and what was last good is in force meanwhile.
+async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
+    let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
+    let wrong = blocking(move || match last_good.exists() {
+        true => None,
+        false => fs::read_dir(folder).err(),
+    });
+    match wrong.await {
+        None => Ok(()),
+        Some(error) => bail!(
+            "--manifests {}: the folder cannot be read ({error}), and no manifest was ever read: \
+             make the folder, or correct the path",
+            manifests.display()
+        ),
+    }
+}
+
+/// Runs what waits for the disk where it holds nobody up.
+async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down, and this task with it.
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,291 @@
+//! Answers questions of access: agents are proven by the tokens of their pods, people by tokens of
+//! their own and what the cluster's roles allow them. Whatever is not proven is refused.
+
+mod identity;
+#[cfg(test)]
+mod identity_tests;
+mod reviews;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use leasehold_driver::clock;
+use leasehold_driver::platform::{ACCESS_MAX, AccessRequest, Denied, Subject, Wants};
+use leasehold_kube_api::names::GROUP;
+use leasehold_types::WorkerKey;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use self::identity::{Identity, admit, end_of, reviewed};
+use self::reviews::{Known, Reviews, TokenHash};
+use super::pods::Pods;
+
+/// How long a pod that proved itself may take to be seen by the watch.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
+/// How long the API server may take to answer one question.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Questions to the API server at once, so that a flood of tokens does not reach it as one.
+const ASKED_AT_ONCE_MAX: usize = 32;
+/// Bytes of a token.
+const TOKEN_BYTES_MAX: usize = 12 * 1024;
+/// How long a person's token counts as good without another look: people are given tokens that
+/// can be revoked.
+const PERSON_GOOD_FOR: Duration = Duration::from_secs(30);
+/// How long an agent's does: the pod behind it is looked at each time.
+const AGENT_GOOD_FOR: Duration = Duration::from_secs(300);
+
+const CLUSTERS: &str = "workerclusters";
+const SETS: &str = "streamsets";
+const PIPELINES: &str = "pipelines";
+
+/// Answers questions of access.
+#[derive(Clone)]
+pub(crate) struct Guard(Arc<Shared>);
+
+struct Shared {
+    client: Client,
+    audience: String,
+    pods: Pods,
+    reviews: Mutex<Reviews>,
+    places: Semaphore,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("audience", &self.0.audience).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// A guard that takes tokens for `audience`.
+    pub(crate) fn new(client: Client, audience: String, pods: Pods) -> Self {
+        let places = Semaphore::new(ASKED_AT_ONCE_MAX);
+        Self(Arc::new(Shared { client, audience, pods, reviews: Mutex::default(), places }))
+    }
+
+    /// Answers on the present runtime whatever is sent to what it returns.
+    pub(crate) fn start(self) -> mpsc::Sender<AccessRequest> {
+        let (requests, mut waiting) = mpsc::channel::<AccessRequest>(ACCESS_MAX);
+        tokio::spawn(async move {
+            while let Some(request) = waiting.recv().await {
+                let guard = self.clone();
+                tokio::spawn(async move { guard.answer(request).await });
+            }
+        });
+        requests
+    }
+
+    async fn answer(&self, request: AccessRequest) {
+        let AccessRequest { token, peer, wants, mut answer } = request;
+        let decided = tokio::select! {
+            decided = self.decide(token.as_deref(), &wants) => decided,
+            () = answer.closed() => return,
+        };
+        match &decided {
+            Ok(()) => {}
+            Err(why @ (Denied::Unproven(_) | Denied::Forbidden(_))) => {
+                tracing::info!(?peer, ?wants, %why, "access refused");
+            }
+            Err(why @ Denied::Unavailable(_)) => {
+                tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
+            }
+        }
+        // Whoever asked may have gone.
+        let _ = answer.send(decided);
+    }
+
+    async fn decide(&self, token: Option<&str>, wants: &Wants) -> Result<(), Denied> {
+        let Some(token) = token else {
+            return Err(Denied::Unproven(format!(
+                "no token: send \"authorization: Bearer TOKEN\", with a token for audience {:?}",
+                self.0.audience
+            )));
+        };
+        if token.len() > TOKEN_BYTES_MAX {
+            let why = format!("the token is longer than {TOKEN_BYTES_MAX} bytes");
+            return Err(Denied::Unproven(why));
+        }
+        match wants {
+            Wants::Speak(key) => self.may_speak(token, key).await,
+            Wants::Read(subject) => self.may(token, Verb::Read, subject).await,
+            Wants::Change(subject) => self.may(token, Verb::Change, subject).await,
+        }
+    }
+
+    async fn may_speak(&self, token: &str, key: &WorkerKey) -> Result<(), Denied> {
+        let identity = self.identify(token, AGENT_GOOD_FOR).await?;
+        let bound = identity.pod_for(key)?;
+        let found = self.0.pods.await_uid(&bound.name, &bound.uid, SEEN_WITHIN).await;
+        if found.is_err() && !self.0.pods.is_synced() {
+            let why = "the coordinator has not seen all pods yet".into();
+            return Err(Denied::Unavailable(why));
+        }
+        admit(found.as_deref().map_err(|why| *why), &bound, key)
+    }
+
+    async fn may(&self, token: &str, verb: Verb, subject: &Subject) -> Result<(), Denied> {
+        let identity = self.identify(token, PERSON_GOOD_FOR).await?;
+        for attributes in verb.on(subject)? {
+            self.authorize(&identity, attributes).await?;
+        }
+        Ok(())
+    }
+
+    /// Who bears the token, from what is remembered or from the API server.
+    async fn identify(&self, token: &str, good_for: Duration) -> Result<Identity, Denied> {
+        let hash = TokenHash::of(token);
+        let stale = match self.reviews().get(&hash, good_for, clock::now()) {
+            Known::Good(identity) => return Ok(identity),
+            Known::Bad(why) => return Err(Denied::Unproven(why)),
+            Known::Stale(identity) => Some(identity),
+            Known::Nothing => None,
+        };
+        let status = match self.review(token).await {
+            Ok(status) => status,
+            Err(why) => {
+                return stale.ok_or_else(|| {
+                    Denied::Unavailable(format!("the token cannot be reviewed at present: {why}"))
+                });
+            }
+        };
+        let now = clock::now();
+        match reviewed(status, &self.0.audience) {
+            Ok(identity) => {
+                let today = clock::time_of_day().as_secs();
+                let end = end_of(token).map(|end| u64::try_from(end).unwrap_or(0));
+                let left = end.map(|end| Duration::from_secs(end.saturating_sub(today)));
+                let ends_at = left.map(|left| now + left);
+                self.reviews().vouched(hash, identity.clone(), ends_at, now);
+                Ok(identity)
+            }
+            Err(why) => {
+                self.reviews().refused(hash, why.clone(), now);
+                Err(Denied::Unproven(why))
+            }
+        }
+    }
+
+    async fn review(&self, token: &str) -> Result<TokenReviewStatus, String> {
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                audiences: Some(vec![self.0.audience.clone()]),
+                token: token.to_owned(),
+            },
+            ..TokenReview::default()
+        };
+        let api: Api<TokenReview> = Api::all(self.0.client.clone());
+        let answer = self.ask(api.create(&PostParams::default(), &review)).await?;
+        answer.status.ok_or_else(|| "the review has no status".into())
+    }
+
+    async fn authorize(
+        &self,
+        identity: &Identity,
+        attributes: ResourceAttributes,
+    ) -> Result<(), Denied> {
+        let what = described(&attributes);
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(identity.username.clone()),
+                uid: identity.uid.clone(),
+                groups: Some(identity.groups.clone()),
+                extra: Some(identity.extra.clone()),
+                resource_attributes: Some(attributes),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(self.0.client.clone());
+        let answer = self.ask(api.create(&PostParams::default(), &review)).await;
+        let answer = answer.map_err(|why| {
+            Denied::Unavailable(format!("whether {what} is allowed is not known: {why}"))
+        })?;
+        match answer.status.is_some_and(|status| status.allowed) {
+            true => Ok(()),
+            false => Err(Denied::Forbidden(format!("{} may not {what}", identity.username))),
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        question: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, String> {
+        let _place = self.0.places.acquire().await.expect("never closed");
+        match timeout(ANSWER_WITHIN, question).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("the API server did not answer within {ANSWER_WITHIN:?}")),
+        }
+    }
+
+    fn reviews(&self) -> MutexGuard<'_, Reviews> {
+        self.0.reviews.lock().expect("no panic while it is held")
+    }
+}
+
+/// What a person wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Read,
+    Change,
+}
+
+impl Verb {
+    /// What a person must be allowed to do this on `subject`; everything of it.
+    fn on(self, subject: &Subject) -> Result<Vec<ResourceAttributes>, Denied> {
+        let (resource, (namespace, name)) = match subject {
+            Subject::All => {
+                let everywhere = [CLUSTERS, SETS, PIPELINES].map(|it| self.attributes(it, None));
+                return Ok(everywhere.into());
+            }
+            Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
+            // Shares are their pipelines': the set of a namespace's shares is of all of those.
+            Subject::Set(set) if set.is_shares() => (PIPELINES, (set.namespace(), "")),
+            Subject::Set(set) => (SETS, set.parts()),
+            Subject::Pipeline(pipeline) => (PIPELINES, pipeline.parts()),
+        };
+        let Some(namespace) = namespace else {
+            return Err(Denied::Forbidden(format!(
+                "{name:?} has no namespace: on Kubernetes a name is NAMESPACE/NAME"
+            )));
+        };
+        Ok(vec![self.attributes(resource, Some((namespace, name)))])
+    }
+
+    fn attributes(self, resource: &str, object: Option<(&str, &str)>) -> ResourceAttributes {
+        let (verb, subresource) = match self {
+            Self::Read => ("get", None),
+            Self::Change => ("create", Some("drain".to_owned())),
+        };
+        ResourceAttributes {
+            group: Some(GROUP.into()),
+            resource: Some(resource.into()),
+            subresource,
+            verb: Some(verb.into()),
+            namespace: object.map(|(namespace, _)| namespace.to_owned()),
+            name: object.map(|(_, name)| name.to_owned()).filter(|name| !name.is_empty()),
+            ..ResourceAttributes::default()
+        }
+    }
+}
+
+/// The permission in the words of a role.
+fn described(attributes: &ResourceAttributes) -> String {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let mut resource = text(&attributes.resource);
+    if let Some(subresource) = &attributes.subresource {
+        resource = format!("{resource}/{subresource}");
+    }
+    let what = format!("{} {resource}.{}", text(&attributes.verb), text(&attributes.group));
+    match (&attributes.namespace, &attributes.name) {
+        (Some(namespace), Some(name)) => format!("{what} {name:?} in namespace {namespace:?}"),
+        _ => format!("{what} in all namespaces"),
+    }
+}

@@ -1,0 +1,162 @@
+//! Who bears a token, as the API server says, and what follows from that; pure.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::api::authentication::v1::TokenReviewStatus;
+use leasehold_driver::platform::Denied;
+use leasehold_types::WorkerKey;
+use serde::Deserialize;
+
+use super::super::pods::{NotHere, PodFacts, PodName};
+
+/// What the names of service accounts begin with.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+/// Where the API server says which pod a token is bound to.
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+
+/// Who bears a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) username: String,
+    pub(super) uid: Option<String>,
+    pub(super) groups: Vec<String>,
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BoundPod {
+    pub(super) name: PodName,
+    pub(super) uid: String,
+}
+
+/// What the API server makes of a token.
+///
+/// # Errors
+/// What it says against it.
+pub(super) fn reviewed(status: TokenReviewStatus, audience: &str) -> Result<Identity, String> {
+    if status.authenticated != Some(true) {
+        let error = status.error.filter(|error| !error.is_empty());
+        let error = error.unwrap_or_else(|| "it is not valid".into());
+        return Err(format!("the API server refuses the token: {error}"));
+    }
+    // An authenticator that knows no audiences names none: its tokens are good for everything.
+    if !status.audiences.iter().flatten().any(|it| it == audience) {
+        return Err(format!("the token is not made for audience {audience:?}"));
+    }
+    let user = status.user.unwrap_or_default();
+    Ok(Identity {
+        username: user.username.unwrap_or_default(),
+        uid: user.uid,
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+    })
+}
+
+impl Identity {
+    /// The pod for which this identity may speak as worker `key`, by its token.
+    ///
+    /// # Errors
+    /// Why it may speak for none, or not for this one.
+    pub(super) fn pod_for(&self, key: &WorkerKey) -> Result<BoundPod, Denied> {
+        let account = self.username.strip_prefix(SERVICE_ACCOUNT);
+        let Some((namespace, _)) = account.and_then(|account| account.split_once(':')) else {
+            return Err(Denied::Forbidden(format!(
+                "the token is of {:?}, which is no service account: an agent speaks with the \
+                 projected token of its pod",
+                self.username
+            )));
+        };
+        let (Some(name), Some(uid)) = (self.extra(POD_NAME), self.extra(POD_UID)) else {
+            return Err(Denied::Forbidden(format!(
+                "the token of {} is bound to no pod: project it into the pod \
+                 (serviceAccountToken), or request it for the pod",
+                self.username
+            )));
+        };
+        let Some(wanted) = PodName::of(key) else {
+            return Err(Denied::Forbidden(format!(
+                "cluster {:?} has no namespace: on Kubernetes it is NAMESPACE/NAME, here {}",
+                key.cluster.as_str(),
+                format_args!("{namespace}/{}", key.cluster.as_str()),
+            )));
+        };
+        let bound = PodName { namespace: namespace.to_owned(), name: name.to_owned() };
+        if bound.namespace != wanted.namespace {
+            return Err(Denied::Forbidden(format!(
+                "the token is of namespace {:?}, the cluster of {:?}",
+                bound.namespace, wanted.namespace
+            )));
+        }
+        if bound != wanted {
+            return Err(Denied::Forbidden(format!(
+                "the token is of pod {:?}, which cannot speak for {:?}",
+                bound.name, wanted.name
+            )));
+        }
+        Ok(BoundPod { name: bound, uid: uid.to_owned() })
+    }
+
+    fn extra(&self, key: &str) -> Option<&str> {
+        self.extra.get(key)?.first().map(String::as_str)
+    }
+}
+
+/// Whether the pod that proved itself may speak as worker `key`.
+///
+/// # Errors
+/// Why not.
+pub(super) fn admit(
+    found: Result<&PodFacts, NotHere>,
+    bound: &BoundPod,
+    key: &WorkerKey,
+) -> Result<(), Denied> {
+    let BoundPod { name: PodName { namespace, name }, uid } = bound;
+    let (_, cluster) = key.cluster.parts();
+    let facts = found.map_err(|why| match why {
+        NotHere::Unseen => Denied::Forbidden(format!(
+            "pod {namespace}/{name} is not known as a worker: it needs the label \
+             leasehold.dev/cluster={cluster}, in a namespace that the coordinator watches"
+        )),
+        NotHere::Vanished => Denied::Forbidden(format!(
+            "pod {namespace}/{name} was deleted, or has lost its label leasehold.dev/cluster"
+        )),
+        NotHere::Other => Denied::Forbidden(format!(
+            "the token is of an earlier pod {namespace}/{name} (UID {uid}), which was deleted"
+        )),
+        NotHere::Haunted => Denied::Unavailable(format!(
+            "an earlier pod {namespace}/{name} was deleted by force, and its agent is not \
+             silent yet"
+        )),
+    })?;
+    if facts.over {
+        return Err(Denied::Forbidden(format!(
+            "pod {namespace}/{name} is over: it has failed or succeeded, and holds nothing"
+        )));
+    }
+    match &facts.cluster {
+        Some(label) if *label == key.cluster => Ok(()),
+        Some(label) => Err(Denied::Forbidden(format!(
+            "pod {namespace}/{name} is labelled leasehold.dev/cluster={}, and cannot be a worker \
+             of {cluster}",
+            label.parts().1
+        ))),
+        None => Err(Denied::Forbidden(format!(
+            "pod {namespace}/{name} needs the label leasehold.dev/cluster={cluster}"
+        ))),
+    }
+}
+
+/// When a token ends by what it says of itself, in seconds since 1970; none where it says nothing.
+/// Only of use after somebody has vouched for the token.
+pub(super) fn end_of(token: &str) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: i64,
+    }
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice::<Claims>(&payload).ok().map(|claims| claims.exp)
+}

@@ -1,0 +1,149 @@
+//! What follows from the API server's answer about a token.
+
+use leasehold_driver::platform::Denied;
+use leasehold_types::{ClusterName, WorkerName};
+use serde_json::{Value, json};
+
+use super::identity::*;
+use crate::pods::{NotHere, PodFacts};
+
+const AUDIENCE: &str = "leasehold.dev";
+
+fn status(patch: Value) -> k8s_openapi::api::authentication::v1::TokenReviewStatus {
+    let mut status = json!({
+        "authenticated": true,
+        "audiences": [AUDIENCE],
+        "user": {
+            "username": "system:serviceaccount:ci:worker",
+            "uid": "account-uid",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "extra": {
+                "authentication.kubernetes.io/pod-name": ["w-0"],
+                "authentication.kubernetes.io/pod-uid": ["uid-1"],
+            },
+        },
+    });
+    merge(&mut status, patch);
+    serde_json::from_value(status).expect("a status")
+}
+
+fn merge(onto: &mut Value, patch: Value) {
+    match patch {
+        Value::Object(fields) if onto.is_object() => {
+            fields.into_iter().for_each(|(name, value)| merge(&mut onto[name], value));
+        }
+        other => *onto = other,
+    }
+}
+
+fn worker(cluster: &str, name: &str) -> leasehold_types::WorkerKey {
+    let cluster = ClusterName::new(cluster).expect("a name");
+    leasehold_types::WorkerKey { cluster, worker: WorkerName::new(name).expect("a name") }
+}
+
+fn pod(patch: Value) -> PodFacts {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "ci", "name": "w-0", "uid": "uid-1",
+            "labels": { "leasehold.dev/cluster": "builds" },
+        },
+        "status": { "phase": "Running" },
+    });
+    merge(&mut pod, patch);
+    PodFacts::new(&serde_json::from_value(pod).expect("a pod")).expect("a whole pod")
+}
+
+fn bound(patch: Value, key: &leasehold_types::WorkerKey) -> Result<BoundPod, Denied> {
+    reviewed(status(patch), AUDIENCE).map_err(Denied::Unproven)?.pod_for(key)
+}
+
+#[test]
+fn a_token_of_the_pod_itself_is_taken() {
+    let key = worker("ci/builds", "w-0");
+    let bound = bound(json!({}), &key).expect("it is the pod's");
+    assert_eq!(bound.uid, "uid-1");
+    assert_eq!(admit(Ok(&pod(json!({}))), &bound, &key), Ok(()));
+}
+
+#[test]
+fn a_token_that_proves_nothing_is_refused_with_what_the_api_server_says() {
+    let key = worker("ci/builds", "w-0");
+    for (patch, word) in [
+        (json!({ "authenticated": false, "error": "token has expired" }), "token has expired"),
+        (json!({ "authenticated": false }), "not valid"),
+        (json!({ "authenticated": null }), "not valid"),
+        (json!({ "audiences": ["https://kubernetes.default.svc"] }), "leasehold.dev"),
+        (json!({ "audiences": null }), "leasehold.dev"),
+    ] {
+        match bound(patch.clone(), &key) {
+            Err(Denied::Unproven(why)) => assert!(why.contains(word), "{patch}: {why}"),
+            other => panic!("{patch}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_token_of_anyone_else_is_refused_and_both_are_named() {
+    let extra = |name: &str| {
+        json!({ "user": { "extra": {
+        "authentication.kubernetes.io/pod-name": [name]
+    } } })
+    };
+    let user = |name: &str| json!({ "user": { "username": name } });
+    for (patch, cluster, words) in [
+        (extra("w-1"), "ci/builds", ["\"w-1\"", "\"w-0\""]),
+        (json!({}), "other/builds", ["\"ci\"", "\"other\""]),
+        (json!({}), "builds", ["NAMESPACE/NAME", "ci/builds"]),
+        (user("system:admin"), "ci/builds", ["system:admin", "service account"]),
+        (user("system:serviceaccount:x"), "ci/builds", ["serviceaccount:x", "no service account"]),
+        (json!({ "user": { "extra": null } }), "ci/builds", ["bound to no pod", "ci:worker"]),
+        (
+            json!({ "user": { "extra": { "authentication.kubernetes.io/pod-uid": [] } } }),
+            "ci/builds",
+            ["bound to no pod", "ci:worker"],
+        ),
+    ] {
+        match bound(patch.clone(), &worker(cluster, "w-0")) {
+            Err(Denied::Forbidden(why)) => {
+                assert!(words.iter().all(|word| why.contains(word)), "{patch}: {why}");
+            }
+            other => panic!("{patch}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_is_no_worker_of_the_cluster_is_refused() {
+    let key = worker("ci/builds", "w-0");
+    let bound = bound(json!({}), &key).expect("it is the pod's");
+    let label =
+        |name: Value| json!({ "metadata": { "labels": { "leasehold.dev/cluster": name } } });
+    let other = pod(label(json!("nightly")));
+    let bare = pod(json!({ "metadata": { "labels": null } }));
+    let over = pod(json!({ "status": { "phase": "Failed" } }));
+    for (found, word) in [
+        (Ok(&other), "nightly"),
+        (Ok(&bare), "needs the label leasehold.dev/cluster=builds"),
+        (Ok(&over), "over"),
+        (Err(NotHere::Unseen), "leasehold.dev/cluster=builds"),
+        (Err(NotHere::Vanished), "deleted"),
+        (Err(NotHere::Other), "uid-1"),
+    ] {
+        match admit(found, &bound, &key) {
+            Err(Denied::Forbidden(why)) => assert!(why.contains(word), "{why}"),
+            other => panic!("{word}: {other:?}"),
+        }
+    }
+    let haunted = admit(Err(NotHere::Haunted), &bound, &key);
+    assert!(matches!(haunted, Err(Denied::Unavailable(_))), "it may dial again: {haunted:?}");
+}
+
+#[test]
+fn a_token_says_when_it_ends() {
+    // {"exp":1700000000}
+    assert_eq!(end_of("e30.eyJleHAiOjE3MDAwMDAwMDB9.c2ln"), Some(1_700_000_000));
+    for none in ["", "opaque", "a.b.c", "e30.e30.c2ln", "e30.!!.c2ln"] {
+        assert_eq!(end_of(none), None, "{none:?}");
+    }
+}

@@ -1,0 +1,473 @@
+//! The coordinator's own certificate authority. Its keys lie in one Secret, which whichever replica
+//! comes first creates and every replica follows; each replica signs its own serving certificate
+//! and keeps that key to itself. A Secret that is deleted comes back as it was, one that is broken
+//! changes nothing: what was read before stays in force. The API server's clock decides when keys
+//! follow one another, so that one replica whose clock is wrong changes nothing.
+
+mod ca_bundle;
+mod certificate;
+mod keyring;
+#[cfg(test)]
+mod keyring_tests;
+mod publication;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use leasehold_driver::clock::time_of_day;
+use leasehold_driver::platform::{ServingCertificate, ServingCertificates};
+use leasehold_driver::trust::{Bundle, Trust};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+pub use self::ca_bundle::{CaBundle, Configuration};
+use self::certificate::{Names, Signer, after};
+use self::keyring::Keyring;
+pub use self::publication::Publication;
+
+/// The name of the Secret, and of the ConfigMaps.
+const NAME: &str = "leasehold-ca";
+/// The name under which fields are managed.
+const FIELD_MANAGER: &str = "leasehold";
+/// The Secret's type.
+const SECRET_TYPE: &str = "kubernetes.io/tls";
+/// How long the API server may take for an answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// After how long what failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a replica that has never read the keys leaves it to the others to bring them back.
+const OTHERS_FIRST: Duration = Duration::from_secs(3);
+/// Complaints that are told apart until the Secret is good again.
+const COMPLAINTS_MAX: usize = 16;
+/// Steps of the keys that are taken at once: each brings them to a state where fewer are due.
+const STEPS_MAX: usize = 4;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// What the authority is like.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The Secret's namespace.
+    pub namespace: String,
+    /// The name by which replicas and agents know the server.
+    pub server_name: String,
+    names: Names,
+    /// How long an authority's keys are good for.
+    pub lifetime: Duration,
+    /// How long a serving certificate is good for.
+    pub serving_lifetime: Duration,
+    /// How much older than they are keys claim to be, for clients whose clocks are late.
+    pub backdate: Duration,
+    /// How often to look whether anything is due.
+    pub look_every: Duration,
+}
+
+impl Settings {
+    /// Settings for the Service `service` in `namespace`, and a replica at `address` (HOST:PORT).
+    #[must_use]
+    pub fn new(namespace: &str, service: &str, address: &str) -> Self {
+        let server_name = format!("{service}.{namespace}.svc");
+        let mut hosts = vec![
+            server_name.clone(),
+            format!("{server_name}.cluster.local"),
+            format!("{service}.{namespace}"),
+            service.to_owned(),
+            "localhost".to_owned(),
+        ];
+        let mut addresses = Vec::new();
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        match host.trim_start_matches('[').trim_end_matches(']').parse() {
+            Ok(ip) => addresses.push(ip),
+            Err(_) if !hosts.iter().any(|known| known == host) => hosts.push(host.to_owned()),
+            Err(_) => {}
+        }
+        Self {
+            namespace: namespace.to_owned(),
+            server_name,
+            names: Names { hosts, addresses },
+            lifetime: 365 * DAY,
+            serving_lifetime: DAY,
+            backdate: Duration::from_secs(300),
+            look_every: Duration::from_secs(30),
+        }
+    }
+}
+
+/// An authority that is followed.
+#[derive(Clone, Debug)]
+pub struct Authority {
+    /// What this replica serves with; nothing until the Secret was read for the first time.
+    pub certificates: ServingCertificates,
+    /// Whom to trust when another replica is dialled.
+    pub trust: Trust,
+    /// The authorities that clients are to trust.
+    pub bundle: Bundle,
+}
+
+impl Authority {
+    /// Follows the authority on the present runtime, for as long as somebody looks at it. Whatever
+    /// goes wrong is logged and tried again.
+    #[must_use]
+    pub fn start(client: Client, settings: Settings) -> Self {
+        let (serving, certificates) = watch::channel(None);
+        let (bundles, bundle) = watch::channel(None);
+        let trust = Trust::in_bundle(bundle.clone(), settings.server_name.clone());
+        let keeper = Keeper {
+            secrets: Api::namespaced(client, &settings.namespace),
+            settings,
+            seen: Seen::Nothing,
+            keyring: None,
+            served: None,
+            serving,
+            bundles,
+            complaints: BTreeSet::new(),
+        };
+        tokio::spawn(keeper.run());
+        Self { certificates, trust, bundle }
+    }
+
+    /// Waits until there is a certificate to serve with: no replica should lead before.
+    pub async fn ready(&mut self) {
+        if self.certificates.wait_for(|serving| serving.is_some()).await.is_err() {
+            // The keeper has ended, with the runtime.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The Secret as it is known to be.
+enum Seen {
+    /// Nothing is known yet.
+    Nothing,
+    /// There is none, since then; it was there before, or not.
+    Absent { since: Instant, was_there: bool },
+    /// It holds what cannot be read.
+    Broken(Secret),
+    /// It holds the keys.
+    Good(Secret),
+}
+
+/// The certificate that is served.
+struct Served {
+    signer: CertificateDer<'static>,
+    renewed_at: UnixTime,
+}
+
+/// Keeps the Secret, and what follows from it.
+struct Keeper {
+    secrets: Api<Secret>,
+    settings: Settings,
+    seen: Seen,
+    /// The keys as they were last read whole.
+    keyring: Option<Keyring>,
+    served: Option<Served>,
+    serving: watch::Sender<Option<Arc<ServingCertificate>>>,
+    bundles: watch::Sender<Option<Arc<str>>>,
+    /// What went wrong since the Secret was last read; each is said once.
+    complaints: BTreeSet<String>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let config = Config::default().fields(&format!("metadata.name={NAME}"));
+        let watched = watcher(self.secrets.clone(), config).default_backoff();
+        let mut watched = std::pin::pin!(watched);
+        let mut is_listed = false;
+        let mut retry = RETRY;
+        loop {
+            let pause = match self.tend().await {
+                Ok(()) => {
+                    retry = RETRY;
+                    self.settings.look_every
+                }
+                Err(problem) => {
+                    self.complain(&problem);
+                    let pause = retry.min(self.settings.look_every);
+                    retry = 2 * pause;
+                    pause
+                }
+            };
+            tokio::select! {
+                () = self.unused() => return,
+                event = watched.next() => match event {
+                    Some(Ok(event)) => self.observe(event, &mut is_listed),
+                    Some(Err(error)) => {
+                        self.complain(&format!("it cannot be watched: {}", says_watch(&error)));
+                    }
+                    None => return,
+                },
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn unused(&self) {
+        tokio::join!(self.serving.closed(), self.bundles.closed());
+    }
+
+    fn observe(&mut self, event: Event<Secret>, is_listed: &mut bool) {
+        match event {
+            Event::Init => *is_listed = false,
+            Event::InitApply(secret) => {
+                *is_listed = true;
+                self.adopt(secret);
+            }
+            Event::InitDone if !*is_listed => self.lose(),
+            Event::InitDone => {}
+            Event::Apply(secret) => self.adopt(secret),
+            Event::Delete(secret) => match &self.seen {
+                // It is known already that another one has come after it.
+                Seen::Good(known) | Seen::Broken(known) if known.uid() != secret.uid() => {}
+                _ => self.lose(),
+            },
+        }
+    }
+
+    fn lose(&mut self) {
+        let was_there = match &self.seen {
+            Seen::Absent { .. } => return,
+            Seen::Nothing => false,
+            Seen::Good(_) | Seen::Broken(_) => true,
+        };
+        if was_there {
+            tracing::warn!("the Secret {NAME} was deleted: it will be written again");
+        }
+        self.seen = Seen::Absent { since: Instant::now(), was_there };
+    }
+
+    /// Takes the Secret as it is, unless a newer one is known.
+    fn adopt(&mut self, secret: Secret) {
+        if let Seen::Good(known) | Seen::Broken(known) = &self.seen
+            && known.uid() == secret.uid()
+            && version(known).zip(version(&secret)).is_some_and(|(known, new)| known >= new)
+        {
+            return;
+        }
+        let empty = Default::default();
+        match Keyring::read(secret.data.as_ref().unwrap_or(&empty)) {
+            Ok(keyring) => {
+                self.recover();
+                let bundle: Arc<str> = keyring.bundle().into();
+                self.bundles.send_if_modified(|known| {
+                    let is_new = known.as_ref() != Some(&bundle);
+                    *known = Some(bundle);
+                    is_new
+                });
+                self.keyring = Some(keyring);
+                self.seen = Seen::Good(secret);
+            }
+            Err(problem) => {
+                self.seen = Seen::Broken(secret);
+                self.complain(&broken(&problem, self.keyring.is_some()));
+            }
+        }
+    }
+
+    /// Does what is due.
+    async fn tend(&mut self) -> Result<(), String> {
+        let tended = match &self.seen {
+            Seen::Nothing | Seen::Broken(_) => Ok(()),
+            Seen::Absent { since, was_there } => {
+                let is_for_others = *was_there && self.keyring.is_none();
+                if is_for_others && since.elapsed() < OTHERS_FIRST {
+                    Err("a replica that has read it before may still write it again".to_owned())
+                } else {
+                    self.create().await
+                }
+            }
+            Seen::Good(secret) => {
+                let secret = secret.clone();
+                self.rotate(secret).await
+            }
+        };
+        self.serve()?;
+        tended
+    }
+
+    async fn create(&mut self) -> Result<(), String> {
+        let now = self.server_time().await?;
+        let kept = self.keyring.clone().filter(|keyring| keyring.is_valid(now));
+        let keyring = match kept {
+            Some(keyring) => keyring,
+            None => Keyring::new(self.make(now).map_err(|error| error.to_string())?),
+        };
+        let mut secret = Secret {
+            metadata: ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() },
+            type_: Some(SECRET_TYPE.into()),
+            ..Secret::default()
+        };
+        keyring.write(secret.data.get_or_insert_default());
+        match answer(self.secrets.create(&self.params(), &secret)).await {
+            Ok(created) => {
+                tracing::info!("the Secret {NAME} was created");
+                self.adopt(created);
+                Ok(())
+            }
+            Err(Failure::Status(409, _)) => self.read().await,
+            Err(failure) => Err(format!("it cannot be created: {failure}")),
+        }
+    }
+
+    /// Takes the steps that are due by this host's clock, if the API server's agrees.
+    async fn rotate(&mut self, mut secret: Secret) -> Result<(), String> {
+        let Some(mut keyring) = self.keyring.clone() else { return Ok(()) };
+        if keyring.due(time_of_day()).is_none() {
+            return Ok(());
+        }
+        let now = self.server_time().await?;
+        if keyring.due(now).is_none() {
+            return Err(
+                "this host's clock is ahead of the API server's, by which nothing is due".into()
+            );
+        }
+        for _ in 0..STEPS_MAX {
+            let Some(step) = keyring.due(now) else { break };
+            let made = || self.make(now);
+            keyring = keyring.after(step, now, made).map_err(|error| error.to_string())?;
+            tracing::info!(?step, "a step of the certificate authority");
+        }
+        keyring.write(secret.data.get_or_insert_default());
+        // The Secret carries its resourceVersion: whoever is first wins.
+        match answer(self.secrets.replace(NAME, &self.params(), &secret)).await {
+            Ok(written) => {
+                self.adopt(written);
+                Ok(())
+            }
+            Err(Failure::Status(404 | 409, _)) => self.read().await,
+            Err(failure) => Err(format!("it cannot be written: {failure}")),
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), String> {
+        match answer(self.secrets.get_opt(NAME)).await {
+            Ok(Some(secret)) => self.adopt(secret),
+            Ok(None) => self.lose(),
+            Err(failure) => return Err(format!("it cannot be read: {failure}")),
+        }
+        Ok(())
+    }
+
+    /// The API server's time of day, from an object that is not stored.
+    async fn server_time(&self) -> Result<UnixTime, String> {
+        let metadata =
+            ObjectMeta { generate_name: Some(format!("{NAME}-")), ..ObjectMeta::default() };
+        let probe = Secret { metadata, ..Secret::default() };
+        let params = PostParams { dry_run: true, ..self.params() };
+        let made = answer(self.secrets.create(&params, &probe)).await;
+        let made =
+            made.map_err(|failure| format!("the API server's time is not known: {failure}"))?;
+        let time = made.metadata.creation_timestamp.map(|time| time.0.as_second());
+        let seconds = time.and_then(|seconds| u64::try_from(seconds).ok());
+        let seconds = seconds.ok_or("the API server does not say when it made an object")?;
+        Ok(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+
+    fn make(&self, now: UnixTime) -> anyhow::Result<Signer> {
+        let backdate = self.settings.backdate.as_secs();
+        let from = now.as_secs().saturating_sub(backdate);
+        let from = UnixTime::since_unix_epoch(Duration::from_secs(from));
+        Signer::make(from, self.settings.lifetime.as_secs().saturating_add(backdate))
+    }
+
+    /// Signs a serving certificate where one is due: at two thirds of the last one's time, and at
+    /// once where another signs.
+    fn serve(&mut self) -> Result<(), String> {
+        let Some(keyring) = &self.keyring else { return Ok(()) };
+        let signing = &keyring.signing;
+        let now = time_of_day();
+        let is_good =
+            |served: &Served| served.signer == signing.certificate.der && now < served.renewed_at;
+        if self.served.as_ref().is_some_and(is_good) {
+            return Ok(());
+        }
+        let seconds = self.settings.serving_lifetime.as_secs();
+        let to = after(now.max(signing.certificate.from), seconds).min(signing.certificate.to);
+        let signed = signing
+            .sign(&self.settings.names, to)
+            .map_err(|error| format!("cannot sign a certificate: {error:#}"))?;
+        let certificate = ServingCertificate { chain: vec![signed.certificate], key: signed.key };
+        let expires_at = to.as_secs();
+        tracing::info!(expires_at, "new certificate in force for new connections");
+        self.serving.send_replace(Some(Arc::new(certificate)));
+        let signer = signing.certificate.der.clone();
+        self.served =
+            Some(Served { signer, renewed_at: after(now, seconds.saturating_mul(2) / 3) });
+        Ok(())
+    }
+
+    fn params(&self) -> PostParams {
+        PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() }
+    }
+
+    fn complain(&mut self, problem: &str) {
+        let is_news = !self.complaints.contains(problem);
+        if is_news && self.complaints.len() < COMPLAINTS_MAX {
+            tracing::warn!(problem, namespace = self.settings.namespace, "the Secret {NAME}");
+            self.complaints.insert(problem.to_owned());
+        }
+    }
+
+    fn recover(&mut self) {
+        if !std::mem::take(&mut self.complaints).is_empty() {
+            tracing::info!("the Secret {NAME} is good again");
+        }
+    }
+}
+
+/// What is wrong with a Secret, and how to mend it.
+fn broken(problem: &str, is_in_force: bool) -> String {
+    match is_in_force {
+        true => format!(
+            "{problem}. What was read before stays in force. Delete the Secret, and it will be \
+             written again as it was"
+        ),
+        false => format!(
+            "{problem}. Nothing can be served. Delete the Secret, and a new authority is made, \
+             which agents trust once they have read the new ConfigMap {NAME}"
+        ),
+    }
+}
+
+/// A number that grows with every write.
+fn version(secret: &Secret) -> Option<u64> {
+    secret.metadata.resource_version.as_ref().and_then(|version| version.parse().ok())
+}
+
+/// Why the API server did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{1} ({0})")]
+    Status(u16, String),
+    #[error("{0}")]
+    Other(String),
+}
+
+async fn answer<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+    match timeout(ANSWER_WITHIN, call).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(kube::Error::Api(status))) => Err(Failure::Status(status.code, status.message)),
+        Ok(Err(error)) => Err(Failure::Other(format!("{:#}", anyhow::Error::from(error)))),
+        Err(_) => Err(Failure::Other(format!("no answer within {ANSWER_WITHIN:?}"))),
+    }
+}
+
+fn says_watch(error: &kube::runtime::watcher::Error) -> String {
+    use kube::runtime::watcher::Error;
+    match error {
+        Error::InitialListFailed(kube::Error::Api(status))
+        | Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::WatchFailed(kube::Error::Api(status)) => status.message.clone(),
+        Error::WatchError(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}

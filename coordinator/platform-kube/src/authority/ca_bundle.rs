@@ -1,0 +1,206 @@
+//! Keeps the API server's trust in the webhook current: the leader writes the bundle of authorities
+//! into the configuration of webhooks, whenever either changes. It writes nothing else of it, makes
+//! none where there is none, and leaves one alone that cert-manager keeps.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use kube::api::{Patch, PatchParams};
+use kube::core::ClusterResourceScope;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use leasehold_driver::trust::Bundle;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::{FIELD_MANAGER, answer, says_watch};
+
+/// After how long what failed is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// By this annotation cert-manager knows whose bundles are its own to write.
+const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
+
+/// What is written, and where.
+pub struct CaBundle {
+    /// The client that writes.
+    pub client: Client,
+    /// The configuration's name.
+    pub configuration: String,
+    /// Who is to be trusted.
+    pub bundle: Bundle,
+    /// Whether this replica leads.
+    pub leads: watch::Receiver<bool>,
+    /// How often it is looked whether anything is to be written, without a reason.
+    pub every: Duration,
+}
+
+/// A kind of configuration of webhooks.
+pub trait Configuration:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + 'static
+{
+    /// Each webhook's name, and whom it asks.
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
+}
+
+impl Configuration for MutatingWebhookConfiguration {
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+impl Configuration for ValidatingWebhookConfiguration {
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+impl CaBundle {
+    /// Writes until one of its sources ends.
+    pub async fn run<K: Configuration>(mut self) {
+        let api: Api<K> = Api::all(self.client.clone());
+        let config = Config::default().fields(&format!("metadata.name={}", self.configuration));
+        let mut watched = pin!(watcher(api.clone(), config).default_backoff());
+        let mut seen: Option<K> = None;
+        let mut complaint = Complaint::default();
+        loop {
+            let pause = match self.write(&api, seen.as_ref()).await {
+                Ok(()) => self.every,
+                Err(problem) => {
+                    complaint.say(problem);
+                    self.every.min(RETRY)
+                }
+            };
+            let goes_on = tokio::select! {
+                changed = self.bundle.changed() => changed.is_ok(),
+                changed = self.leads.changed() => changed.is_ok(),
+                event = watched.next() => match event {
+                    Some(Ok(event)) => {
+                        observe(event, &mut seen);
+                        complaint.forget();
+                        true
+                    }
+                    Some(Err(error)) => {
+                        complaint.say(format!("it cannot be watched: {}", says_watch(&error)));
+                        true
+                    }
+                    None => false,
+                },
+                () = sleep(pause) => true,
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Writes the bundle where it is this replica's business and not there yet.
+    async fn write<K: Configuration>(
+        &mut self,
+        api: &Api<K>,
+        seen: Option<&K>,
+    ) -> Result<(), String> {
+        let is_leader = *self.leads.borrow_and_update();
+        let bundle = self.bundle.borrow_and_update().clone();
+        let (Some(bundle), Some(seen), true) = (bundle, seen, is_leader) else { return Ok(()) };
+        let stale = stale(seen, &bundle);
+        if stale.is_empty() {
+            return Ok(());
+        }
+        // Merged by the names of webhooks: one that is gone by now is no whole one, and refused.
+        let encoded = ByteString(bundle.as_bytes().to_vec());
+        let webhook = |name| json!({ "name": name, "clientConfig": { "caBundle": encoded } });
+        let webhooks: Vec<_> = stale.into_iter().map(webhook).collect();
+        let patch = Patch::Strategic(json!({ "webhooks": webhooks }));
+        let field_manager = Some(FIELD_MANAGER.to_owned());
+        let params = PatchParams { field_manager, ..PatchParams::default() };
+        let written = answer(api.patch_metadata(&self.configuration, &params, &patch)).await;
+        written.map_err(|failure| format!("its caBundle is not written: {failure}"))?;
+        tracing::info!(configuration = self.configuration, "caBundle written");
+        Ok(())
+    }
+}
+
+/// The webhooks that do not have the bundle.
+fn stale<'a, K: Configuration>(seen: &'a K, bundle: &Arc<str>) -> Vec<&'a str> {
+    if seen.annotations().contains_key(CERT_MANAGER) {
+        return Vec::new();
+    }
+    let has = |given: &ByteString| given.0 == bundle.as_bytes();
+    seen.webhooks()
+        .filter(|(_, asks)| !asks.ca_bundle.as_ref().is_some_and(has))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+fn observe<K>(event: Event<K>, seen: &mut Option<K>) {
+    match event {
+        Event::Init | Event::Delete(_) => *seen = None,
+        Event::InitApply(found) | Event::Apply(found) => *seen = Some(found),
+        Event::InitDone => {}
+    }
+}
+
+/// What went wrong last; it is said once until something changes.
+#[derive(Default)]
+struct Complaint(Option<String>);
+
+impl Complaint {
+    fn say(&mut self, problem: String) {
+        if self.0.as_ref() != Some(&problem) {
+            tracing::warn!(problem, "the API server may not trust the webhook");
+            self.0 = Some(problem);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configuration(annotation: &str) -> MutatingWebhookConfiguration {
+        let webhook = |name: &str, bundle: serde_json::Value| {
+            json!({
+                "name": name,
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "clientConfig": { "caBundle": bundle },
+            })
+        };
+        let old = json!(ByteString(b"old".to_vec()));
+        let new = json!(ByteString(b"new".to_vec()));
+        let none = serde_json::Value::Null;
+        serde_json::from_value(json!({
+            "metadata": { "name": "it", "annotations": { annotation: "a/b" } },
+            "webhooks": [webhook("a", none), webhook("b", old), webhook("c", new)],
+        }))
+        .expect("a configuration")
+    }
+
+    #[test]
+    fn what_trusts_another_is_written_and_what_cert_manager_keeps_is_not() {
+        let bundle: Arc<str> = "new".into();
+        assert_eq!(stale(&configuration("x.dev/y"), &bundle), ["a", "b"]);
+        assert_eq!(stale(&configuration(CERT_MANAGER), &bundle), [""; 0]);
+    }
+}

@@ -1,0 +1,260 @@
+//! Standing by: it watches the Lease, follows the leader, and takes the next term when nobody
+//! leads. It looks at the Lease once more before each attempt, and takes only what it has seen.
+
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::runtime::watcher::watch_object;
+use leasehold_coordinator_core::event::Event;
+use leasehold_driver::clock;
+use leasehold_driver::leading::if_some;
+use leasehold_driver::platform::Command;
+use leasehold_kube_api::names::LEASE;
+use leasehold_types::{Epoch, Moment};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::{Campaign, Next, RELEASE_WITHIN, wait_ready};
+use crate::election::{Election, Look, Seat, Sight, Trouble};
+use crate::peer::Follower;
+use crate::vigil::{News, Vacancy, Verdict, Vigil};
+
+/// Candidates wait for a random part of this, so that one is first.
+const JITTER_MAX: Duration = Duration::from_millis(10);
+/// The pause after a call to the API server that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Changes of the Lease that may wait.
+const CHANGES_MAX: usize = 4;
+
+/// What a standby has in its hands.
+struct Watch {
+    vigil: Vigil,
+    changes: mpsc::Receiver<Result<Option<Sight>, String>>,
+    _watcher: JoinSet<()>,
+    /// Whom it follows: holder and epoch.
+    followed: Option<(String, Option<Epoch>)>,
+    follower: Option<Follower>,
+    errand: Option<Errand>,
+    /// After a failure nothing is tried before.
+    not_before: Moment,
+    why: Vacancy,
+    /// What the driver was told last.
+    told: Option<Option<String>>,
+}
+
+type Errand = Pin<Box<dyn Future<Output = Found> + Send>>;
+
+/// What an errand to the API server has brought.
+enum Found {
+    Read(Result<Look, Trouble>),
+    Taken(Result<Option<(Seat, Moment)>, Trouble>),
+}
+
+/// Why a standby woke up.
+enum Woken {
+    Command(Option<Command>),
+    DriverGone,
+    Ready(Result<(), Next>),
+    Found(Found),
+    Changed(Result<Option<Sight>, String>),
+    News(News),
+    Time,
+}
+
+impl Campaign {
+    pub(super) async fn stand_by(&mut self, ready: &mut Option<oneshot::Receiver<()>>) -> Next {
+        let mut watch = self.watch();
+        loop {
+            let nap = match self.judge(&mut watch, ready.is_none()).await {
+                Ok(nap) => nap,
+                Err(next) => return next,
+            };
+            let woken = tokio::select! {
+                biased;
+                command = self.commands.recv() => Woken::Command(command),
+                () = self.events.closed() => Woken::DriverGone,
+                known = wait_ready(ready) => Woken::Ready(known),
+                found = if_some(&mut watch.errand) => Woken::Found(found),
+                Some(change) = watch.changes.recv() => Woken::Changed(change),
+                news = next_news(&mut watch.follower) => Woken::News(news),
+                () = sleep(nap) => Woken::Time,
+            };
+            let now = clock::now();
+            match woken {
+                Woken::Command(None) | Woken::DriverGone => return Next::End,
+                Woken::Command(Some(Command::Resign(done))) => {
+                    self.resign_standing_by(watch).await;
+                    let _ = done.send(());
+                    return Next::End;
+                }
+                // Meant for a term that is over.
+                Woken::Command(Some(Command::Order { order, .. })) => {
+                    self.stay_above(order.above());
+                }
+                Woken::Ready(Ok(())) => *ready = None,
+                Woken::Ready(Err(next)) => return next,
+                Woken::Found(found) => {
+                    watch.errand = None;
+                    if let Some(next) = self.found(&mut watch, found, ready.is_none(), now) {
+                        return next;
+                    }
+                }
+                Woken::Changed(Ok(sight)) => watch.vigil.watched(sight, now),
+                Woken::Changed(Err(why)) => {
+                    watch.vigil.blinded();
+                    self.fails(&why, "the Lease cannot be watched");
+                }
+                Woken::News(news) => watch.vigil.hear(news, now),
+                Woken::Time => {}
+            }
+            self.above = self.above.max(watch.vigil.highest());
+        }
+    }
+
+    fn watch(&self) -> Watch {
+        let now = clock::now();
+        let holder = self.election.holder().to_owned();
+        let (takeover_after, bounds) = (self.settings.takeover_after, self.settings.bounds);
+        let (sender, changes) = mpsc::channel(CHANGES_MAX);
+        let mut watcher = JoinSet::new();
+        watcher.spawn(watch_lease(self.election.clone(), sender));
+        Watch {
+            vigil: Vigil::new(holder, takeover_after, bounds, now),
+            changes,
+            _watcher: watcher,
+            followed: None,
+            follower: None,
+            errand: None,
+            not_before: now,
+            why: Vacancy::Absent,
+            told: None,
+        }
+    }
+
+    /// Follows whoever leads, tells the driver, or sets out to take the place. Returns for how
+    /// long nothing is to be done.
+    async fn judge(&mut self, watch: &mut Watch, ready: bool) -> Result<Duration, Next> {
+        let now = clock::now();
+        let verdict = watch.vigil.judge(now);
+        if let Some(sight) = watch.vigil.leader() {
+            let leader = (sight.holder.clone().unwrap_or_default(), sight.epoch);
+            if watch.followed.as_ref() != Some(&leader) {
+                let (identity, trust) = (&self.settings.identity, &self.settings.trust);
+                watch.follower = sight
+                    .address
+                    .clone()
+                    .map(|address| Follower::start(address, identity.clone(), trust.clone()));
+                watch.followed = Some(leader);
+            }
+        }
+        match verdict {
+            Verdict::Unknown => Ok(PAUSE),
+            Verdict::Led(nap) => {
+                if let Some(sight) = watch.vigil.leader().cloned() {
+                    self.tell(watch, &sight).await?;
+                }
+                Ok(nap)
+            }
+            Verdict::Vacant(why) => {
+                if !ready || watch.errand.is_some() {
+                    return Ok(PAUSE);
+                }
+                if now < watch.not_before {
+                    return Ok(watch.not_before.since(now));
+                }
+                watch.why = why;
+                let election = self.election.clone();
+                watch.errand = Some(Box::pin(async move {
+                    sleep(JITTER_MAX.mul_f64(fastrand::f64())).await;
+                    Found::Read(election.read().await)
+                }));
+                Ok(PAUSE)
+            }
+        }
+    }
+
+    /// Tells the driver who leads, when that has changed.
+    async fn tell(&mut self, watch: &mut Watch, sight: &Sight) -> Result<(), Next> {
+        let leader = self.address(sight);
+        if watch.told.as_ref() == Some(&leader) {
+            return Ok(());
+        }
+        watch.told = Some(leader.clone());
+        let (holder, epoch) = (sight.holder.as_deref(), sight.epoch.map(|epoch| epoch.0));
+        tracing::info!(leader, holder, epoch, "another replica leads");
+        self.say(Event::Deposed { leader }).await
+    }
+
+    fn found(&mut self, watch: &mut Watch, found: Found, ready: bool, now: Moment) -> Option<Next> {
+        match found {
+            Found::Read(Ok(look)) => {
+                self.recovers();
+                watch.vigil.read(&look, now);
+                self.above = self.above.max(watch.vigil.highest());
+                if let Verdict::Vacant(why) = watch.vigil.judge(now)
+                    && ready
+                {
+                    watch.why = why;
+                    watch.errand = Some(self.take(look, watch.vigil.longest()));
+                }
+                None
+            }
+            Found::Taken(Ok(Some((seat, sent_at)))) => {
+                let (epoch, why) = (seat.epoch.0, watch.why);
+                tracing::info!(epoch, ?why, "the Lease was taken");
+                self.recovers();
+                self.above = self.above.max(seat.epoch);
+                Some(Next::Lead(Box::new(seat), sent_at))
+            }
+            // Another was quicker: the next look shows whom to follow.
+            Found::Taken(Ok(None)) => None,
+            Found::Read(Err(trouble)) | Found::Taken(Err(trouble)) => {
+                watch.vigil.blinded();
+                watch.not_before = now + PAUSE;
+                self.fails(&trouble, "no term can be taken");
+                None
+            }
+        }
+    }
+
+    fn take(&self, look: Look, unseen: Duration) -> Errand {
+        let (election, above, bounds) = (self.election.clone(), self.above, self.settings.bounds);
+        Box::pin(async move { Found::Taken(election.take(&look, above, bounds, unseen).await) })
+    }
+
+    /// Gives up a place that is being taken this moment.
+    async fn resign_standing_by(&mut self, mut watch: Watch) {
+        if let Ok(Found::Taken(Ok(Some((seat, _))))) =
+            timeout(RELEASE_WITHIN / 2, if_some(&mut watch.errand)).await
+        {
+            self.release(seat).await;
+        }
+    }
+}
+
+/// Passes on what becomes of the Lease, until nobody listens.
+async fn watch_lease(election: Election, changes: mpsc::Sender<Result<Option<Sight>, String>>) {
+    let mut lease = pin!(watch_object(election.api(), LEASE));
+    while let Some(change) = lease.next().await {
+        let change = match change {
+            Ok(lease) => lease.map(Sight::of).transpose().map_err(|trouble| trouble.to_string()),
+            Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+        };
+        let failed = change.is_err();
+        if changes.send(change).await.is_err() {
+            return;
+        }
+        if failed {
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+async fn next_news(follower: &mut Option<Follower>) -> News {
+    match follower {
+        Some(follower) => follower.next().await,
+        None => std::future::pending().await,
+    }
+}

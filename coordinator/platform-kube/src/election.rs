@@ -1,0 +1,439 @@
+//! The election's Lease object: read, taken, renewed and released, each write a compare-and-swap on
+//! what was read. No epoch is handed out twice: each is above the revision of the API server's
+//! store that was read just before it was taken, and its own write has a higher revision.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use leasehold_driver::clock;
+use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
+use leasehold_types::{Epoch, Moment, TimeBounds};
+use tokio::time::timeout;
+
+/// Annotation of the Lease: for how many milliseconds from this write on a leader before the
+/// holder may still believe that it leads. Missing where none may.
+const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
+/// How long one call may take, so that an API server that hangs holds nobody up.
+const CALL_WITHIN: Duration = Duration::from_secs(5);
+/// How often one renewal is tried again after somebody else's write, or a lost answer to one's own.
+const RENEWALS_MAX: u32 = 3;
+
+/// One replica's hand on the Lease; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Election {
+    api: Api<Lease>,
+    /// The replica's name and a word of this process.
+    holder: String,
+    address: String,
+    leadership: Duration,
+}
+
+/// What a read found. It was the newest at some moment between the call and its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    /// The store's revision: every epoch that was ever taken is not above it, unless agents of an
+    /// earlier store had raised it.
+    pub(crate) revision: u64,
+    /// The Lease, where there is one.
+    pub(crate) sight: Option<Sight>,
+}
+
+/// The Lease as someone sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sight {
+    /// Orders what is seen of one object.
+    pub(crate) version: u64,
+    /// Who holds it; nobody once it was released.
+    pub(crate) holder: Option<String>,
+    /// Where that one is reached.
+    pub(crate) address: Option<String>,
+    /// The highest epoch that must not be taken any more; none where it was spoiled by hand.
+    pub(crate) epoch: Option<Epoch>,
+    /// How long the holder leads after a renewal.
+    pub(crate) duration: Duration,
+    /// For how long after this write one before the holder may believe that it leads.
+    pub(crate) earlier: Duration,
+    /// Differs after every renewal; says nothing else.
+    pub(crate) renewed: Option<MicroTime>,
+    lease: Box<Lease>,
+}
+
+/// The place of a leader.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    /// The term.
+    pub(crate) epoch: Epoch,
+    /// When everyone before has stopped.
+    pub(crate) earlier_end: Moment,
+    lease: Box<Lease>,
+}
+
+/// What a renewal found.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// When the renewal that succeeded was sent, this epoch was the newest.
+    Leads {
+        /// When that was.
+        sent_at: Moment,
+    },
+    /// The Lease is another's, or gone.
+    Deposed(Look),
+}
+
+/// Why nothing came of a call. A write may have happened all the same.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    /// The API server was not reached, or refuses.
+    #[error("{}", told(.0))]
+    Api(#[from] kube::Error),
+    /// No answer came.
+    #[error("no answer within {} s", CALL_WITHIN.as_secs())]
+    Late,
+    /// The answer has no resource version that is a number.
+    #[error("the API server's resource version is no number")]
+    Unversioned,
+    /// Somebody writes to the Lease without end.
+    #[error("the Lease changes faster than it can be renewed")]
+    Contended,
+}
+
+impl Election {
+    pub(crate) fn new(
+        client: Client,
+        namespace: &str,
+        holder: String,
+        address: String,
+        leadership: Duration,
+    ) -> Self {
+        Self { api: Api::namespaced(client, namespace), holder, address, leadership }
+    }
+
+    /// Whom this replica's writes name.
+    pub(crate) fn holder(&self) -> &str {
+        &self.holder
+    }
+
+    /// The API of the Lease, for whoever watches it.
+    pub(crate) fn api(&self) -> Api<Lease> {
+        self.api.clone()
+    }
+
+    /// The Lease as it is now.
+    pub(crate) async fn read(&self) -> Result<Look, Trouble> {
+        // A list, for its revision; without a resource version of its own it is never a stale one.
+        let wanted = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+        let list = within(self.api.list(&wanted)).await?;
+        let revision = number(list.metadata.resource_version.as_deref())?;
+        let sight = list.items.into_iter().next().map(Sight::of).transpose()?;
+        Ok(Look { revision, sight })
+    }
+
+    /// Takes the next epoch over what was read, above `above`; none where another was quicker.
+    /// Returns when it was sent, too. `unseen` is how long a leader may lead of which the look
+    /// says nothing.
+    pub(crate) async fn take(
+        &self,
+        look: &Look,
+        above: Epoch,
+        bounds: TimeBounds,
+        unseen: Duration,
+    ) -> Result<Option<(Seat, Moment)>, Trouble> {
+        let epoch = next_epoch(look, above);
+        let earlier = self.earlier(look.sight.as_ref(), unseen);
+        let transitions = look.sight.as_ref().map_or(0, |sight| sight.transitions() + 1);
+        let mut lease = look.sight.as_ref().map(|sight| sight.lease.clone()).unwrap_or_default();
+        let now = MicroTime(Timestamp::now());
+        lease.metadata.name = Some(LEASE.to_owned());
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(self.holder.clone()),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_duration_seconds: Some(whole_seconds(self.leadership)),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        });
+        annotate(&mut lease, epoch, Some(&self.address), earlier);
+        let sent_at = clock::now();
+        let taken = match &look.sight {
+            Some(_) => within(self.api.replace(LEASE, &parameters(), &lease)).await,
+            None => within(self.api.create(&parameters(), &lease)).await,
+        };
+        match taken {
+            Ok(lease) => {
+                let end = match earlier {
+                    Duration::ZERO => sent_at,
+                    earlier => clock::now() + bounds.outlast(earlier),
+                };
+                Ok(Some((Seat { epoch, earlier_end: end, lease: Box::new(lease) }, sent_at)))
+            }
+            Err(trouble) if trouble.is_conflict() => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Renews. Where somebody has written meanwhile it looks who: that may have been oneself, by a
+    /// renewal whose answer was lost. Then one more is sent: only one that is answered counts.
+    pub(crate) async fn renew(&self, seat: &mut Seat) -> Result<Standing, Trouble> {
+        for _ in 0..RENEWALS_MAX {
+            let sent_at = clock::now();
+            let mut lease = seat.lease.clone();
+            let spec = lease.spec.get_or_insert_default();
+            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            spec.lease_duration_seconds = Some(whole_seconds(self.leadership));
+            let earlier = seat.earlier_end.since(sent_at);
+            annotate(&mut lease, seat.epoch, Some(&self.address), earlier);
+            match within(self.api.replace(LEASE, &parameters(), &lease)).await {
+                Ok(lease) => {
+                    *seat.lease = lease;
+                    return Ok(Standing::Leads { sent_at });
+                }
+                Err(trouble) if trouble.is_conflict() || trouble.is_missing() => {}
+                Err(trouble) => return Err(trouble),
+            }
+            let look = self.read().await?;
+            match look.sight {
+                Some(sight) if self.is_mine(&sight, seat.epoch) => seat.lease = sight.lease,
+                sight => return Ok(Standing::Deposed(Look { sight, ..look })),
+            }
+        }
+        Err(Trouble::Contended)
+    }
+
+    /// Gives the place up, so that another takes it at once, with an epoch above `above`. What
+    /// another has taken already is left alone.
+    pub(crate) async fn release(&self, mut seat: Seat, above: Epoch) -> Result<(), Trouble> {
+        for _ in 0..RENEWALS_MAX {
+            let mut lease = seat.lease.clone();
+            let earlier = seat.earlier_end.since(clock::now());
+            annotate(&mut lease, seat.epoch.max(above), None, earlier);
+            lease.spec.get_or_insert_default().holder_identity = Some(String::new());
+            match within(self.api.replace(LEASE, &parameters(), &lease)).await {
+                Ok(_) => return Ok(()),
+                Err(trouble) if trouble.is_conflict() || trouble.is_missing() => {}
+                Err(trouble) => return Err(trouble),
+            }
+            match self.read().await?.sight {
+                Some(sight) if self.is_mine(&sight, seat.epoch) => seat.lease = sight.lease,
+                _ => return Ok(()),
+            }
+        }
+        Err(Trouble::Contended)
+    }
+
+    /// Whether this process holds what it sees, under whatever epoch.
+    pub(crate) fn holds(&self, sight: &Sight) -> bool {
+        sight.holder.as_ref() == Some(&self.holder)
+    }
+
+    fn is_mine(&self, sight: &Sight, epoch: Epoch) -> bool {
+        self.holds(sight) && sight.epoch == Some(epoch)
+    }
+
+    /// For how long from now on anyone before may believe that it leads. One that released the
+    /// Lease does not, nor does this process, which leads nothing while it takes.
+    fn earlier(&self, sight: Option<&Sight>, unseen: Duration) -> Duration {
+        match sight {
+            None => unseen.max(self.leadership),
+            Some(sight) if sight.holder.is_none() || self.holds(sight) => sight.earlier,
+            Some(sight) => sight.earlier.max(sight.duration),
+        }
+    }
+}
+
+impl Sight {
+    /// What the Lease says.
+    pub(crate) fn of(lease: Lease) -> Result<Self, Trouble> {
+        let version = number(lease.metadata.resource_version.as_deref())?;
+        let annotations = lease.metadata.annotations.as_ref();
+        let annotation = |name| annotations.and_then(|all| all.get(name));
+        let milliseconds = |text: &String| text.parse().ok().map(Duration::from_millis);
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|spec| spec.holder_identity.clone());
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+        Ok(Self {
+            version,
+            holder: holder.filter(|holder| !holder.is_empty()),
+            address: annotation(ADDRESS_ANNOTATION).cloned(),
+            epoch: annotation(EPOCH_ANNOTATION).and_then(|text| text.parse().ok()).map(Epoch),
+            duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
+            earlier: annotation(EARLIER_ANNOTATION).and_then(milliseconds).unwrap_or_default(),
+            renewed: spec.and_then(|spec| spec.renew_time.clone()),
+            lease: Box::new(lease),
+        })
+    }
+
+    fn transitions(&self) -> i32 {
+        let spec = self.lease.spec.as_ref();
+        // The API server refuses a negative one; it starts again at the end of the range.
+        spec.and_then(|spec| spec.lease_transitions).filter(|count| *count < i32::MAX).unwrap_or(0)
+    }
+}
+
+impl Trouble {
+    /// Whether the write did not happen because the object has changed, or is there already.
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
+    }
+
+    /// Whether the object is not there any more.
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
+    }
+}
+
+/// The epoch after what was read. The store's revision is in it even where the Lease has an epoch:
+/// a Lease that was deleted, put back from a copy or edited then resets nothing.
+fn next_epoch(look: &Look, above: Epoch) -> Epoch {
+    let annotated = look.sight.as_ref().and_then(|sight| sight.epoch).unwrap_or_default();
+    annotated.max(above).max(Epoch(look.revision)).next()
+}
+
+fn annotate(lease: &mut Lease, epoch: Epoch, address: Option<&str>, earlier: Duration) {
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    annotations.insert(EPOCH_ANNOTATION.to_owned(), epoch.0.to_string());
+    match address {
+        Some(address) => annotations.insert(ADDRESS_ANNOTATION.to_owned(), address.to_owned()),
+        None => annotations.remove(ADDRESS_ANNOTATION),
+    };
+    match earlier.as_nanos().div_ceil(1_000_000) {
+        0 => annotations.remove(EARLIER_ANNOTATION),
+        earlier => annotations.insert(EARLIER_ANNOTATION.to_owned(), earlier.to_string()),
+    };
+}
+
+fn parameters() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn whole_seconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i32::MAX).max(1)
+}
+
+fn number(version: Option<&str>) -> Result<u64, Trouble> {
+    version.and_then(|text| text.parse().ok()).ok_or(Trouble::Unversioned)
+}
+
+async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Trouble> {
+    timeout(CALL_WITHIN, call).await.map_err(|_| Trouble::Late)?.map_err(Trouble::Api)
+}
+
+/// An error and its causes in a line for people.
+pub(crate) fn told(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} ({} {})", status.message, status.code, status.reason);
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+impl Sight {
+    /// A Lease as a leader writes it; `renewal` tells its renewals apart.
+    pub(crate) fn example(
+        version: u64,
+        holder: &str,
+        epoch: Epoch,
+        leadership: Duration,
+        renewal: i64,
+    ) -> Self {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some(version.to_string());
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(whole_seconds(leadership)),
+            renew_time: Some(MicroTime(Timestamp::from_second(renewal).expect("a time"))),
+            ..LeaseSpec::default()
+        });
+        annotate(&mut lease, epoch, Some("10.0.0.1:7400"), Duration::ZERO);
+        Self::of(lease).expect("a Lease")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn sight(holder: &str, epoch: u64) -> Sight {
+        Sight::example(40, holder, Epoch(epoch), MINUTE, 1)
+    }
+
+    fn election() -> Election {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = Client::try_from(config).expect("a client");
+        Election::new(client, "ns", "me_1".into(), "10.0.0.2:7400".into(), 2 * MINUTE)
+    }
+
+    #[test]
+    fn an_epoch_is_above_everything_that_may_have_been_one() {
+        let look = |revision, epoch: Option<u64>| Look {
+            revision,
+            sight: epoch.map(|epoch| sight("other_1", epoch)),
+        };
+        // No Lease: it may have been deleted. What it said is not above the store's revision.
+        assert_eq!(next_epoch(&look(41, None), Epoch(0)), Epoch(42));
+        assert_eq!(next_epoch(&look(41, Some(12)), Epoch(0)), Epoch(42));
+        // Agents, or a Lease, remember more than the store: it was restored from a backup.
+        assert_eq!(next_epoch(&look(41, Some(99)), Epoch(0)), Epoch(100));
+        assert_eq!(next_epoch(&look(41, Some(12)), Epoch(99)), Epoch(100));
+        // Somebody has spoiled the annotation.
+        let mut spoiled = look(41, Some(12));
+        spoiled.sight.as_mut().expect("a Lease").epoch = None;
+        assert_eq!(next_epoch(&spoiled, Epoch(0)), Epoch(42));
+    }
+
+    #[tokio::test]
+    async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
+        let election = election();
+        let earlier = |sight: Option<Sight>| election.earlier(sight.as_ref(), Duration::ZERO);
+        assert_eq!(earlier(Some(sight("other_1", 7))), MINUTE);
+        assert_eq!(earlier(Some(sight("", 7))), Duration::ZERO, "it released");
+        assert_eq!(earlier(Some(sight("me_1", 7))), Duration::ZERO, "it is this process");
+        assert_eq!(earlier(None), 2 * MINUTE, "a deleted Lease may have been anybody's");
+        assert_eq!(election.earlier(None, 5 * MINUTE), 5 * MINUTE);
+        // One that took over from a leader that hung, and released, leaves that one behind.
+        let mut behind = sight("", 8);
+        behind.earlier = MINUTE / 2;
+        assert_eq!(earlier(Some(behind)), MINUTE / 2);
+        let mut behind = sight("other_1", 8);
+        behind.earlier = 3 * MINUTE;
+        assert_eq!(earlier(Some(behind)), 3 * MINUTE);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some("7".into());
+        annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
+        let sight = Sight::of(lease.clone()).expect("a Lease");
+        assert_eq!((sight.version, sight.epoch, sight.holder), (7, Some(Epoch(9)), None));
+        assert_eq!(sight.address.as_deref(), Some("a:1"));
+        assert_eq!(sight.earlier, Duration::from_millis(2), "rounded up");
+        annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+        let sight = Sight::of(lease.clone()).expect("a Lease");
+        assert_eq!((sight.address, sight.earlier), (None, Duration::ZERO));
+        lease.metadata.resource_version = Some("seven".into());
+        assert!(Sight::of(lease).is_err());
+    }
+
+    #[test]
+    fn a_duration_is_written_in_whole_seconds_and_never_shortened() {
+        assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
+        assert_eq!(whole_seconds(Duration::from_millis(4_001)), 5);
+        assert_eq!(whole_seconds(Duration::ZERO), 1);
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
+    }
+}

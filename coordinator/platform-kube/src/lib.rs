@@ -1,0 +1,335 @@
+//! The Kubernetes platform: desired state from custom resources, leadership from a Lease, workers
+//! known from their pods, agents proven by their service-account tokens. It decides nothing about
+//! leases: it says what is wanted and what is, and shows what the core has decided.
+
+mod access;
+pub mod authority;
+mod campaign;
+pub mod desired;
+mod election;
+mod exposure;
+mod leads;
+mod peer;
+pub mod pods;
+mod vigil;
+pub mod webhook;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use kube::Client;
+use leasehold_driver::driver::Handle;
+use leasehold_driver::platform::{Access, COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
+use leasehold_driver::trust::Trust;
+use leasehold_injection::{Resources, Sidecar};
+use leasehold_kube_api::names;
+use leasehold_types::TimeBounds;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::access::Guard;
+use self::authority::{Authority, CaBundle, Publication};
+use self::campaign::{Campaign, CampaignSettings};
+use self::desired::{Following, Objects};
+use self::election::Election;
+use self::leads::leads;
+use self::pods::{Pods, PodsSettings};
+use crate::webhook::{Clusters, Injector, Validator};
+
+/// How often what is published of the authority is looked at without a reason.
+const PUBLISH_EVERY: Duration = Duration::from_secs(60);
+
+/// How a replica runs on Kubernetes.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The namespace of the coordinator's own objects: the election's Lease, the certificates.
+    pub namespace: String,
+    /// The namespaces that are served; all where it is empty.
+    pub watched: Vec<String>,
+    /// The Service that agents dial, in `namespace`.
+    pub service: String,
+    /// The audience that tokens must be made for.
+    pub audience: String,
+    /// This replica's name; a word of this process's own is added, so that each start has another.
+    pub identity: String,
+    /// Where agents and people reach this replica: HOST:PORT.
+    pub address: String,
+    /// How long a leader may show no sign of life before a standby takes over.
+    pub takeover_after: Duration,
+    /// How long leadership lasts after a renewal was sent.
+    pub leadership: Duration,
+    /// How far clocks may be apart.
+    pub bounds: TimeBounds,
+    /// The file of the certificate that this replica serves with; absent where it makes its own.
+    pub certificate: Option<PathBuf>,
+    /// What opted-in pods get.
+    pub injection: InjectionSettings,
+}
+
+/// What opted-in pods get, and where the API server asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InjectionSettings {
+    /// The agent's image.
+    pub image: String,
+    /// Where agents dial: HOST:PORT.
+    pub coordinator: String,
+    /// Address for HTTPS.
+    pub listen: SocketAddr,
+    /// The MutatingWebhookConfiguration.
+    pub configuration: String,
+    /// The ValidatingWebhookConfiguration.
+    pub validator: String,
+}
+
+/// A platform that runs, and what comes with it.
+pub struct Started {
+    /// The platform.
+    pub platform: Platform,
+    /// What to serve with, where the replica makes its own.
+    pub certificates: Option<ServingCertificates>,
+    /// Whom to trust when another replica is dialled.
+    pub trust: Option<Trust>,
+    /// What opted-in pods get.
+    pub injector: Injector,
+    /// What keeps classes and pipelines from being stored.
+    pub validator: Validator,
+    /// What the operator goes by.
+    pub observed: Observed,
+}
+
+/// What this replica sees of Kubernetes, for the operator.
+#[derive(Clone)]
+pub struct Observed {
+    /// The way to the API server.
+    pub client: Client,
+    /// The way to the driver, once there is one.
+    pub handle: watch::Receiver<Option<Handle>>,
+    /// The custom resources as last seen.
+    pub objects: watch::Receiver<Arc<Objects>>,
+    /// The pods that are workers.
+    pub pods: Pods,
+    /// What opted-in pods get.
+    pub injector: Injector,
+    /// How this replica runs.
+    pub settings: Arc<Settings>,
+    /// This process's name, by which its Events are known.
+    pub holder: String,
+}
+
+/// Starts the platform on the present runtime.
+///
+/// # Errors
+/// Where no configuration of a cluster is found. Whatever goes wrong later is logged and tried
+/// again.
+pub async fn start(settings: Settings) -> anyhow::Result<Started> {
+    // The error names its causes itself.
+    let client = Client::try_default().await.map_err(|error| {
+        anyhow::anyhow!("neither a pod's service account nor a kubeconfig (KUBECONFIG): {error}")
+    })?;
+    let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let (attend, attended) = oneshot::channel::<Handle>();
+    let (handle_sender, handle) = watch::channel(None);
+    let pods = Pods::start(
+        PodsSettings {
+            client: client.clone(),
+            watched: settings.watched.clone(),
+            bounds: settings.bounds,
+            handle: handle.clone(),
+        },
+        event_sender.clone(),
+    );
+    let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
+    let Following { problems, ready, freshness, objects, in_force } =
+        desired::start(client.clone(), &settings.watched, event_sender.clone());
+    let authority = settings.certificate.is_none().then(|| {
+        let own =
+            authority::Settings::new(&settings.namespace, &settings.service, &settings.address);
+        Authority::start(client.clone(), own)
+    });
+    let trust = match (&authority, &settings.certificate) {
+        (Some(authority), _) => Some(authority.trust.clone()),
+        (None, Some(file)) => Some(Trust::beside(file, settings.server_name())),
+        (None, None) => None,
+    };
+    let certificates = authority.as_ref().map(|authority| authority.certificates.clone());
+    // A word of this process's own, so that each start is another holder.
+    let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
+    let (namespace, address) = (&settings.namespace, settings.address.clone());
+    let election =
+        Election::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
+    let campaign = CampaignSettings {
+        identity: settings.identity.clone(),
+        address: settings.address.clone(),
+        takeover_after: settings.takeover_after,
+        leadership: settings.leadership,
+        bounds: settings.bounds,
+        trust: trust.clone(),
+    };
+    let progress = Arc::default();
+    let driver = Arc::clone(&progress);
+    let campaign =
+        Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver, driver);
+    let injector = Injector {
+        installation: settings.installation(),
+        served: settings.watched.clone(),
+        clusters: clusters(objects.clone()),
+    };
+    let validator = Validator { served: settings.watched.clone(), in_force };
+    let is_ready = when_ready(ready, authority.clone());
+    tokio::spawn(campaign.run(is_ready));
+    let settings = Arc::new(settings);
+    let observed = Observed {
+        client: client.clone(),
+        handle,
+        objects: objects.clone(),
+        pods,
+        injector: injector.clone(),
+        settings: Arc::clone(&settings),
+        holder,
+    };
+    tokio::spawn(async move {
+        // Without a driver the process is about to end.
+        let Ok(handle) = attended.await else { return };
+        handle_sender.send_replace(Some(handle.clone()));
+        if let Some(authority) = authority {
+            let namespaces = namespaces(objects);
+            let InjectionSettings { configuration, validator, .. } = &settings.injection;
+            let injecting = ca_bundle(&client, configuration, &authority, &handle);
+            tokio::spawn(injecting.run::<MutatingWebhookConfiguration>());
+            let validating = ca_bundle(&client, validator, &authority, &handle);
+            tokio::spawn(validating.run::<ValidatingWebhookConfiguration>());
+            tokio::spawn(publication(&client, &settings, authority, namespaces, &handle).run());
+        }
+        // Whoever waits for the handle must never find its sender gone while the driver lives.
+        handle_sender.closed().await;
+    });
+    let access = Access::Asked(guard.start());
+    let attend = Some(attend);
+    let platform = Platform { events, commands, problems, freshness, access, progress, attend };
+    Ok(Started { platform, certificates, trust, injector, validator, observed })
+}
+
+impl Settings {
+    /// The name that agents and replicas check the server's certificate for.
+    fn server_name(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+
+    /// The agent as this installation makes it.
+    fn installation(&self) -> Sidecar {
+        Sidecar {
+            image: self.injection.image.clone(),
+            coordinator: self.injection.coordinator.clone(),
+            server_name: self.server_name(),
+            audience: self.audience.clone(),
+            authority: names::CA_CONFIG_MAP.to_owned(),
+            cluster: None,
+            drain_deadline: None,
+            flags: BTreeMap::new(),
+            resources: Resources::standard(),
+        }
+    }
+}
+
+/// Told when a replica may lead: it knows what is wanted, and agents can trust it.
+fn when_ready(
+    desired: oneshot::Receiver<()>,
+    authority: Option<Authority>,
+) -> oneshot::Receiver<()> {
+    let (ready, is_ready) = oneshot::channel();
+    tokio::spawn(async move {
+        if desired.await.is_err() {
+            return;
+        }
+        if let Some(mut authority) = authority {
+            authority.ready().await;
+        }
+        // Nobody waits any more where the process is about to end.
+        let _ = ready.send(());
+    });
+    is_ready
+}
+
+fn ca_bundle(
+    client: &Client,
+    configuration: &str,
+    authority: &Authority,
+    handle: &Handle,
+) -> CaBundle {
+    CaBundle {
+        client: client.clone(),
+        configuration: configuration.to_owned(),
+        bundle: authority.bundle.clone(),
+        leads: leads(handle.clone()),
+        every: PUBLISH_EVERY,
+    }
+}
+
+fn publication(
+    client: &Client,
+    settings: &Settings,
+    authority: Authority,
+    namespaces: watch::Receiver<BTreeSet<String>>,
+    handle: &Handle,
+) -> Publication {
+    Publication {
+        client: client.clone(),
+        namespace: settings.namespace.clone(),
+        namespaces,
+        bundle: authority.bundle,
+        leads: leads(handle.clone()),
+        every: PUBLISH_EVERY,
+    }
+}
+
+/// The namespaces that have a WorkerCluster, as they change.
+fn namespaces(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSet<String>> {
+    seen_in(objects, Objects::namespaces)
+}
+
+/// The WorkerClusters and WorkerClasses as far as new pods go by them, as they change; none before
+/// all were read.
+fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Arc<Clusters>>> {
+    seen_in(objects, |objects| {
+        let mut clusters = Clusters::default();
+        // Of two of one name the WorkerCluster has it, and so comes last.
+        for (name, seen) in &objects.classes {
+            let (namespace, name) = name.parts();
+            clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());
+        }
+        for (name, seen) in &objects.clusters {
+            let (namespace, name) = name.parts();
+            clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());
+        }
+        objects.is_whole.then(|| Arc::new(clusters))
+    })
+}
+
+/// Something that follows from the objects, as it changes.
+fn seen_in<T: Clone + Default + PartialEq + Send + Sync + 'static>(
+    mut objects: watch::Receiver<Arc<Objects>>,
+    look: fn(&Objects) -> T,
+) -> watch::Receiver<T> {
+    let (sender, receiver) = watch::channel(T::default());
+    tokio::spawn(async move {
+        loop {
+            let seen = look(&objects.borrow_and_update());
+            sender.send_if_modified(|last| {
+                let is_new = *last != seen;
+                *last = seen;
+                is_new
+            });
+            tokio::select! {
+                changed = objects.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    receiver
+}

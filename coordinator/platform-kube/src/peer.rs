@@ -1,0 +1,180 @@
+//! Follows the leader: one connection to its port, on which it gives signs of life. What is heard
+//! here only makes a standby quick; nothing rests on it.
+
+use std::io;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use leasehold_driver::trust::Trust;
+use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
+use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
+use leasehold_types::Epoch;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
+use tonic::{Status, Streaming};
+
+use super::vigil::News;
+
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long a leader may be silent until it is dialled anew.
+const SIGN_WITHIN: Duration = Duration::from_secs(3);
+/// The pause before a leader is dialled again doubles from here, at each attempt in vain.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// News that may wait.
+const NEWS_MAX: usize = 4;
+/// Bytes of one sign.
+const SIGN_BYTES_MAX: usize = 4 * 1024;
+
+/// Follows one leader for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    news: mpsc::Receiver<News>,
+    _task: JoinSet<()>,
+}
+
+/// Why a leader cannot be followed at present.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("nobody listens: {0}")]
+    Refused(io::Error),
+    #[error("no connection: {0}")]
+    Unreachable(io::Error),
+    #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
+    Slow,
+    #[error("nobody can be trusted: {0:#}")]
+    Untrusted(anyhow::Error),
+    #[error("no gRPC: {}", chain(.0))]
+    Transport(tonic::transport::Error),
+    #[error("{}", .0.message())]
+    Status(Status),
+    #[error("no sign for {} s", SIGN_WITHIN.as_secs())]
+    Silent,
+    #[error("it said good-bye")]
+    Ended,
+}
+
+impl Follower {
+    /// Follows whoever listens at `address`, over TLS where there is `trust`.
+    pub(crate) fn start(address: String, identity: String, trust: Option<Trust>) -> Self {
+        let (sender, news) = mpsc::channel(NEWS_MAX);
+        let mut task = JoinSet::new();
+        task.spawn(follow(address, identity, trust, sender));
+        Self { news, _task: task }
+    }
+
+    /// The next news.
+    pub(crate) async fn next(&mut self) -> News {
+        match self.news.recv().await {
+            Some(news) => news,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Dials again and again, until nobody takes the news.
+async fn follow(address: String, identity: String, trust: Option<Trust>, news: mpsc::Sender<News>) {
+    let mut complaint = None;
+    let mut pause = PAUSE_MIN;
+    while !news.is_closed() {
+        let lost = match dial(&address, &identity, trust.as_ref()).await {
+            Ok(signs) => {
+                complaint = None;
+                pause = PAUSE_MIN;
+                let lost = listen(signs, &news).await;
+                tracing::debug!(address, %lost, "the leader is not heard any more");
+                if news.send(News::Broken).await.is_err() {
+                    return;
+                }
+                // At once: whether anybody listens there still tells whether the leader lives.
+                continue;
+            }
+            Err(lost) => lost,
+        };
+        if matches!(lost, Lost::Refused(_)) && news.send(News::Refused).await.is_err() {
+            return;
+        }
+        let text = lost.to_string();
+        if complaint.as_ref() != Some(&text) {
+            tracing::info!(address, why = text, "the leader cannot be followed");
+            complaint = Some(text);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Passes signs on until there are none any more.
+async fn listen(mut signs: Streaming<FollowResponse>, news: &mpsc::Sender<News>) -> Lost {
+    loop {
+        match timeout(SIGN_WITHIN, signs.message()).await {
+            Ok(Ok(Some(sign))) => {
+                if news.send(News::Sign(Epoch(sign.epoch))).await.is_err() {
+                    return Lost::Ended;
+                }
+            }
+            Ok(Ok(None)) => return Lost::Ended,
+            Ok(Err(status)) => return Lost::Status(status),
+            Err(_) => return Lost::Silent,
+        }
+    }
+}
+
+async fn dial(
+    address: &str,
+    identity: &str,
+    trust: Option<&Trust>,
+) -> Result<Streaming<FollowResponse>, Lost> {
+    let dialled = timeout(CONNECT_WITHIN, connect(address, trust)).await;
+    let channel = dialled.map_err(|_| Lost::Slow)??;
+    let client = PeerServiceClient::new(channel);
+    let mut client = client.max_decoding_message_size(SIGN_BYTES_MAX);
+    let request = FollowRequest { identity: identity.to_owned() };
+    let answer = timeout(CONNECT_WITHIN, client.follow(request)).await.map_err(|_| Lost::Slow)?;
+    answer.map(tonic::Response::into_inner).map_err(Lost::Status)
+}
+
+/// A channel over one TCP connection that is made here, so that it is known how that went.
+async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, Lost> {
+    let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => Lost::Refused(error),
+        _ => Lost::Unreachable(error),
+    })?;
+    // The sign of life is one small frame.
+    stream.set_nodelay(true).map_err(Lost::Unreachable)?;
+    // Only a name for the headers: the connection is there.
+    let endpoint = match trust {
+        None => Endpoint::from(Uri::from_static("http://leader")),
+        Some(trust) => Endpoint::from(Uri::from_static("https://leader"))
+            .tls_config(tls(trust).await.map_err(Lost::Untrusted)?)
+            .map_err(Lost::Transport)?,
+    };
+    let mut stream = Some(stream);
+    let connector = tower::service_fn(move |_: Uri| {
+        let stream = stream.take().map(TokioIo::new);
+        std::future::ready(stream.ok_or_else(|| io::Error::other("the connection has ended")))
+    });
+    endpoint.connect_with_connector(connector).await.map_err(Lost::Transport)
+}
+
+/// TLS that trusts only this.
+async fn tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
+    let authorities = Certificate::from_pem(trust.authorities().await?);
+    Ok(ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name()))
+}
+
+/// An error with what caused it: the transport's own text alone says nothing.
+fn chain(error: &tonic::transport::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

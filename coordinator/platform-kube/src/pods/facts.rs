@@ -1,0 +1,284 @@
+//! What a pod object says, as far as anything here needs it. Pods are many: nothing else of the
+//! object is kept.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use leasehold_coordinator_core::exposure::Entry;
+use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
+use leasehold_kube_api::names::{
+    BUSY_LABEL, DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, GENERATION_ANNOTATION,
+    STREAMS_ANNOTATION, TRUE,
+};
+use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+
+use super::super::exposure;
+
+/// Annotation of a pod: the image that its agent is to have, with the prefix of all that configure
+/// one.
+const IMAGE_ANNOTATION: &str = "config.leasehold.dev/image";
+/// The grace period of a pod that names none.
+const GRACE_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Names a pod: its namespace and its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name within.
+    pub name: String,
+}
+
+/// What is known of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its namespace and name.
+    pub pod: PodName,
+    /// Which of the pods that had and will have this name it is.
+    pub uid: String,
+    /// When it was written last, in the API server's count.
+    pub version: u64,
+    /// The cluster that its label names; none where there is no label, or no name of a cluster.
+    pub cluster: Option<ClusterName>,
+    /// Whether it bears the busy label.
+    pub busy: bool,
+    /// What the operator drains it for, as written.
+    pub drain: Option<String>,
+    /// The digest of the streams that it began with, as written.
+    pub streams: Option<String>,
+    /// The most that it may hold, by cluster, as written.
+    pub exposures: BTreeMap<ClusterName, Entry>,
+    /// The generation of its template, where its template says one.
+    pub generation: Option<u64>,
+    /// Its deletion cost, where one is written.
+    pub deletion_cost: Option<i32>,
+    /// The node that it was placed on.
+    pub node: Option<String>,
+    /// Where it is reached, one address of each family.
+    pub addresses: Vec<IpAddr>,
+    /// How far it has come.
+    pub phase: Phase,
+    /// Whether its condition Ready holds.
+    pub ready: bool,
+    /// When its deletion was asked for: it is terminating.
+    pub deleted_at: Option<Timestamp>,
+    /// Whether nothing of it runs any more, and nothing ever will.
+    pub over: bool,
+    /// When the object was created.
+    pub created_at: Option<Timestamp>,
+    /// What controls it.
+    pub owner: Option<Owner>,
+    /// Its number within its StatefulSet.
+    pub ordinal: Option<u32>,
+    /// The label of the ReplicaSet's template.
+    pub template_hash: Option<String>,
+    /// The label of the StatefulSet's template.
+    pub revision: Option<String>,
+    /// How long its containers may take to end.
+    pub grace: Duration,
+    /// How often its containers have been started again, all together.
+    pub restarts: u32,
+    /// Whether it asked for an agent.
+    pub opted_in: bool,
+    /// The image of its agent; none where it has no agent.
+    pub agent_image: Option<String>,
+    /// The image that it would have again, where it says so itself: the one that it asks for, and
+    /// of an agent that was written by hand, which injection leaves alone, its own.
+    pub agent_image_wanted: Option<String>,
+}
+
+/// How far a pod has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not all of its containers have been started.
+    Pending,
+    /// It runs.
+    Running,
+    /// All containers have ended, and well.
+    Succeeded,
+    /// All containers have ended, or must.
+    Failed,
+    /// Its node does not say.
+    Unknown,
+}
+
+/// A pod's controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// `ReplicaSet`, `StatefulSet`…
+    pub kind: String,
+    /// Its name, in the pod's namespace.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl PodName {
+    /// The name of a worker of a cluster that has a namespace.
+    pub fn of(key: &WorkerKey) -> Option<Self> {
+        let (namespace, _) = key.cluster.parts();
+        Some(Self { namespace: namespace?.to_owned(), name: key.worker.as_str().to_owned() })
+    }
+
+    /// The worker that this pod is in a cluster of its own namespace. It is none of others: what
+    /// is written on a pod is its author's word, who may speak for one namespace only.
+    pub fn key_in(&self, cluster: &ClusterName) -> Option<WorkerKey> {
+        if cluster.parts().0 != Some(&self.namespace) {
+            return None;
+        }
+        let worker = WorkerName::new(&self.name).ok()?;
+        Some(WorkerKey { cluster: cluster.clone(), worker })
+    }
+}
+
+impl PodFacts {
+    /// What a pod object says; none for one without a name, a namespace or a UID, which the API
+    /// server never sends.
+    pub fn new(pod: &Pod) -> Option<Self> {
+        let namespace = pod.metadata.namespace.clone()?;
+        let name = pod.metadata.name.clone()?;
+        let uid = pod.metadata.uid.clone()?;
+        let labels = pod.labels();
+        let annotations = pod.annotations();
+        let spec = pod.spec.as_ref();
+        let status = pod.status.as_ref();
+        let node = spec.and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty());
+        let phase = Phase::new(status.and_then(|status| status.phase.as_deref()));
+        let owner = owner(pod);
+        let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
+        let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
+        Some(Self {
+            cluster: exposure::cluster(pod),
+            busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
+            drain: annotations.get(DRAIN_ANNOTATION).cloned(),
+            streams: annotations.get(STREAMS_ANNOTATION).cloned(),
+            exposures: exposure::read(pod),
+            generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
+            deletion_cost: annotations
+                .get(DELETION_COST_ANNOTATION)
+                .and_then(|text| text.parse().ok()),
+            addresses: status.map(addresses).unwrap_or_default(),
+            phase,
+            ready: status.is_some_and(is_ready),
+            deleted_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            over: phase.is_terminal() && status.is_none_or(|status| !may_run(status)),
+            created_at: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            ordinal: owner
+                .as_ref()
+                .filter(|owner| owner.kind == "StatefulSet")
+                .and_then(|owner| name.strip_prefix(&owner.name)?.strip_prefix('-')?.parse().ok()),
+            template_hash: labels.get("pod-template-hash").cloned(),
+            revision: labels.get("controller-revision-hash").cloned(),
+            grace: grace.map_or(GRACE_DEFAULT, Duration::from_secs),
+            restarts: status.map_or(0, |status| {
+                let counts = containers(status).map(|container| container.restart_count);
+                counts.map(|count| u32::try_from(count).unwrap_or(0)).sum()
+            }),
+            opted_in: labels.get(INJECT).is_some_and(|opted_in| opted_in == TRUE),
+            agent_image: spec.and_then(agent_image),
+            agent_image_wanted: match annotations.contains_key(STATUS) {
+                true => annotations.get(IMAGE_ANNOTATION).cloned(),
+                false => spec.and_then(agent_image),
+            },
+            version: version(pod.metadata.resource_version.as_deref()),
+            pod: PodName { namespace, name },
+            uid,
+            node,
+            owner,
+        })
+    }
+
+    /// Whether its deletion was asked for.
+    pub fn is_terminating(&self) -> bool {
+        self.deleted_at.is_some()
+    }
+
+    /// Whether it counts for a controller: neither over nor terminating.
+    pub fn is_active(&self) -> bool {
+        !self.over && !self.phase.is_terminal() && !self.is_terminating()
+    }
+
+    /// Every worker that it is or has been: of the cluster that its label names, and of those that
+    /// it was a worker of when something was written down for it.
+    pub fn workers(&self) -> Vec<WorkerKey> {
+        let clusters = self.exposures.keys().chain(&self.cluster);
+        let mut keys: Vec<_> = clusters.filter_map(|name| self.pod.key_in(name)).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+}
+
+/// A resource version as a number: the store's revision. They are compared only where a list and a
+/// watch may be apart by a moment; what is no number counts as the oldest.
+pub fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+impl Phase {
+    fn new(text: Option<&str>) -> Self {
+        match text {
+            None | Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) => Self::Unknown,
+        }
+    }
+
+    /// Whether a pod in it never starts anything again.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed => true,
+            Self::Pending | Self::Running | Self::Unknown => false,
+        }
+    }
+}
+
+fn agent_image(spec: &PodSpec) -> Option<String> {
+    let agent = spec.init_containers.iter().flatten().find(|it| it.name == CONTAINER)?;
+    agent.image.clone()
+}
+
+fn owner(pod: &Pod) -> Option<Owner> {
+    let owners = pod.metadata.owner_references.as_ref()?;
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    Some(Owner { kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() })
+}
+
+fn addresses(status: &PodStatus) -> Vec<IpAddr> {
+    let listed = status.pod_ips.iter().flatten().map(|it| it.ip.as_str());
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in listed.chain(status.pod_ip.as_deref()) {
+        let Ok(address) = text.parse::<IpAddr>() else { continue };
+        if addresses.iter().all(|it| it.is_ipv4() != address.is_ipv4()) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+fn is_ready(status: &PodStatus) -> bool {
+    let conditions = status.conditions.iter().flatten();
+    conditions.filter(|it| it.type_ == "Ready").any(|it| it.status == "True")
+}
+
+/// Whether a container runs, as far as the node has said. A pod may be called failed while they
+/// still do: the collector of lost nodes' pods does so.
+fn may_run(status: &PodStatus) -> bool {
+    containers(status)
+        .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let groups = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    groups.into_iter().flatten().flatten()
+}

@@ -1,0 +1,68 @@
+//! The watch of pods. What it says of a pod is sent before it shows a later pod of that name.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use leasehold_coordinator_core::event::Event;
+use leasehold_driver::clock;
+use leasehold_kube_api::names::CLUSTER_LABEL;
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::facts::{PodFacts, PodName};
+
+/// Watches one namespace, or all, until nobody takes the events.
+pub(super) async fn watch(
+    shared: Arc<Shared>,
+    namespace: Option<String>,
+    events: mpsc::Sender<Event>,
+) {
+    let api: Api<Pod> = shared.api(namespace.as_deref());
+    let config = watcher::Config::default().labels(CLUSTER_LABEL);
+    let stops = events.closed();
+    let changes = watcher(api, config).default_backoff().take_until(stops);
+    let mut changes = pin!(changes.chain(stream::empty()));
+    let mut seen = BTreeSet::new();
+    while let Some(change) = changes.next().await {
+        let now = clock::now();
+        let gone = match change {
+            Ok(watcher::Event::Init) => {
+                seen.clear();
+                continue;
+            }
+            Ok(watcher::Event::InitApply(pod)) => {
+                let Some(facts) = PodFacts::new(&pod) else { continue };
+                seen.insert(facts.pod.clone());
+                shared.roll().apply(facts, now)
+            }
+            Ok(watcher::Event::InitDone) => {
+                let namespace = namespace.as_deref();
+                let within = |pod: &PodName| namespace.is_none_or(|it| it == pod.namespace);
+                shared.roll().retain(within, &std::mem::take(&mut seen), now);
+                shared.scope_seen(namespace);
+                Vec::new()
+            }
+            Ok(watcher::Event::Apply(pod)) => {
+                let Some(facts) = PodFacts::new(&pod) else { continue };
+                shared.roll().apply(facts, now)
+            }
+            Ok(watcher::Event::Delete(pod)) => {
+                let Some(facts) = PodFacts::new(&pod) else { continue };
+                shared.roll().delete(facts, now)
+            }
+            Err(error) => {
+                tracing::warn!(%error, ?namespace, "the watch of pods has a problem");
+                continue;
+            }
+        };
+        if !gone.is_empty() && events.send(Event::Gone(gone)).await.is_err() {
+            return;
+        }
+        shared.has_changed();
+    }
+}

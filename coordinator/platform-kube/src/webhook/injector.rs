@@ -1,0 +1,227 @@
+//! What an opted-in pod gets: the installation's settings, refined by its WorkerCluster's or
+//! WorkerClass's. What the pod's own annotations say comes on top, in the injection itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_injection::{Edit, Resources, Sidecar, inject, names};
+use leasehold_manifest::Quantity;
+use leasehold_manifest::manifest::{AgentResources, AgentSpec, WorkerClassSpec, WorkerClusterSpec};
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// WorkerClusters and WorkerClasses that a message names.
+const NAMED_MAX: usize = 5;
+
+/// All WorkerClusters and WorkerClasses, by namespace and name, which they share; each namespace
+/// has one at least.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Clusters(BTreeMap<String, BTreeMap<String, Cluster>>);
+
+/// What matters of a WorkerCluster or a WorkerClass to the agents of its pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cluster {
+    /// What it says of them.
+    pub agent: AgentSpec,
+    /// Its drain deadline.
+    pub drain_deadline: Duration,
+    /// The port that its workers take documents at.
+    pub port: Option<u16>,
+}
+
+/// Decides what pods get.
+#[derive(Clone, Debug)]
+pub struct Injector {
+    /// What every agent has, and its WorkerCluster or WorkerClass may refine.
+    pub installation: Sidecar,
+    /// The namespaces that are served; all where it is empty.
+    pub served: Vec<String>,
+    /// The WorkerClusters and WorkerClasses; none before they were read once.
+    pub clusters: watch::Receiver<Option<Arc<Clusters>>>,
+}
+
+/// What becomes of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// It stays as it is.
+    Unchanged,
+    /// It is changed so; no edit where it has its agent already.
+    Injected {
+        /// The changes.
+        edits: Vec<Edit>,
+        /// What people should know.
+        warnings: Vec<String>,
+    },
+    /// It is not let in, for this reason.
+    Refused(String),
+}
+
+impl From<&WorkerClusterSpec> for Cluster {
+    fn from(spec: &WorkerClusterSpec) -> Self {
+        let agent = spec.agent.clone().unwrap_or_default();
+        Self { agent, drain_deadline: spec.drain.deadline.0, port: None }
+    }
+}
+
+impl From<&WorkerClassSpec> for Cluster {
+    fn from(spec: &WorkerClassSpec) -> Self {
+        let agent = spec.agent.clone().unwrap_or_default();
+        Self { agent, drain_deadline: spec.drain.deadline.0, port: spec.port }
+    }
+}
+
+impl Clusters {
+    /// Takes one in.
+    pub fn insert(&mut self, namespace: &str, name: &str, cluster: Cluster) {
+        self.0.entry(namespace.to_owned()).or_default().insert(name.to_owned(), cluster);
+    }
+
+    /// The names of those in a namespace.
+    fn of(&self, namespace: &str) -> impl Iterator<Item = &String> {
+        self.0.get(namespace).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// One of them.
+    fn get(&self, namespace: &str, name: &str) -> Option<&Cluster> {
+        self.0.get(namespace)?.get(name)
+    }
+
+    /// The one in a namespace where there is only one: that of pods that name none.
+    #[must_use]
+    pub fn only(&self, namespace: &str) -> Option<&str> {
+        let mut names = self.of(namespace);
+        let first = names.next()?;
+        names.next().is_none().then_some(first)
+    }
+}
+
+impl Injector {
+    /// All of them as they are known; none before they were read once.
+    #[must_use]
+    pub fn clusters(&self) -> Option<Arc<Clusters>> {
+        self.clusters.borrow().clone()
+    }
+
+    /// The agent of a pod of this WorkerCluster or WorkerClass, or of none that is known.
+    #[must_use]
+    pub fn sidecar(&self, cluster: Option<&Cluster>) -> Sidecar {
+        let mut sidecar = self.installation.clone();
+        let Some(Cluster { agent, drain_deadline, port }) = cluster else { return sidecar };
+        sidecar.drain_deadline = Some(*drain_deadline);
+        if let Some(image) = &agent.image {
+            sidecar.image.clone_from(image);
+        }
+        if let Some(port) = port {
+            sidecar.flags.insert("worker-port".to_owned(), port.to_string());
+        }
+        sidecar.flags.extend(agent.flags.clone());
+        if let Some(adapter) = &agent.adapter {
+            sidecar.flags.insert("adapter".to_owned(), adapter.clone());
+        }
+        sidecar.resources.refine(&resources(agent));
+        sidecar
+    }
+
+    /// The image that the agent of such a pod has where it is injected now.
+    #[must_use]
+    pub fn image(&self, clusters: &Clusters, namespace: &str, cluster: Option<&str>) -> String {
+        let cluster = cluster.or(clusters.only(namespace));
+        let found = cluster.and_then(|name| clusters.get(namespace, name));
+        let image = found.and_then(|cluster| cluster.agent.image.as_ref());
+        image.unwrap_or(&self.installation.image).clone()
+    }
+
+    /// What becomes of a new pod in this namespace.
+    pub(super) fn judge(&self, clusters: &Clusters, namespace: &str, pod: &Value) -> Verdict {
+        let labels = &pod["metadata"]["labels"];
+        if labels[names::INJECT] != "true" {
+            return Verdict::Unchanged;
+        }
+        let named = labels[names::CLUSTER].as_str();
+        let mut warnings = Vec::new();
+        let Some(name) = named.or(clusters.only(namespace)) else {
+            return Verdict::Refused(self.nameless(clusters, namespace));
+        };
+        let found = clusters.get(namespace, name);
+        if found.is_none() {
+            warnings.push(self.stranger(clusters, namespace, name));
+        }
+        // Also where the pod has the label: an earlier round of the same admission may have put it
+        // there.
+        let sidecar = Sidecar { cluster: Some(name.to_owned()), ..self.sidecar(found) };
+        match inject(pod, &sidecar) {
+            Ok(injection) => {
+                warnings.extend(injection.warnings);
+                Verdict::Injected { edits: injection.edits, warnings }
+            }
+            Err(refusal) => Verdict::Refused(refusal.to_string()),
+        }
+    }
+
+    /// Why nobody can say whose a pod without the label is, and what to do.
+    fn nameless(&self, clusters: &Clusters, namespace: &str) -> String {
+        let label = names::CLUSTER;
+        if self.is_foreign(namespace) {
+            return self.foreign(namespace);
+        }
+        match listed(clusters, namespace) {
+            None => format!(
+                "namespace {namespace} has no WorkerCluster and no WorkerClass: create one, and \
+                 name it in the pod's label {label}"
+            ),
+            Some(names) => format!(
+                "the label {label} is missing, and namespace {namespace} has several \
+                 WorkerClusters or WorkerClasses: add {label}: NAME with one of {names}"
+            ),
+        }
+    }
+
+    /// That a pod's label names nothing that there is.
+    fn stranger(&self, clusters: &Clusters, namespace: &str, name: &str) -> String {
+        if self.is_foreign(namespace) {
+            return self.foreign(namespace);
+        }
+        let there = match listed(clusters, namespace) {
+            Some(names) => format!("there is {names}"),
+            None => format!("namespace {namespace} has none"),
+        };
+        format!(
+            "there is no WorkerCluster {name} yet, nor a WorkerClass ({there}): the pod's agent \
+             waits for it"
+        )
+    }
+
+    fn is_foreign(&self, namespace: &str) -> bool {
+        !self.served.is_empty() && !self.served.iter().any(|served| served == namespace)
+    }
+
+    fn foreign(&self, namespace: &str) -> String {
+        let served = self.served.join(", ");
+        format!("the coordinator serves {served} and not namespace {namespace}")
+    }
+}
+
+/// The names of those in a namespace, as a list for people; none where there is none.
+fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
+    let all: Vec<&str> = clusters.of(namespace).map(String::as_str).collect();
+    let (named, rest) = all.split_at(all.len().min(NAMED_MAX));
+    let more = if rest.is_empty() { "" } else { ", …" };
+    (!all.is_empty()).then(|| named.join(", ") + more)
+}
+
+/// What is said of the agents' resources.
+fn resources(agent: &AgentSpec) -> Resources {
+    let AgentResources { requests, limits } = &agent.resources;
+    let text = |amount: &Option<Quantity>| amount.as_ref().map(|amount| amount.text().to_owned());
+    Resources {
+        cpu_request: text(&requests.cpu),
+        cpu_limit: text(&limits.cpu),
+        memory_request: text(&requests.memory),
+        memory_limit: text(&limits.memory),
+    }
+}
+
+#[cfg(test)]
+#[path = "injector_tests.rs"]
+mod tests;

@@ -1,0 +1,374 @@
+//! The admin service: questions to the driver's core and the few orders that people give. Every
+//! refusal names what was wrong, and a replica that does not lead names the one that does.
+
+mod change;
+mod page;
+mod refused;
+mod wire;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::Stream;
+use leasehold_coordinator_core::Core;
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
+use leasehold_driver::driver::Handle;
+use leasehold_driver::platform::{Access, Subject, Wants};
+use leasehold_proto::admin::v1 as proto;
+use leasehold_proto::admin::v1::admin_service_server::AdminService;
+use leasehold_proto::map;
+use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey};
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+use tracing::Instrument;
+
+use self::page::{PageSize, PipelinePage, StreamPage, WorkerPage};
+use self::refused::Refused;
+use crate::grpc::bearer::bearer;
+
+/// Watchers at once.
+const WATCHERS_MAX: usize = 64;
+
+/// The admin service of one cell.
+#[derive(Debug)]
+pub struct Admin {
+    handle: Handle,
+    access: Access,
+    watchers: Arc<Semaphore>,
+}
+
+impl Admin {
+    /// The service over a driver, for those whom `access` lets in.
+    pub fn new(handle: Handle, access: Access) -> Self {
+        Self { handle, access, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    }
+
+    /// Whether the caller may have what it wants.
+    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<(), Refused> {
+        let token = bearer(request.metadata());
+        Ok(self.access.ask(token, request.remote_addr(), wants).await?)
+    }
+
+    /// Asks the core, if this replica leads.
+    async fn ask<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        question: impl FnOnce(&mut Core, Moment) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let asked = self.handle.ask(move |core, now| match core.leadership() {
+            Leadership::Leads(_) => question(core, now),
+            Leadership::StandsBy(leader) => Err(Refused::NotLeading(leader)),
+        });
+        let span = tracing::debug_span!("admin", call = name);
+        let answer = asked.instrument(span).await.map_err(|_| Refused::Stopped)?;
+        Ok(Response::new(answer?))
+    }
+}
+
+/// Whose a stream is: a share is its pipeline's.
+fn subject_of(key: &StreamKey) -> Subject {
+    match ShareKey::of(key) {
+        Some(share) => Subject::Pipeline(share.pipeline),
+        None => Subject::Set(key.set.clone()),
+    }
+}
+
+fn worker_of(cluster: &str, worker: &str) -> Result<WorkerKey, Refused> {
+    Ok(map::worker_key(cluster, worker)?)
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    type WatchChangesStream =
+        Pin<Box<dyn Stream<Item = Result<proto::WatchChangesResponse, Status>> + Send>>;
+
+    async fn get_status(
+        &self,
+        request: Request<proto::GetStatusRequest>,
+    ) -> Result<Response<proto::GetStatusResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let leadership =
+            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| Refused::Stopped)?;
+        let (epoch, leader_address) = match leadership {
+            Leadership::Leads(epoch) => (epoch.0, String::new()),
+            Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
+        };
+        Ok(Response::new(proto::GetStatusResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            leads: epoch > 0,
+            epoch,
+            leader_address,
+            sessions: wire::count(self.handle.metrics.sessions()),
+            problems: self.handle.problems().iter().map(wire::problem).collect(),
+        }))
+    }
+
+    async fn list_clusters(
+        &self,
+        request: Request<proto::ListClustersRequest>,
+    ) -> Result<Response<proto::ListClustersResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        self.ask("ListClusters", |core, now| {
+            let clusters = core.clusters(now).into_iter().map(wire::cluster).collect();
+            Ok(proto::ListClustersResponse { clusters })
+        })
+        .await
+    }
+
+    async fn get_cluster(
+        &self,
+        request: Request<proto::GetClusterRequest>,
+    ) -> Result<Response<proto::GetClusterResponse>, Status> {
+        let name = map::cluster_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
+        self.ask("GetCluster", move |core, now| {
+            let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
+            let cluster = found.map(wire::cluster).ok_or_else(|| Refused::no_cluster(&name))?;
+            Ok(proto::GetClusterResponse { cluster: Some(cluster) })
+        })
+        .await
+    }
+
+    async fn list_workers(
+        &self,
+        request: Request<proto::ListWorkersRequest>,
+    ) -> Result<Response<proto::ListWorkersResponse>, Status> {
+        let cluster =
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let request = request.into_inner();
+        let size = PageSize::new(request.page_size)?;
+        let page = WorkerPage::parse(&cluster, &request.page_token)?;
+        self.ask("ListWorkers", move |core, now| {
+            let workers = core.workers(&cluster, now);
+            let workers = workers.ok_or_else(|| Refused::no_cluster(&cluster))?;
+            let (workers, next) = page.cut(workers, size);
+            let workers = workers.into_iter().map(wire::worker).collect();
+            Ok(proto::ListWorkersResponse { workers, next_page_token: next })
+        })
+        .await
+    }
+
+    async fn get_worker(
+        &self,
+        request: Request<proto::GetWorkerRequest>,
+    ) -> Result<Response<proto::GetWorkerResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
+        self.ask("GetWorker", move |core, now| {
+            let worker = core.worker(&key, now).map(wire::worker);
+            let worker = worker.ok_or_else(|| Refused::no_worker(&key))?;
+            Ok(proto::GetWorkerResponse { worker: Some(worker) })
+        })
+        .await
+    }
+
+    async fn list_streams(
+        &self,
+        request: Request<proto::ListStreamsRequest>,
+    ) -> Result<Response<proto::ListStreamsResponse>, Status> {
+        let set = map::set_name("set", &request.get_ref().set).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Set(set.clone()))).await?;
+        let request = request.into_inner();
+        let worker = match request.worker.as_str() {
+            "" => None,
+            worker => Some(map::worker_name("worker", worker).map_err(Refused::from)?),
+        };
+        let size = PageSize::new(request.page_size)?;
+        let page = StreamPage::parse(&set, worker, &request.page_token)?;
+        self.ask("ListStreams", move |core, _| {
+            let streams = core.streams(&set, page.after());
+            let streams = streams.ok_or_else(|| Refused::no_set(&set))?;
+            let (streams, next) = page.cut(streams, size);
+            let streams = streams.into_iter().map(wire::stream).collect();
+            Ok(proto::ListStreamsResponse { streams, next_page_token: next })
+        })
+        .await
+    }
+
+    async fn get_stream(
+        &self,
+        request: Request<proto::GetStreamRequest>,
+    ) -> Result<Response<proto::GetStreamResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(subject_of(&key))).await?;
+        self.ask("GetStream", move |core, _| {
+            let stream = core.stream(&key).map(wire::stream);
+            let stream = stream.ok_or_else(|| Refused::no_stream(&key))?;
+            Ok(proto::GetStreamResponse { stream: Some(stream) })
+        })
+        .await
+    }
+
+    async fn explain_worker(
+        &self,
+        request: Request<proto::ExplainWorkerRequest>,
+    ) -> Result<Response<proto::ExplainWorkerResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
+        self.ask("ExplainWorker", move |core, now| {
+            let explanation = core.explain_worker(&key, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| Refused::no_worker(&key))?;
+            Ok(proto::ExplainWorkerResponse { explanation: Some(explanation) })
+        })
+        .await
+    }
+
+    async fn explain_stream(
+        &self,
+        request: Request<proto::ExplainStreamRequest>,
+    ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(subject_of(&key))).await?;
+        self.ask("ExplainStream", move |core, now| {
+            let explanation = core.explain_stream(&key, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| Refused::no_stream(&key))?;
+            Ok(proto::ExplainStreamResponse { explanation: Some(explanation) })
+        })
+        .await
+    }
+
+    async fn list_classes(
+        &self,
+        request: Request<proto::ListClassesRequest>,
+    ) -> Result<Response<proto::ListClassesResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        self.ask("ListClasses", |core, now| {
+            let classes = core.classes(now).into_iter();
+            let bounds = |view: &ClassView| core.scale_bounds(&view.name).unwrap_or_default();
+            let classes = classes.map(|view| wire::class(&view, bounds(&view))).collect();
+            Ok(proto::ListClassesResponse { classes })
+        })
+        .await
+    }
+
+    async fn list_pipelines(
+        &self,
+        request: Request<proto::ListPipelinesRequest>,
+    ) -> Result<Response<proto::ListPipelinesResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let request = request.into_inner();
+        let size = PageSize::new(request.page_size)?;
+        let page = PipelinePage::parse(&request.page_token)?;
+        self.ask("ListPipelines", move |core, _| {
+            let (pipelines, next) = page.cut(core.pipelines(page.after()), size);
+            let pipelines = pipelines.into_iter().map(wire::pipeline).collect();
+            Ok(proto::ListPipelinesResponse { pipelines, next_page_token: next })
+        })
+        .await
+    }
+
+    async fn get_pipeline(
+        &self,
+        request: Request<proto::GetPipelineRequest>,
+    ) -> Result<Response<proto::GetPipelineResponse>, Status> {
+        let name = map::pipeline_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        self.ask("GetPipeline", move |core, _| {
+            let pipeline = core.pipeline(&name).map(wire::pipeline);
+            let pipeline = pipeline.ok_or_else(|| Refused::no_pipeline(&name))?;
+            Ok(proto::GetPipelineResponse { pipeline: Some(pipeline) })
+        })
+        .await
+    }
+
+    async fn explain_pipeline(
+        &self,
+        request: Request<proto::ExplainPipelineRequest>,
+    ) -> Result<Response<proto::ExplainPipelineResponse>, Status> {
+        let name = map::pipeline_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        self.ask("ExplainPipeline", move |core, now| {
+            let explanation = core.explain_pipeline(&name, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| Refused::no_pipeline(&name))?;
+            Ok(proto::ExplainPipelineResponse { explanation: Some(explanation) })
+        })
+        .await
+    }
+
+    async fn watch_changes(
+        &self,
+        request: Request<proto::WatchChangesRequest>,
+    ) -> Result<Response<Self::WatchChangesStream>, Status> {
+        let cluster = match request.get_ref().cluster.as_str() {
+            "" => None,
+            cluster => Some(map::cluster_name("cluster", cluster).map_err(Refused::from)?),
+        };
+        let subject = cluster.clone().map_or(Subject::All, Subject::Cluster);
+        let replay = change::span(&request.get_ref().replay)?;
+        self.allow(&request, Wants::Read(subject)).await?;
+        let place = Arc::clone(&self.watchers).try_acquire_owned();
+        let place = place.map_err(|_| Refused::TooMany("watchers", WATCHERS_MAX))?;
+        // Subscribed before the core is asked, so that nothing in between is missed.
+        let changes = self.handle.replay(replay).map_err(|_| Refused::Stopped)?;
+        let wanted = cluster.clone();
+        self.ask("WatchChanges", move |core, now| match wanted {
+            Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
+                Err(Refused::no_cluster(&name))
+            }
+            Some(_) | None => Ok(()),
+        })
+        .await?;
+        Ok(Response::new(Box::pin(change::watch(changes, cluster, place))))
+    }
+
+    async fn drain_worker(
+        &self,
+        request: Request<proto::DrainWorkerRequest>,
+    ) -> Result<Response<proto::DrainWorkerResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        self.ask("DrainWorker", move |core, now| {
+            core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
+            tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
+            core.handle(Event::Drain(key), now);
+            Ok(proto::DrainWorkerResponse {})
+        })
+        .await
+    }
+
+    async fn declare_worker_gone(
+        &self,
+        request: Request<proto::DeclareWorkerGoneRequest>,
+    ) -> Result<Response<proto::DeclareWorkerGoneResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        self.ask("DeclareWorkerGone", move |core, now| {
+            let worker = core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
+            if worker.presence == Presence::Connected {
+                return Err(Refused::Connected(key));
+            }
+            tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
+            // All that it has ends, from the next turn on.
+            core.handle(Event::Gone(vec![key]), now);
+            Ok(proto::DeclareWorkerGoneResponse {
+                slots_freed: worker.committed,
+                streams_freed: wire::count(worker.streams),
+            })
+        })
+        .await
+    }
+
+    async fn plan(
+        &self,
+        request: Request<proto::PlanRequest>,
+    ) -> Result<Response<proto::PlanResponse>, Status> {
+        let cluster =
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(Refused::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let request = request.into_inner();
+        let what_if = wire::what_if(&request)?;
+        self.ask("Plan", move |core, now| {
+            let plan = core.what_if(&cluster, &what_if, now).map(wire::plan);
+            plan.ok_or_else(|| Refused::no_cluster(&cluster))
+        })
+        .await
+    }
+}

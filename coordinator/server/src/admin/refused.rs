@@ -1,0 +1,86 @@
+//! Why an admin call is refused, and the gRPC status of it.
+
+use leasehold_driver::platform::Denied;
+use leasehold_proto::map::Invalid;
+use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
+use tonic::Status;
+
+/// Why a call is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    /// Another replica leads.
+    #[error("this replica does not lead; {}", leader(.0))]
+    NotLeading(Option<String>),
+    /// A field of the request is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// The worker is connected.
+    #[error(
+        "worker {0} is connected: what it holds may be in use; end its process first, or drain it"
+    )]
+    Connected(WorkerKey),
+    /// A named limit is reached.
+    #[error("all {1} {0} are taken")]
+    TooMany(&'static str, usize),
+    /// The caller may not have what it wants.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The process ends.
+    #[error("the coordinator shuts down")]
+    Stopped,
+}
+
+impl Refused {
+    pub(super) fn no_cluster(name: &ClusterName) -> Self {
+        Self::NotFound(format!("no manifest defines cluster {name:?}"))
+    }
+
+    pub(super) fn no_set(name: &SetName) -> Self {
+        Self::NotFound(format!("no manifest defines stream set {name:?}"))
+    }
+
+    pub(super) fn no_pipeline(name: &PipelineName) -> Self {
+        Self::NotFound(format!("no manifest defines pipeline {name:?}"))
+    }
+
+    pub(super) fn no_worker(key: &WorkerKey) -> Self {
+        Self::NotFound(format!("no worker {:?} is known in cluster {:?}", key.worker, key.cluster))
+    }
+
+    pub(super) fn no_stream(key: &StreamKey) -> Self {
+        Self::NotFound(format!("stream set {:?} has no stream {:?}", key.set, key.stream))
+    }
+}
+
+fn leader(address: &Option<String>) -> String {
+    match address {
+        Some(address) => format!("the leader is at {address}"),
+        None => "the leader is not known".into(),
+    }
+}
+
+impl From<Invalid> for Refused {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid.to_string())
+    }
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::NotLeading(_) | Refused::Connected(_) => Self::failed_precondition(message),
+            Refused::Invalid(_) => Self::invalid_argument(message),
+            Refused::NotFound(_) => Self::not_found(message),
+            Refused::TooMany(..) => Self::resource_exhausted(message),
+            Refused::Denied(Denied::Unproven(_)) => Self::unauthenticated(message),
+            Refused::Denied(Denied::Forbidden(_)) => Self::permission_denied(message),
+            Refused::Denied(Denied::Unavailable(_)) | Refused::Stopped => {
+                Self::unavailable(message)
+            }
+        }
+    }
+}

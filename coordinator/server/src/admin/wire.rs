@@ -1,0 +1,245 @@
+//! The core's views as messages of the admin service, and the one request that is more than names.
+
+use leasehold_coordinator_core::view::{
+    BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,
+    PipelinePhase, PipelineView, PlanView, Presence, ShareView, StreamView, WhatIf, WorkerView,
+};
+use leasehold_manifest::Problem;
+use leasehold_proto::admin::v1 as proto;
+use leasehold_proto::map;
+use leasehold_types::limits::{JOBS_MAX, WORKERS_MAX};
+use leasehold_types::message::DrainPhase;
+use leasehold_types::{WorkerName, order};
+
+use super::refused::Refused;
+
+/// A count as the wire has it.
+pub(super) fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+pub(super) fn problem(problem: &Problem) -> proto::ManifestProblem {
+    proto::ManifestProblem {
+        file: problem.file.clone(),
+        line: problem.line,
+        column: problem.column,
+        field: problem.field.clone(),
+        message: problem.message.clone(),
+    }
+}
+
+pub(super) fn cluster(view: ClusterView) -> proto::Cluster {
+    proto::Cluster {
+        name: view.name.to_string(),
+        max_jobs: view.jobs_max,
+        max_jobs_per_worker: view.jobs_per_worker_max,
+        committed: view.committed,
+        running: view.running,
+        granted: view.granted,
+        workers: count(view.workers),
+        connected: count(view.connected),
+        draining: count(view.draining),
+        lost: count(view.lost),
+        unreported: count(view.unreported),
+        streams: count(view.streams),
+        streams_owned: count(view.streams_owned),
+        held: view.held.unwrap_or_default(),
+    }
+}
+
+pub(super) fn worker(view: WorkerView) -> proto::Worker {
+    let presence = match view.presence {
+        Presence::Connected => proto::Presence::Connected,
+        Presence::Silent => proto::Presence::Silent,
+        Presence::Lost => proto::Presence::Lost,
+        Presence::Unreported => proto::Presence::Unreported,
+    };
+    let drain = match view.drain {
+        DrainPhase::Working => proto::DrainPhase::Working,
+        DrainPhase::Draining => proto::DrainPhase::Draining,
+        DrainPhase::Leaving => proto::DrainPhase::Leaving,
+    };
+    proto::Worker {
+        cluster: view.key.cluster.to_string(),
+        name: view.key.worker.to_string(),
+        presence: presence.into(),
+        drain: drain.into(),
+        drain_ordered: view.drain_ordered,
+        incarnation: view.incarnation.map(|order::Incarnation(number)| number),
+        generation: view.generation,
+        silent_for_ms: view
+            .silent_for
+            .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+        granted: view.granted,
+        in_effect: view.in_effect,
+        running: view.running,
+        committed: view.committed,
+        wanted: view.wanted,
+        pool_token: view.pool_token.map(|token| token.to_string()).unwrap_or_default(),
+        streams: count(view.streams),
+        address: view.address.map_or_else(String::new, |address| address.to_string()),
+        documents_per_second: view.load.as_f64(),
+    }
+}
+
+pub(super) fn pipeline_phase(phase: PipelinePhase) -> proto::PipelinePhase {
+    match phase {
+        PipelinePhase::Pending => proto::PipelinePhase::Pending,
+        PipelinePhase::Plotted => proto::PipelinePhase::Plotted,
+        PipelinePhase::Ready => proto::PipelinePhase::Ready,
+        PipelinePhase::Broken => proto::PipelinePhase::Broken,
+    }
+}
+
+pub(super) fn binding_phase(phase: BindingPhase) -> proto::BindingPhase {
+    match phase {
+        BindingPhase::Pending => proto::BindingPhase::Pending,
+        BindingPhase::Ready => proto::BindingPhase::Ready,
+        BindingPhase::DeadEnd => proto::BindingPhase::DeadEnd,
+        BindingPhase::Unset => proto::BindingPhase::Unset,
+    }
+}
+
+pub(super) fn class(view: &ClassView, (min, max): (u32, u32)) -> proto::Class {
+    proto::Class {
+        name: view.name.to_string(),
+        capacity: view.capacity.as_f64(),
+        request: view.request.as_f64(),
+        placed: view.placed.as_f64(),
+        workers: view.workers,
+        workers_needed: view.workers_needed,
+        workers_wanted: view.workers_wanted,
+        workers_min: min,
+        workers_max: max,
+        pipelines_waiting: count(view.waiting),
+    }
+}
+
+pub(super) fn pipeline(view: PipelineView) -> proto::Pipeline {
+    proto::Pipeline {
+        name: view.name.to_string(),
+        documents_per_second: view.load.as_f64(),
+        phase: pipeline_phase(view.phase).into(),
+        reason: view.reason,
+        bindings: view.bindings.into_iter().map(binding).collect(),
+    }
+}
+
+fn binding(view: BindingView) -> proto::Binding {
+    proto::Binding {
+        node: view.node.to_string(),
+        class: view.class.to_string(),
+        next: view.next.iter().map(ToString::to_string).collect(),
+        phase: binding_phase(view.phase).into(),
+        shares: view.shares.into_iter().map(share).collect(),
+    }
+}
+
+fn share(view: ShareView) -> proto::Share {
+    proto::Share {
+        index: view.index,
+        worker: view.worker.to_string(),
+        documents_per_second: view.load.as_f64(),
+        token: view.token.map(|token| token.to_string()).unwrap_or_default(),
+        applied: view.applied,
+        address: view.address.map_or_else(String::new, |address| address.to_string()),
+        draining: view.draining,
+    }
+}
+
+pub(super) fn stream(view: StreamView) -> proto::Stream {
+    proto::Stream {
+        set: view.key.set.to_string(),
+        name: view.key.stream.to_string(),
+        cluster: view.cluster.to_string(),
+        weight: view.weight,
+        dedicated: view.dedicated,
+        planned: view.planned.map(|worker| worker.to_string()).unwrap_or_default(),
+        claims: view.claims.into_iter().map(claim).collect(),
+    }
+}
+
+fn claim(view: ClaimView) -> proto::Claim {
+    let phase = match view.phase {
+        ClaimPhase::Held => proto::ClaimPhase::Held,
+        ClaimPhase::Revoking => proto::ClaimPhase::Revoking,
+        ClaimPhase::Lapsing => proto::ClaimPhase::Lapsing,
+    };
+    proto::Claim {
+        worker: view.worker.worker.to_string(),
+        cluster: view.worker.cluster.to_string(),
+        token: view.token.to_string(),
+        phase: phase.into(),
+        timeless: view.timeless,
+    }
+}
+
+pub(super) fn explanation(explanation: Explanation) -> proto::Explanation {
+    proto::Explanation { summary: explanation.summary, facts: explanation.facts }
+}
+
+pub(super) fn plan(plan: PlanView) -> proto::PlanResponse {
+    let name = |worker: Option<WorkerName>| worker.map(|name| name.to_string()).unwrap_or_default();
+    proto::PlanResponse {
+        pools: plan
+            .pools
+            .into_iter()
+            .map(|pool| proto::PlannedPool {
+                worker: pool.worker.to_string(),
+                size: pool.size,
+                committed: pool.committed,
+                reason: pool.reason,
+            })
+            .collect(),
+        moves: plan
+            .moves
+            .into_iter()
+            .map(|planned| proto::PlannedMove {
+                set: planned.set.to_string(),
+                stream: planned.stream.to_string(),
+                from: name(planned.from),
+                to: name(planned.to),
+            })
+            .collect(),
+        unplaced: plan
+            .unplaced
+            .into_iter()
+            .map(|(key, reason)| proto::UnplacedStream {
+                set: key.set.to_string(),
+                stream: key.stream.to_string(),
+                reason,
+            })
+            .collect(),
+    }
+}
+
+/// The circumstances of a plan that is only looked at.
+pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, Refused> {
+    if let Some(jobs_max) = request.max_jobs
+        && jobs_max > JOBS_MAX
+    {
+        return Err(Refused::Invalid(format!("max_jobs: {jobs_max} is above {JOBS_MAX}")));
+    }
+    Ok(WhatIf {
+        add: workers("add_workers", &request.add_workers)?,
+        remove: workers("remove_workers", &request.remove_workers)?,
+        jobs_max: request.max_jobs,
+    })
+}
+
+fn workers(field: &'static str, names: &[String]) -> Result<Vec<WorkerName>, Refused> {
+    if names.len() > WORKERS_MAX {
+        let len = names.len();
+        return Err(Refused::Invalid(format!("{field}: {len} names are more than {WORKERS_MAX}")));
+    }
+    let mut workers = Vec::with_capacity(names.len());
+    for name in names {
+        workers.push(map::worker_name(field, name)?);
+    }
+    let mut sorted = workers.clone();
+    sorted.sort();
+    if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Refused::Invalid(format!("{field}: {:?} is listed twice", twice[0])));
+    }
+    Ok(workers)
+}

@@ -1,0 +1,132 @@
+//! The gRPC port: sessions, admin, health and reflection, with a limit on everything that a peer
+//! can make grow.
+
+pub mod bearer;
+mod codec;
+mod doors;
+mod forward;
+pub mod handshake;
+mod inbound;
+pub mod incoming;
+mod outbound;
+mod peer;
+mod service;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_driver::driver::{Handle, SessionPort, UNPROVEN_MAX};
+use leasehold_proto::admin::v1::admin_service_server::AdminServiceServer;
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use self::forward::Forward;
+pub use self::forward::Reach;
+use self::incoming::{Listener, Preface};
+use self::peer::Peer;
+use self::service::SessionServer;
+use crate::admin::Admin;
+use crate::scaler::Scaler;
+use crate::tls::Certificates;
+
+/// Connections beyond the sessions': people, probes, and agents that are about to be refused.
+const CONNECTIONS_SPARE: usize = 1_024;
+/// Streams of one connection. An agent has one; a proxy may gather many agents.
+const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// Bytes of a request's headers.
+const HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// Bytes that one stream may have on their way to us.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// Bytes that one connection may have on their way to us.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// How long a connection may be silent until it is asked whether it is alive, and then until it
+/// is closed.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// What the port is made of.
+#[derive(Debug)]
+pub struct GrpcPort {
+    /// This replica's name, for its peers.
+    pub identity: String,
+    /// Its socket.
+    pub socket: TcpListener,
+    /// What it proves itself with; plain text without it.
+    pub tls: Option<Certificates>,
+    /// The way of sessions to the driver.
+    pub sessions: SessionPort,
+    /// The admin service.
+    pub admin: Admin,
+    /// The way of people to the driver.
+    pub handle: Handle,
+    /// How the leader is reached where another replica leads.
+    pub reach: Reach,
+}
+
+/// Serves the port until `stop`, and then until its streams have ended.
+///
+/// # Errors
+/// Where the services cannot be set up.
+pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let preface = match port.tls {
+        Some(_) => Preface::Tls,
+        None => Preface::Http2,
+    };
+    let connections_max = port.sessions.sessions_max + UNPROVEN_MAX + CONNECTIONS_SPARE;
+    let listener = Listener::new(port.socket, preface, connections_max);
+    let mut server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    let gate = Arc::clone(&port.sessions.gate);
+    let peer = Peer::service(port.identity, port.sessions.clone());
+    let sessions = SessionServer::new(port.sessions);
+    let admin = AdminServiceServer::new(port.admin)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let scaler = Scaler::service(Arc::clone(&port.handle.view));
+    let admin = Forward::new(admin, port.handle, gate, port.reach);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    set_health(&reporter, ServingStatus::Serving).await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(leasehold_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let reflection_alpha = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(leasehold_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let stop = async move {
+        stop.await;
+        set_health(&reporter, ServingStatus::NotServing).await;
+    };
+    let server = server
+        .add_service(sessions)
+        .add_service(admin)
+        .add_service(peer)
+        .add_service(scaler)
+        .add_service(health)
+        .add_service(reflection.build_v1()?)
+        .add_service(reflection_alpha.build_v1alpha()?);
+    match port.tls {
+        None => server.serve_with_incoming_shutdown(listener.into_stream(), stop).await?,
+        Some(tls) => {
+            let connections = handshake::secured(listener, tls);
+            server.serve_with_incoming_shutdown(connections, stop).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn set_health(reporter: &HealthReporter, status: ServingStatus) {
+    use leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME as ADMIN;
+    use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME as SESSIONS;
+    use leasehold_proto::externalscaler::external_scaler_server::SERVICE_NAME as SCALER;
+    for service in ["", ADMIN, SESSIONS, SCALER] {
+        reporter.set_service_status(service, status).await;
+    }
+}

@@ -1,0 +1,202 @@
+//! Whoever asks a replica that stands by is answered by the leader: calls of the admin service that
+//! only read go on to it as they are, over one connection, and at most once. Calls that change
+//! something do not: those who give orders should know whom they give them to.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_driver::driver::Handle;
+use leasehold_driver::gate::Gate;
+use leasehold_driver::trust::Trust;
+use leasehold_proto::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderName, HeaderValue, Request, Response};
+use tonic::server::NamedService;
+use tonic::transport::{Channel, Endpoint};
+use tower::{Service, ServiceExt};
+
+use crate::admin::Admin;
+use crate::tls::client_tls;
+
+/// The calls that go on to the leader. GetStatus is about the replica that is asked.
+const READS: [&str; 14] = [
+    "ListClusters",
+    "GetCluster",
+    "ListWorkers",
+    "GetWorker",
+    "ListStreams",
+    "GetStream",
+    "ExplainWorker",
+    "ExplainStream",
+    "ListClasses",
+    "ListPipelines",
+    "GetPipeline",
+    "ExplainPipeline",
+    "WatchChanges",
+    "Plan",
+];
+/// Marks a call that came from another replica: it goes no further.
+const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
+/// Calls that wait for the leader's answer.
+const WAITING_MAX: usize = 64;
+/// How long a connection to the leader may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How long the leader may take until it begins to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How long the connection may be silent until the leader is asked whether it is alive, and then
+/// until it is closed.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// How a replica reaches another one.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// Without TLS, as everybody does.
+    Plain,
+    /// Over TLS, trusting this.
+    Secured(Trust),
+    /// Not at all: it does not know whom to trust.
+    Not,
+}
+
+/// The admin service, of this replica or of the leader.
+#[derive(Clone, Debug)]
+pub(crate) struct Forward {
+    local: AdminServiceServer<Admin>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    handle: Handle,
+    gate: Arc<Gate>,
+    reach: Reach,
+    /// The connection to the leader that was dialled last, and its address.
+    leader: Mutex<Option<(String, Channel)>>,
+    places: Semaphore,
+}
+
+impl Forward {
+    pub(crate) fn new(
+        local: AdminServiceServer<Admin>,
+        handle: Handle,
+        gate: Arc<Gate>,
+        reach: Reach,
+    ) -> Self {
+        let (leader, places) = (Mutex::default(), Semaphore::new(WAITING_MAX));
+        Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, places }) }
+    }
+}
+
+impl NamedService for Forward {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl Service<Request<Body>> for Forward {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut local = self.local.clone();
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            if !may_go_on(&request) {
+                return local.call(request).await;
+            }
+            let Some(address) = shared.leader_elsewhere().await else {
+                return local.call(request).await;
+            };
+            match shared.connection(&address).await {
+                Ok(channel) => Ok(shared.pass_on(&address, channel, request).await),
+                Err(why) => {
+                    // The answer then is the leader's address.
+                    tracing::debug!(address, why = format!("{why:#}"), "no way to the leader");
+                    local.call(request).await
+                }
+            }
+        })
+    }
+}
+
+fn may_go_on(request: &Request<Body>) -> bool {
+    let method = request.uri().path().rsplit('/').next().unwrap_or_default();
+    READS.contains(&method) && !request.headers().contains_key(FORWARDED)
+}
+
+impl Shared {
+    /// The leader's address, where it is another replica and can be reached.
+    async fn leader_elsewhere(&self) -> Option<String> {
+        if matches!(self.reach, Reach::Not) || self.gate.term().is_some() {
+            return None;
+        }
+        match self.handle.ask(|core, _| core.leadership()).await {
+            Ok(Leadership::StandsBy(leader)) => leader,
+            Ok(Leadership::Leads(_)) | Err(_) => None,
+        }
+    }
+
+    /// The connection to the leader at this address.
+    async fn connection(&self, address: &str) -> anyhow::Result<Channel> {
+        let mut leader = self.leader.lock().await;
+        if let Some((_, channel)) = leader.as_ref().filter(|(of, _)| of == address) {
+            return Ok(channel.clone());
+        }
+        *leader = None;
+        let (scheme, tls) = match &self.reach {
+            Reach::Plain => ("http", None),
+            Reach::Secured(trust) => ("https", Some(client_tls(trust).await?)),
+            Reach::Not => anyhow::bail!("it is not known whom to trust"),
+        };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .with_context(|| format!("address {address:?}"))?
+            .connect_timeout(CONNECT_WITHIN)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
+            .keep_alive_while_idle(true);
+        if let Some(tls) = tls {
+            endpoint = endpoint.tls_config(tls)?;
+        }
+        let channel = timeout(CONNECT_WITHIN, endpoint.connect()).await??;
+        *leader = Some((address.to_owned(), channel.clone()));
+        Ok(channel)
+    }
+
+    /// The leader's answer, as it comes.
+    async fn pass_on(
+        &self,
+        address: &str,
+        channel: Channel,
+        mut request: Request<Body>,
+    ) -> Response<Body> {
+        let Ok(_place) = self.places.try_acquire() else {
+            let why = format!("all {WAITING_MAX} calls to the leader at {address} are taken");
+            return Status::resource_exhausted(why).into_http();
+        };
+        request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
+        // What this replica's port knows of its own connection is not the next one's business.
+        request.extensions_mut().clear();
+        let why = match timeout(ANSWER_WITHIN, channel.oneshot(request)).await {
+            Ok(Ok(response)) => return response,
+            Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
+            Err(_) => format!("no answer within {ANSWER_WITHIN:?}"),
+        };
+        // The next call dials again, and trusts what is to be trusted then.
+        self.leader.lock().await.take();
+        let message =
+            format!("this replica does not lead, and the leader at {address} is not heard: {why}");
+        Status::unavailable(message).into_http()
+    }
+}

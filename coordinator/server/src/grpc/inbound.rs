@@ -1,0 +1,352 @@
+//! What one session receives: decoded and mapped here, and handed to the driver on a small budget,
+//! so that a peer that floods stalls itself and nobody else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::event::ConnId;
+use leasehold_driver::clock;
+use leasehold_driver::driver::{Envelope, SessionEvent, SessionPort, WAITING_MAX};
+use leasehold_driver::platform::{Access, Denied, Wants};
+use leasehold_proto::coordinator::v1::OpenSessionRequest;
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
+};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
+use prost::Message;
+use prost::bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::{Status, Streaming};
+
+use super::doors::Door;
+
+/// How long a peer may take to say hello.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// Messages that one session may send within [`WINDOW`]; what is beyond waits for the next.
+const WINDOW_MESSAGES_MAX: u32 = 1_000;
+/// See [`WINDOW_MESSAGES_MAX`].
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// The receiving side of one session.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub(crate) conn: ConnId,
+    pub(crate) peer: Option<SocketAddr>,
+    /// The token that the peer shows.
+    pub(crate) token: Option<String>,
+    pub(crate) port: SessionPort,
+    /// The places of sessions.
+    pub(crate) places: Arc<Semaphore>,
+}
+
+/// What the first message comes to.
+enum Greeting {
+    /// The agent speaks for its worker.
+    Welcome(Hello),
+    /// This replica does not lead.
+    Elsewhere,
+}
+
+/// Where a refusal goes.
+type Slot = mpsc::Sender<Box<CoordinatorMessage>>;
+
+impl Inbound {
+    /// Receives until either side ends the session, then tells the driver. Gives `door` back once
+    /// the peer has proven who it is.
+    pub(crate) async fn run(
+        self,
+        slot: Slot,
+        door: Door,
+        mut messages: Streaming<Bytes>,
+        mut gone: oneshot::Receiver<()>,
+    ) {
+        let greeting = tokio::select! {
+            greeting = self.greet(&mut messages) => greeting,
+            _ = &mut gone => return,
+            () = self.port.events.closed() => Err(shuts_down()),
+            () = self.port.progress.stalled() => Err(hangs()),
+        };
+        let (greeting, place) = match greeting {
+            Ok(Some(greeted)) => greeted,
+            Ok(None) => return,
+            Err(refusal) => return self.refuse(Some(slot), refusal),
+        };
+        drop(door);
+        // The slot is reached only as long as the driver keeps the session.
+        let weak = slot.downgrade();
+        let opened = Envelope::new(self.conn, SessionEvent::Opened(slot), clock::now());
+        // The channel has room by construction, unless the driver has ended.
+        if self.port.events.try_send(opened).is_ok() {
+            let outcome = tokio::select! {
+                outcome = self.receive(greeting, &mut messages) => outcome,
+                _ = gone => Ok(()),
+                () = self.port.progress.stalled() => Err(hangs()),
+            };
+            if let Err(refusal) = outcome {
+                self.refuse(weak.upgrade(), refusal);
+            }
+        }
+        // A session's place is free again when the driver knows that it has ended.
+        let closed = Envelope::new(self.conn, SessionEvent::Closed, clock::now());
+        let closed = closed.with_place(place);
+        let _ = self.port.events.try_send(closed);
+    }
+
+    /// Takes the hello, and looks who says it; none where the peer goes away.
+    async fn greet(
+        &self,
+        messages: &mut Streaming<Bytes>,
+    ) -> Result<Option<(Greeting, OwnedSemaphorePermit)>, Refusal> {
+        let first = timeout(HELLO_WITHIN, next(messages)).await;
+        let first = first.map_err(|_| invalid("no hello came within 5 s".into()))??;
+        let hello = match first {
+            Some(AgentMessage::Hello(hello)) => hello,
+            Some(AgentMessage::Report(_)) => {
+                return Err(invalid("report came before hello".into()));
+            }
+            Some(AgentMessage::Beat(_)) => return Err(invalid("beat came before hello".into())),
+            None => return Ok(None),
+        };
+        tracing::debug!(
+            conn = self.conn.0, cluster = %hello.cluster, worker = %hello.worker,
+            incarnation = %hello.incarnation, link = %hello.link, "hello"
+        );
+        let greeting = self.look(hello).await?;
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            let limit = self.port.sessions_max;
+            let message = format!("all {limit} sessions (--sessions-max) are taken");
+            Refusal { reason: RefusalReason::Limit, message }
+        })?;
+        Ok(Some((greeting, place)))
+    }
+
+    /// Whether the peer is whom its hello names.
+    async fn look(&self, hello: Hello) -> Result<Greeting, Refusal> {
+        let SessionPort { access, gate, .. } = &self.port;
+        // A replica that does not lead only says who does, which is no secret: agents are sent on
+        // while the API server is away, and a thousand of them do not ask it twice. The driver
+        // looks again, so that nobody gets in by this door while leadership changes.
+        if matches!(access, Access::Asked(_)) && gate.term().is_none() {
+            return Ok(Greeting::Elsewhere);
+        }
+        let cluster = hello.cluster.clone();
+        let key = WorkerKey { cluster, worker: hello.worker.clone() };
+        let asked = access.ask(self.token.clone(), self.peer, Wants::Speak(key));
+        match asked.await {
+            Ok(()) => Ok(Greeting::Welcome(hello)),
+            Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
+                Err(Refusal { reason: RefusalReason::Unauthorized, message })
+            }
+            // The agent dials again, and keeps what it holds meanwhile.
+            Err(Denied::Unavailable(message)) => {
+                Err(Refusal { reason: RefusalReason::GoAway, message })
+            }
+        }
+    }
+
+    async fn receive(
+        &self,
+        greeting: Greeting,
+        messages: &mut Streaming<Bytes>,
+    ) -> Result<(), Refusal> {
+        let budget = Arc::new(Semaphore::new(WAITING_MAX));
+        let mut cluster = None;
+        match greeting {
+            Greeting::Welcome(hello) => {
+                cluster = Some(hello.cluster.clone());
+                let hello = SessionEvent::Hello(hello, self.peer);
+                self.forward(hello, clock::now(), &budget).await?;
+            }
+            Greeting::Elsewhere => {
+                self.forward(SessionEvent::Unproven, clock::now(), &budget).await?;
+            }
+        }
+        let mut window = Window::new(Instant::now());
+        while let Some(message) = next(messages).await? {
+            // Whatever it waits for from here on changes nothing of when it came.
+            let arrived = clock::now();
+            if matches!(message, AgentMessage::Hello(_)) {
+                return Err(invalid("hello came twice".into()));
+            }
+            if let (AgentMessage::Report(report), Some(cluster)) = (&message, &cluster) {
+                stays_at_home(report, cluster)?;
+            }
+            if let Some(end) = window.full(Instant::now()) {
+                self.port.metrics.session_stalled();
+                sleep_until(end).await;
+            }
+            self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
+        }
+        Ok(())
+    }
+
+    async fn forward(
+        &self,
+        what: SessionEvent,
+        arrived: Moment,
+        budget: &Arc<Semaphore>,
+    ) -> Result<(), Refusal> {
+        let permit = match Arc::clone(budget).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                self.port.metrics.session_stalled();
+                Arc::clone(budget).acquire_owned().await.expect("a budget is never closed")
+            }
+        };
+        let envelope = Envelope::new(self.conn, what, arrived).with_place(permit);
+        self.port.events.try_send(envelope).map_err(|_| shuts_down())
+    }
+
+    fn refuse(&self, slot: Option<Slot>, refusal: Refusal) {
+        tracing::debug!(conn = self.conn.0, reason = ?refusal.reason, why = refusal.message,
+            "session refused");
+        self.port.metrics.refused(&refusal.reason);
+        if let Some(slot) = slot {
+            // The slot keeps room for this one message.
+            let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
+        }
+    }
+}
+
+/// Counts messages within a window of time.
+#[derive(Debug)]
+struct Window {
+    end: Instant,
+    messages: u32,
+}
+
+impl Window {
+    fn new(now: Instant) -> Self {
+        Self { end: now + WINDOW, messages: 0 }
+    }
+
+    /// Counts a message; gives the window's end where it has had all that it may.
+    fn full(&mut self, now: Instant) -> Option<Instant> {
+        if now >= self.end {
+            *self = Self::new(now);
+        }
+        self.messages += 1;
+        (self.messages > WINDOW_MESSAGES_MAX).then_some(self.end)
+    }
+}
+
+/// The next message; none where the peer has ended the session or its connection broke.
+async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<AgentMessage>, Refusal> {
+    let bytes = match messages.message().await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(None),
+        Err(status) => return broken(&status),
+    };
+    let request = OpenSessionRequest::decode(bytes)
+        .map_err(|error| invalid(format!("message is no OpenSessionRequest: {error}")))?;
+    AgentMessage::try_from(request).map(Some).map_err(|error| invalid(error.to_string()))
+}
+
+/// A message that could not be read is refused; a connection that broke just ends.
+fn broken(status: &Status) -> Result<Option<AgentMessage>, Refusal> {
+    match status.code() {
+        tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => Err(Refusal {
+            reason: RefusalReason::Limit,
+            message: format!("message: {}", status.message()),
+        }),
+        tonic::Code::Internal | tonic::Code::Unimplemented => {
+            Err(invalid(format!("message: {}", status.message())))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A report is believed, for the agents are the database; but no further than its sender could
+/// ever have been granted anything: a set runs on a cluster of its own namespace, and so do
+/// pipelines. A share may be of a node that is another class's by now.
+fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> {
+    let (home, _) = cluster.parts();
+    let strays = |set: &&SetName| set.namespace() != home;
+    let mut sets = report.streams.iter().map(|held| &held.stream.set);
+    match sets.find(strays) {
+        None => Ok(()),
+        Some(set) => Err(invalid(format!(
+            "the report claims a stream of {:?}, which is no set that a worker of {:?} can have",
+            set.as_str(),
+            cluster.as_str()
+        ))),
+    }
+}
+
+fn shuts_down() -> Refusal {
+    Refusal { reason: RefusalReason::GoAway, message: "the coordinator shuts down".into() }
+}
+
+/// An agent that is told so dials again, and finds the leader's successor.
+fn hangs() -> Refusal {
+    let message = "the coordinator's driver makes no progress: dial again".into();
+    Refusal { reason: RefusalReason::GoAway, message }
+}
+
+fn invalid(message: String) -> Refusal {
+    Refusal { reason: RefusalReason::Invalid, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
+    use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, StreamName, Token};
+
+    use super::*;
+
+    #[test]
+    fn a_window_lets_so_many_through_and_starts_again_after_its_end() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        for _ in 0..WINDOW_MESSAGES_MAX {
+            assert_eq!(window.full(start), None);
+        }
+        assert_eq!(window.full(start), Some(start + WINDOW));
+        assert_eq!(window.full(start + WINDOW), None);
+    }
+
+    #[test]
+    fn a_report_claims_nothing_of_another_namespace() {
+        let report = |set: &str| {
+            let set = SetName::new(set).expect("a name");
+            let stream = StreamKey { set, stream: StreamName::first() };
+            let token = Token { epoch: Epoch(1), seq: 1 };
+            Report {
+                epoch: Epoch(1),
+                nonce: Nonce(1),
+                memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
+                pool: None,
+                streams: vec![HeldStream {
+                    stream,
+                    token,
+                    pinned: false,
+                    revoked: false,
+                    load: None,
+                }],
+                jobs: Jobs::Running(0),
+                drain: DrainPhase::Working,
+            }
+        };
+        let claims = |set, cluster: &str| {
+            let cluster = ClusterName::new(cluster).expect("a name");
+            stays_at_home(&report(set), &cluster)
+        };
+        assert_eq!(claims("feeds", "crawl"), Ok(()));
+        assert_eq!(claims("ci/feeds", "ci/crawl"), Ok(()));
+        assert_eq!(claims("shares:", "blue"), Ok(()));
+        assert_eq!(claims("shares:ci", "ci/blue"), Ok(()));
+        for (set, cluster) in [
+            ("cd/feeds", "ci/crawl"),
+            ("feeds", "ci/crawl"),
+            ("shares:cd", "ci/blue"),
+            ("shares:", "ci/blue"),
+            ("shares:ci", "blue"),
+        ] {
+            let refusal = claims(set, cluster).expect_err(set);
+            assert_eq!(refusal.reason, RefusalReason::Invalid);
+            assert!(refusal.message.contains(set), "{refusal:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What one session sends: at most one message waits here, and the next is asked for only when the
+//! HTTP/2 layer has taken the last. A grant is looked at once more after it is serialised.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_util::Stream;
+use leasehold_coordinator_core::event::ConnId;
+use leasehold_driver::clock;
+use leasehold_driver::driver::{Envelope, SessionEvent};
+use leasehold_driver::gate::Gate;
+use leasehold_proto::coordinator::v1::OpenSessionResponse;
+use leasehold_types::Epoch;
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use leasehold_types::message::CoordinatorMessage;
+use prost::Message;
+use prost::bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tonic::Status;
+
+/// Messages that fit into a session's slot: one that waits to be taken, after it a refusal of the
+/// core's, and a refusal of the session's own.
+pub(crate) const SLOT_MESSAGES_MAX: usize = 3;
+
+/// The stream that the HTTP/2 layer takes a session's messages from.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    conn: ConnId,
+    slot: mpsc::Receiver<Box<CoordinatorMessage>>,
+    events: mpsc::Sender<Envelope>,
+    gate: Arc<Gate>,
+    last: Last,
+    /// Dropped with the stream, which ends the session's reader.
+    _alive: oneshot::Sender<()>,
+}
+
+/// What has become of the last message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    /// There is none, or the driver knows that it is on its way.
+    Settled,
+    /// It was handed over in this very call of the layer above, which asks once more before it
+    /// passes on what it has.
+    Given,
+    /// It was passed on: the next question means that there is room again.
+    Passed,
+}
+
+impl Outbound {
+    pub(crate) fn new(
+        conn: ConnId,
+        slot: mpsc::Receiver<Box<CoordinatorMessage>>,
+        events: mpsc::Sender<Envelope>,
+        gate: Arc<Gate>,
+        alive: oneshot::Sender<()>,
+    ) -> Self {
+        Self { conn, slot, events, gate, last: Last::Settled, _alive: alive }
+    }
+
+    fn serialise(&self, message: CoordinatorMessage) -> Result<Bytes, Status> {
+        let epoch = match &message {
+            CoordinatorMessage::Grant(grant) => Some(grant.epoch),
+            CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => None,
+        };
+        let bytes = Bytes::from(OpenSessionResponse::from(message).encode_to_vec());
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            let bytes = bytes.len();
+            tracing::error!(conn = self.conn.0, bytes, "message above the limit was not sent");
+            return Err(Status::resource_exhausted("the grant is above the message limit"));
+        }
+        match epoch {
+            Some(epoch) => self.unless_deposed(epoch).map(|()| bytes),
+            None => Ok(bytes),
+        }
+    }
+
+    fn unless_deposed(&self, epoch: Epoch) -> Result<(), Status> {
+        if self.gate.is_open(epoch, clock::now()) {
+            return Ok(());
+        }
+        tracing::debug!(conn = self.conn.0, %epoch, "leadership ended before a grant was written");
+        Err(Status::unavailable("leadership has ended: dial again"))
+    }
+}
+
+impl Stream for Outbound {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.last {
+            Last::Settled => {}
+            Last::Given => {
+                self.last = Last::Passed;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Last::Passed => {
+                self.last = Last::Settled;
+                let sent = Envelope::new(self.conn, SessionEvent::Sent, clock::now());
+                if self.events.try_send(sent).is_err() {
+                    return Poll::Ready(None);
+                }
+            }
+        }
+        match ready!(self.slot.poll_recv(cx)) {
+            None => Poll::Ready(None),
+            Some(message) => {
+                // Nothing follows a refusal, though the driver may still know the session.
+                let is_last = matches!(*message, CoordinatorMessage::Refusal(_));
+                let bytes = self.serialise(*message);
+                match &bytes {
+                    Ok(_) if is_last => self.slot.close(),
+                    Ok(_) => self.last = Last::Given,
+                    Err(_) => self.slot.close(),
+                }
+                Poll::Ready(Some(bytes))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use leasehold_types::message::{Grant, Terms};
+    use leasehold_types::{GrantNumber, Nonce};
+
+    use super::*;
+    use leasehold_driver::gate::Term;
+
+    struct Ends {
+        outbound: Outbound,
+        slot: mpsc::Sender<Box<CoordinatorMessage>>,
+        events: mpsc::Receiver<Envelope>,
+        gate: Arc<Gate>,
+        _gone: oneshot::Receiver<()>,
+    }
+
+    fn ends() -> Ends {
+        let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
+        let (events_in, events) = mpsc::channel(8);
+        let (alive, gone) = oneshot::channel();
+        let gate = Arc::new(Gate::default());
+        let outbound = Outbound::new(ConnId(1), slot_out, events_in, Arc::clone(&gate), alive);
+        Ends { outbound, slot, events, gate, _gone: gone }
+    }
+
+    fn grant(epoch: u64) -> Box<CoordinatorMessage> {
+        let second = Duration::from_secs(1);
+        Box::new(CoordinatorMessage::Grant(Grant {
+            epoch: Epoch(epoch),
+            number: GrantNumber(1),
+            nonce: Nonce(1),
+            terms: Terms {
+                ttl: second * 10,
+                beat: second,
+                reserve: second * 11,
+                drain_deadline: second,
+            },
+            snapshot: true,
+            fresh: false,
+            pool: None,
+            streams: Vec::new(),
+            drain: false,
+        }))
+    }
+
+    fn poll(outbound: &mut Outbound) -> Poll<Option<Result<Bytes, Status>>> {
+        let waker = futures_util::task::noop_waker();
+        outbound.poll_next_unpin(&mut Context::from_waker(&waker))
+    }
+
+    #[tokio::test]
+    async fn a_grant_is_dropped_once_leadership_has_ended() {
+        let mut ends = ends();
+        let future = clock::now() + Duration::from_secs(60);
+        ends.gate.set(Some(Term { epoch: Epoch(7), until: future }));
+        ends.slot.try_send(grant(7)).expect("room");
+        assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
+
+        for gate in [None, Some((7, clock::now())), Some((8, future))] {
+            let mut ends = self::ends();
+            let term = gate.map(|(epoch, until)| Term { epoch: Epoch(epoch), until });
+            ends.gate.set(term);
+            ends.slot.try_send(grant(7)).expect("room");
+            let Poll::Ready(Some(Err(status))) = poll(&mut ends.outbound) else {
+                panic!("a grant was written under {term:?}");
+            };
+            assert_eq!(status.code(), tonic::Code::Unavailable);
+            assert!(ends.slot.try_send(grant(7)).is_err(), "the session goes on");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_next_message_is_asked_for_only_when_the_last_was_taken() {
+        let mut ends = ends();
+        let until = clock::now() + Duration::from_secs(60);
+        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.slot.try_send(grant(7)).expect("room");
+        assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
+        assert!(ends.events.try_recv().is_err(), "asked before the layer above came back");
+        assert!(poll(&mut ends.outbound).is_pending());
+        assert!(ends.events.try_recv().is_err(), "asked within the call that took the message");
+        assert!(poll(&mut ends.outbound).is_pending());
+        let event = ends.events.try_recv().expect("the question for the next");
+        assert!(matches!(event.what, SessionEvent::Sent));
+        assert!(poll(&mut ends.outbound).is_pending());
+        assert!(ends.events.try_recv().is_err(), "asked twice");
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_after_the_messages_given_so_far() {
+        let mut ends = ends();
+        let until = clock::now() + Duration::from_secs(60);
+        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.slot.try_send(grant(7)).expect("room");
+        drop(ends.slot);
+        assert!(matches!(ends.outbound.next().await, Some(Ok(_))));
+        assert!(ends.outbound.next().await.is_none());
+    }
+}

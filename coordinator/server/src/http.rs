@@ -1,0 +1,123 @@
+//! The HTTP port: probes and metrics. Probes never wait for the driver.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use leasehold_driver::clock;
+use leasehold_driver::driver::Handle;
+use leasehold_driver::health::Health;
+use leasehold_driver::metrics::Fleet;
+use prometheus::{Encoder, Registry, TextEncoder};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tonic::Status;
+use tower::limit::ConcurrencyLimitLayer;
+
+use crate::grpc::incoming::{Listener, Preface};
+
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 256;
+/// Requests at once.
+const REQUESTS_MAX: usize = 64;
+/// How long a connection may be idle; longer than scrapers pause.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// How long a scrape waits for fresh figures before it takes the last ones.
+const FIGURES_WITHIN: Duration = Duration::from_secs(1);
+/// The Prometheus text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// What is answered to any other path.
+const PATHS: &str = "no such path; there are /livez, /readyz, /healthz and /metrics\n";
+
+/// What the port answers from.
+#[derive(Clone, Debug)]
+pub struct HttpState {
+    /// What probes are answered.
+    pub health: Arc<Health>,
+    /// The way to the driver.
+    pub handle: Handle,
+    /// Where gRPC is served instead.
+    pub grpc: SocketAddr,
+    /// The metrics, as Prometheus collects them.
+    pub registry: Registry,
+}
+
+/// Serves the port until `stop`.
+///
+/// # Errors
+/// Where the socket fails.
+pub async fn serve(
+    socket: TcpListener,
+    state: HttpState,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let listener = Listener::new(socket, Preface::Any { idle: IDLE_MAX }, CONNECTIONS_MAX);
+    let router = Router::new()
+        .route("/livez", get(livez))
+        .route("/healthz", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .fallback(unknown)
+        .with_state(state)
+        .layer(ConcurrencyLimitLayer::new(REQUESTS_MAX));
+    axum::serve(listener, router).with_graceful_shutdown(stop).await?;
+    Ok(())
+}
+
+/// Who dials this port for gRPC has taken it for the other one, and is told so in gRPC's terms.
+async fn unknown(State(state): State<HttpState>, headers: HeaderMap) -> Response {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if !kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
+        return (StatusCode::NOT_FOUND, PATHS).into_response();
+    }
+    let port = state.grpc.port();
+    Status::unavailable(format!(
+        "this is the port for health and metrics (--http-listen); gRPC is served on port {port} \
+         (--listen)"
+    ))
+    .into_http::<Body>()
+}
+
+async fn livez(State(state): State<HttpState>) -> Response {
+    answer(state.health.alive(clock::now()))
+}
+
+async fn readyz(State(state): State<HttpState>) -> Response {
+    answer(state.health.ready(clock::now()))
+}
+
+fn answer(health: Result<(), String>) -> Response {
+    match health {
+        Ok(()) => "ok\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(state): State<HttpState>) -> Response {
+    let metrics = &state.handle.metrics;
+    let fleet = state.handle.ask(|core, now| Fleet::of(core, now));
+    if let Ok(Ok(fleet)) = timeout(FIGURES_WITHIN, fleet).await {
+        metrics.set_fleet(fleet);
+    }
+    match exposition(&state.registry) {
+        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "metrics cannot be written");
+            (StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be written\n").into_response()
+        }
+    }
+}
+
+/// All metrics as Prometheus text.
+fn exposition(registry: &Registry) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&registry.gather(), &mut text)?;
+    Ok(String::from_utf8(text)?)
+}

@@ -1,0 +1,9 @@
+//! The coordinator's ports: gRPC for agents, people and autoscalers, HTTP for probes and metrics,
+//! and what they prove themselves with.
+
+pub mod admin;
+pub mod grpc;
+pub mod http;
+pub mod https;
+pub mod scaler;
+pub mod tls;

@@ -1,0 +1,112 @@
+//! What autoscalers ask: KEDA by its own interface, Prometheus by a gauge. Every replica answers
+//! from its own view of the desired state; a view that may be out of date is an error, never a
+//! number, so that nobody scales in because a coordinator was away.
+
+mod answer;
+mod watching;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::Stream;
+use leasehold_driver::clock;
+use leasehold_driver::demand::Demand;
+use leasehold_driver::view::View;
+use leasehold_proto::externalscaler as proto;
+use leasehold_proto::externalscaler::external_scaler_server::{
+    ExternalScaler, ExternalScalerServer,
+};
+use leasehold_types::limits::CLUSTERS_MAX;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+
+use self::answer::{Asked, Metric};
+use self::watching::Watching;
+
+/// Streams at once: each class may have both.
+const STREAMS_MAX: usize = 2 * CLUSTERS_MAX;
+/// Bytes of one request.
+const REQUEST_BYTES_MAX: usize = 64 * 1024;
+
+/// KEDA's external scaler over one replica's view. Nobody has to prove anything: KEDA has nothing
+/// to prove itself with, and all that is told is the load of classes.
+#[derive(Debug)]
+pub struct Scaler {
+    view: Arc<View>,
+    streams: Arc<Semaphore>,
+}
+
+impl Scaler {
+    /// The service of a replica with this view.
+    pub fn service(view: Arc<View>) -> ExternalScalerServer<Self> {
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+        ExternalScalerServer::new(Self { view, streams })
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+    }
+
+    fn watch<T>(
+        &self,
+        reference: &proto::ScaledObjectRef,
+        answer: fn(Demand) -> T,
+    ) -> Result<Response<Messages<T>>, Status>
+    where
+        T: Clone + PartialEq + Send + 'static,
+    {
+        let asked = Asked::parse(reference)?;
+        let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!("all {STREAMS_MAX} streams of scalers are taken"))
+        })?;
+        let watching = Watching::new(Arc::clone(&self.view), asked, answer, place);
+        Ok(Response::new(Box::pin(futures_util::stream::unfold(watching, Watching::next))))
+    }
+}
+
+type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl ExternalScaler for Scaler {
+    type StreamIsActiveStream = Messages<proto::IsActiveResponse>;
+    type StreamMetricSpecStream = Messages<proto::GetMetricSpecResponse>;
+
+    async fn is_active(
+        &self,
+        request: Request<proto::ScaledObjectRef>,
+    ) -> Result<Response<proto::IsActiveResponse>, Status> {
+        let asked = Asked::parse(request.get_ref())?;
+        Ok(Response::new(answer::activity(asked.demand(&self.view, clock::now())?)))
+    }
+
+    async fn stream_is_active(
+        &self,
+        request: Request<proto::ScaledObjectRef>,
+    ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
+        self.watch(request.get_ref(), answer::activity)
+    }
+
+    async fn get_metric_spec(
+        &self,
+        request: Request<proto::ScaledObjectRef>,
+    ) -> Result<Response<proto::GetMetricSpecResponse>, Status> {
+        let asked = Asked::parse(request.get_ref())?;
+        Ok(Response::new(answer::specs(asked.demand(&self.view, clock::now())?)))
+    }
+
+    async fn get_metrics(
+        &self,
+        request: Request<proto::GetMetricsRequest>,
+    ) -> Result<Response<proto::GetMetricsResponse>, Status> {
+        let request = request.get_ref();
+        let reference = request.scaled_object_ref.as_ref();
+        let asked = Asked::parse(reference.unwrap_or(&proto::ScaledObjectRef::default()))?;
+        let metric = Metric::parse(&request.metric_name)?;
+        let demand = asked.demand(&self.view, clock::now())?;
+        Ok(Response::new(answer::value(metric, demand)))
+    }
+
+    async fn stream_metric_spec(
+        &self,
+        request: Request<proto::ScaledObjectRef>,
+    ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
+        self.watch(request.get_ref(), answer::specs)
+    }
+}

@@ -1,0 +1,383 @@
+//! What the ports prove themselves with, and how it comes from files. A connection is made with
+//! what is newest at its handshake and keeps it to its end; files that cannot be used are named
+//! with their flag and what is wrong with them, and never replace what can be used.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use leasehold_driver::platform::ServingCertificates;
+use leasehold_driver::trust::Trust;
+use leasehold_driver::watcher::Watcher;
+use rustls::crypto::ring::default_provider;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tonic::transport::{Certificate, ClientTlsConfig};
+
+/// Bytes of one file of certificates or keys.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Certificates of one file.
+const CERTIFICATES_MAX: usize = 1_024;
+/// How often files are read that nothing was heard of.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Certificate and key are replaced one after the other: what does not fit is looked at again
+/// after so long before it counts as broken.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Rounds of watching files whose links change all the time.
+const ROUNDS_MAX: usize = 4;
+/// The protocols that are spoken over TLS (RFC 7301).
+const ALPN_HTTP2: &[u8] = b"h2";
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// The newest of what a port proves itself with.
+pub type Certificates = watch::Receiver<Serving>;
+
+/// What a port proves itself with.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// TLS 1.2 and 1.3 with HTTP/2, for gRPC.
+    pub config: Arc<ServerConfig>,
+    /// The same with HTTP/1.1 too, for clients without certificates: API servers that call the
+    /// webhook want it so.
+    pub https: Arc<ServerConfig>,
+    /// When the certificate ends, where there is one and it says so.
+    pub expires_at: Option<UnixTime>,
+}
+
+impl Serving {
+    /// Nothing to prove itself with, until there is something: each handshake fails.
+    #[must_use]
+    pub fn nothing() -> Self {
+        let config = builder().with_no_client_auth().with_cert_resolver(Arc::new(Nothing));
+        let config = Arc::new(config);
+        Self { https: Arc::clone(&config), config, expires_at: None }
+    }
+
+    /// A certificate with its chain, the certificate itself first, and its key. With `clients`,
+    /// every client needs a certificate that one of these has signed.
+    ///
+    /// # Errors
+    /// Where they do not belong together, or cannot be used.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        clients: Option<RootCertStore>,
+    ) -> anyhow::Result<Self> {
+        let expires_at = chain.first().and_then(expires_at);
+        let (same_chain, same_key) = (chain.clone(), key.clone_key());
+        let mut https = builder().with_no_client_auth().with_single_cert(same_chain, same_key)?;
+        https.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
+        let builder = match clients {
+            None => builder().with_no_client_auth(),
+            Some(roots) => {
+                let provider = Arc::new(default_provider());
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder().with_client_cert_verifier(verifier.build()?)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
+        Ok(Self { config: Arc::new(config), https: Arc::new(https), expires_at })
+    }
+}
+
+fn builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
+    ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has ciphers for TLS 1.2 and 1.3")
+}
+
+/// The end of a certificate's time; none where it cannot be read.
+fn expires_at(certificate: &CertificateDer<'static>) -> Option<UnixTime> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
+    Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+}
+
+/// Has no certificate for anybody.
+#[derive(Debug)]
+struct Nothing;
+
+impl ResolvesServerCert for Nothing {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+}
+
+/// What there is to serve with as the platform makes certificates. Must run within a Tokio runtime.
+#[must_use]
+pub fn from_platform(mut made: ServingCertificates) -> Certificates {
+    let (serving, certificates) = watch::channel(Serving::nothing());
+    tokio::spawn(async move {
+        loop {
+            let newest = made.borrow_and_update().clone();
+            match newest.map(|it| Serving::new(it.chain.clone(), it.key.clone_key(), None)) {
+                None => {}
+                Some(Ok(newest)) => drop(serving.send_replace(newest)),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "cannot serve with the platform's new certificate");
+                }
+            }
+            tokio::select! {
+                changed = made.changed() => if changed.is_err() { return },
+                () = serving.closed() => return,
+            }
+        }
+    });
+    certificates
+}
+
+/// What to dial another replica with, by the newest of its authorities.
+///
+/// # Errors
+/// Where the authorities are not known yet, or their file cannot be read.
+pub async fn client_tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
+    let authorities = Certificate::from_pem(trust.authorities().await?);
+    Ok(ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name()))
+}
+
+/// The files that TLS is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate chain.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who signs clients' certificates; with it, every client needs one.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Reads and checks the files.
+    ///
+    /// # Errors
+    /// Names the flag, the file and what is wrong.
+    pub fn read(&self) -> anyhow::Result<Serving> {
+        self.serving(&self.texts()?)
+    }
+
+    /// Reads the files, and again whenever they change, for as long as somebody looks at the
+    /// result. Must run within a Tokio runtime.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of the files as they are now; later it is logged, and what was read
+    /// before stays in force.
+    pub fn follow(self) -> anyhow::Result<Certificates> {
+        let texts = self.texts()?;
+        let (serving, certificates) = watch::channel(self.serving(&texts)?);
+        let (watcher, wakes) = Watcher::new();
+        let follower = Follower { files: Arc::new(self), texts, serving, complaint: None };
+        tokio::spawn(follower.run(watcher, wakes));
+        Ok(certificates)
+    }
+
+    fn texts(&self) -> anyhow::Result<Texts> {
+        let client_ca = self.client_ca.as_ref();
+        Ok(Texts {
+            cert: read("--tls-cert", &self.cert)?,
+            key: read("--tls-key", &self.key)?,
+            client_ca: client_ca.map(|file| read("--tls-client-ca", file)).transpose()?,
+        })
+    }
+
+    fn serving(&self, texts: &Texts) -> anyhow::Result<Serving> {
+        let chain = certificates("--tls-cert", &self.cert, &texts.cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&texts.key)
+            .with_context(|| format!("--tls-key {}: no private key", self.key.display()))?;
+        let clients = match (&self.client_ca, &texts.client_ca) {
+            (Some(file), Some(text)) => Some(authorities(file, text)?),
+            _ => None,
+        };
+        Serving::new(chain, key, clients).map_err(|error| {
+            let (cert, key) = (self.cert.display(), self.key.display());
+            anyhow!("--tls-cert {cert} and --tls-key {key} cannot be used together: {error}")
+        })
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let all = [&self.cert, &self.key].into_iter().chain(&self.client_ca);
+        all.filter_map(|path| std::path::absolute(path).ok()).collect()
+    }
+}
+
+/// What the files say.
+#[derive(Clone, PartialEq, Eq)]
+struct Texts {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+fn certificates(
+    flag: &str,
+    file: &Path,
+    pem: &[u8],
+) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let named = || format!("{flag} {}", file.display());
+    let mut all = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        all.push(certificate.with_context(|| format!("{}: bad PEM", named()))?);
+    }
+    match all.len() {
+        0 => bail!("{}: no certificate (PEM) in it", named()),
+        1..=CERTIFICATES_MAX => Ok(all),
+        _ => bail!("{}: more than {CERTIFICATES_MAX} certificates", named()),
+    }
+}
+
+fn authorities(file: &Path, pem: &[u8]) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("--tls-client-ca", file, pem)? {
+        let added = roots.add(certificate);
+        added.with_context(|| format!("--tls-client-ca {}", file.display()))?;
+    }
+    Ok(roots)
+}
+
+fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
+    let named = || format!("{flag} {}", file.display());
+    let metadata = std::fs::metadata(file).with_context(named)?;
+    if !metadata.is_file() {
+        bail!("{}: not a file", named());
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        bail!("{}: larger than {FILE_BYTES_MAX} bytes", named());
+    }
+    std::fs::read(file).with_context(named)
+}
+
+/// Reads the files again when they change.
+struct Follower {
+    files: Arc<TlsFiles>,
+    /// What is in force.
+    texts: Texts,
+    serving: watch::Sender<Serving>,
+    complaint: Option<Complaint>,
+}
+
+/// What is wrong with the files as they are.
+struct Complaint {
+    problem: String,
+    since: Instant,
+    is_said: bool,
+}
+
+impl Follower {
+    async fn run(mut self, mut watcher: Watcher, mut wakes: mpsc::Receiver<()>) {
+        let mut is_notified = true;
+        loop {
+            let files = Arc::clone(&self.files);
+            let look = tokio::task::spawn_blocking(move || {
+                let paths = files.paths();
+                let mut texts = files.texts();
+                for _ in 0..ROUNDS_MAX {
+                    if !watcher.watch(&[], &paths) {
+                        break;
+                    }
+                    texts = files.texts();
+                }
+                (watcher, texts)
+            });
+            // It fails where the runtime ends, and this task with it.
+            let Ok((back, texts)) = look.await else { return };
+            watcher = back;
+            let next_look = self.take(texts);
+            tokio::select! {
+                () = self.serving.closed() => return,
+                woken = wakes.recv(), if is_notified => is_notified = woken.is_some(),
+                () = sleep(next_look) => {}
+            }
+        }
+    }
+
+    /// Puts what was read in force, and says when to look again.
+    fn take(&mut self, texts: anyhow::Result<Texts>) -> Duration {
+        let read = texts.and_then(|texts| {
+            let is_new = texts != self.texts;
+            let serving = is_new.then(|| self.files.serving(&texts)).transpose()?;
+            Ok((texts, serving))
+        });
+        match read {
+            Ok((texts, Some(serving))) => {
+                let expires_at = serving.expires_at.map(|time| time.as_secs());
+                tracing::info!(
+                    cert = %self.files.cert.display(), expires_at,
+                    "new certificate in force for new connections"
+                );
+                self.texts = texts;
+                self.serving.send_replace(serving);
+                self.complaint = None;
+                LOOK_EVERY
+            }
+            Ok((_, None)) => {
+                if self.complaint.take().is_some_and(|complaint| complaint.is_said) {
+                    tracing::info!("the files for TLS are good again");
+                }
+                LOOK_EVERY
+            }
+            Err(error) => self.complain(format!("{error:#}")),
+        }
+    }
+
+    fn complain(&mut self, problem: String) -> Duration {
+        let now = Instant::now();
+        let known = self.complaint.take().filter(|known| known.problem == problem);
+        let mut complaint = known.unwrap_or(Complaint { problem, since: now, is_said: false });
+        let is_old = now.duration_since(complaint.since) >= LOOK_AGAIN_AFTER;
+        if is_old && !complaint.is_said {
+            complaint.is_said = true;
+            let problem = &complaint.problem;
+            tracing::warn!(%problem, "new files for TLS are no good: the old stay in force");
+        }
+        let next_look = if complaint.is_said { LOOK_EVERY } else { LOOK_AGAIN_AFTER };
+        self.complaint = Some(complaint);
+        next_look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(name: &str) -> Texts {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        Texts { cert: cert.into(), key: key.into(), client_ca: None }
+    }
+
+    #[test]
+    fn what_is_no_good_is_said_once_it_lasts_and_replaces_nothing() {
+        let files = TlsFiles { cert: "c.pem".into(), key: "k.pem".into(), client_ca: None };
+        let old = texts("old");
+        let first = files.serving(&old).expect("good");
+        let (serving, certificates) = watch::channel(first.clone());
+        let is_first = || Arc::ptr_eq(&certificates.borrow().config, &first.config);
+        let files = Arc::new(files);
+        let mut follower = Follower { files, texts: old.clone(), serving, complaint: None };
+        let is_said = |follower: &Follower| follower.complaint.as_ref().map(|it| it.is_said);
+        // A new certificate, whose key is still on its way.
+        let new = texts("new");
+        let half = Texts { key: old.key.clone(), ..new.clone() };
+        for _ in 0..3 {
+            assert_eq!(follower.take(Ok(half.clone())), LOOK_AGAIN_AFTER);
+        }
+        assert_eq!((is_said(&follower), is_first()), (Some(false), true));
+        follower.complaint.as_mut().expect("a complaint").since -= LOOK_AGAIN_AFTER;
+        assert_eq!(follower.take(Ok(half.clone())), LOOK_EVERY);
+        assert_eq!((is_said(&follower), is_first()), (Some(true), true));
+        // As it was before.
+        follower.take(Ok(old));
+        assert_eq!((is_said(&follower), is_first()), (None, true));
+        // The whole of the new one.
+        follower.take(Ok(half));
+        assert_eq!(follower.take(Ok(new)), LOOK_EVERY);
+        assert_eq!((is_said(&follower), is_first()), (None, false));
+    }
+}

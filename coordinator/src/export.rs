@@ -1,0 +1,112 @@
+//! Where metrics go: Prometheus reads them as text, and an OTLP collector is sent them.
+
+use leasehold_driver::metrics::{SERIES_MAX, WORKERS};
+use opentelemetry::metrics::{Meter, MeterProvider};
+use opentelemetry_otlp::MetricExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
+use prometheus::Registry;
+
+/// The exporters of one process.
+#[derive(Debug)]
+pub(crate) struct Exporters {
+    registry: Registry,
+    provider: SdkMeterProvider,
+}
+
+impl Exporters {
+    /// A registry for Prometheus, and the exporter `otlp` where it is given.
+    ///
+    /// # Errors
+    /// Where the exporters cannot be set up.
+    pub(crate) fn new(resource: Resource, otlp: Option<MetricExporter>) -> anyhow::Result<Self> {
+        let registry = Registry::new();
+        let reader = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .without_units()
+            .without_target_info()
+            .scope_info_enabled(false)
+            .build()?;
+        let mut provider = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(reader)
+            .with_view(|instrument: &Instrument| match instrument.name() {
+                WORKERS => Stream::builder().with_cardinality_limit(SERIES_MAX).build().ok(),
+                _ => None,
+            });
+        if let Some(exporter) = otlp {
+            provider = provider.with_periodic_exporter(exporter);
+        }
+        Ok(Self { registry, provider: provider.build() })
+    }
+
+    /// What instruments are made by.
+    pub(crate) fn meter(&self) -> Meter {
+        self.provider.meter("leasehold")
+    }
+
+    /// What Prometheus collects.
+    pub(crate) fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// Sends what an exporter has not sent yet.
+    pub(crate) fn shutdown(&self) {
+        if let Err(error) = self.provider.shutdown() {
+            tracing::debug!(%error, "metrics were not flushed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_driver::metrics::Metrics;
+    use prometheus::TextEncoder;
+
+    use super::*;
+
+    #[test]
+    fn every_series_is_there_from_the_start_with_help_and_type() {
+        let exporters = Exporters::new(Resource::builder_empty().build(), None).expect("exporters");
+        let metrics = Metrics::new(exporters.meter(), false);
+        let text = || {
+            let gathered = exporters.registry.gather();
+            TextEncoder::new().encode_to_string(&gathered).expect("text")
+        };
+        let first = text();
+        for name in [
+            "leasehold_leader",
+            "leasehold_epoch",
+            "leasehold_sessions",
+            "leasehold_manifest_problems",
+            "leasehold_grants_total",
+            "leasehold_revokes_total",
+            "leasehold_freed_total",
+            "leasehold_elections_total",
+            "leasehold_depositions_total",
+            "leasehold_renewals_total",
+            "leasehold_offences_total",
+            "leasehold_epochs_ahead_total",
+            "leasehold_losses_total",
+            "leasehold_messages_received_total",
+            "leasehold_messages_sent_total",
+            "leasehold_refusals_total",
+            "leasehold_session_stalls_total",
+            "leasehold_status_write_failures_total",
+            "leasehold_injections_total",
+            "leasehold_validations_total",
+            "leasehold_agents_missing",
+            "leasehold_agents_outdated",
+            "leasehold_pipeline_breaks_total",
+            "leasehold_pipeline_heals_total",
+        ] {
+            assert!(first.contains(&format!("# HELP {name} ")), "{name} in\n{first}");
+            assert!(first.contains(&format!("# TYPE {name} ")), "{name} in\n{first}");
+        }
+        metrics.settled(Duration::from_micros(300));
+        let text = text();
+        assert!(text.contains("leasehold_settle_duration_seconds_count 1"), "{text}");
+    }
+}

@@ -1,0 +1,71 @@
+//! A replica on Kubernetes: its platform, the webhooks, and the operator beside them.
+
+use std::process::ExitCode;
+
+use leasehold_driver::platform::Platform;
+use leasehold_driver::trust::Trust;
+use leasehold_kube_api::crd;
+use leasehold_platform_kube::{self as platform, Started, webhook};
+use leasehold_server::https::Https;
+use leasehold_server::tls::{self, Certificates};
+
+use crate::config::{KubernetesSettings, Settings};
+use crate::run::bind;
+
+/// What a replica is made of on Kubernetes.
+pub(crate) struct Parts {
+    pub(crate) platform: Platform,
+    /// What the ports prove themselves with.
+    pub(crate) certificates: Option<Certificates>,
+    /// Whom to trust when another replica is dialled.
+    pub(crate) trust: Option<Trust>,
+    pub(crate) webhook: Option<Https>,
+}
+
+/// Starts the platform and the operator on the present runtime. `certificates` are those of the
+/// files in `settings`; without them the replica makes its own.
+///
+/// # Errors
+/// Where the webhook's address cannot be had, or no configuration of a cluster is found.
+pub(crate) async fn start(
+    kubernetes: KubernetesSettings,
+    settings: Settings,
+    address: String,
+    certificates: Option<Certificates>,
+) -> anyhow::Result<Parts> {
+    let KubernetesSettings { namespace, watched, service, audience, injection } = kubernetes;
+    let socket = bind("--webhook-listen", injection.listen)?;
+    tracing::info!(webhook = %socket.local_addr()?, "listening");
+    let started = platform::start(platform::Settings {
+        namespace,
+        watched,
+        service,
+        audience,
+        identity: settings.identity,
+        address,
+        takeover_after: settings.takeover_after,
+        leadership: settings.leadership,
+        bounds: settings.bounds,
+        certificate: settings.tls.map(|files| files.cert),
+        injection,
+    });
+    let Started { platform, certificates: made, trust, injector, validator, observed } =
+        started.await?;
+    tokio::spawn(leasehold_operator::run(observed));
+    let certificates = certificates.or_else(|| made.map(tls::from_platform));
+    let webhook = certificates.clone().map(|certificates| Https {
+        socket,
+        certificates,
+        router: Box::new(|metrics| webhook::router(injector, validator, metrics)),
+    });
+    Ok(Parts { platform, certificates, trust, webhook })
+}
+
+/// Prints the custom resource definitions that the platform reads.
+///
+/// # Errors
+/// Where they cannot be written as YAML.
+pub fn crds() -> anyhow::Result<ExitCode> {
+    print!("{}", crd::yaml()?);
+    Ok(ExitCode::SUCCESS)
+}
