@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use leasehold_driver::platform::Platform;
 use leasehold_driver::trust::Trust;
 use leasehold_kube_api::crd;
-use leasehold_platform_kube::{self as platform, Started, webhook};
+use leasehold_platform_kube as platform;
+use leasehold_platform_kube::{Started, webhook};
 use leasehold_server::https::Https;
 use leasehold_server::tls::{self, Certificates};
 
 use crate::config::{KubernetesSettings, Settings};
-use crate::run::bind;
+use crate::sockets::bind;
 
 /// What a replica is made of on Kubernetes.
 pub(crate) struct Parts {

@@ -5,4 +5,5 @@ mod export;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod run;
+mod sockets;
 pub mod telemetry;

@@ -2,7 +2,6 @@
 //! which nothing is granted that a successor could not know of.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +22,6 @@ use leasehold_server::https::{self, Https};
 use leasehold_server::tls::{Certificates, TlsFiles};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -33,53 +31,16 @@ use crate::export::Exporters;
 
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes;
+pub use crate::sockets::Sockets;
 use crate::telemetry::Telemetry;
 
 /// How long open streams may take to end once everybody was sent away.
 const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
 
-/// Connections that may wait to be accepted: after a failover all agents dial at once. The system
-/// may allow fewer (net.core.somaxconn).
-const BACKLOG: u32 = 16_384;
 /// What `check` says of a folder without manifests.
 const NOTHING_DEFINED: &str = "no object is defined (manifests are files *.yaml and *.yml)";
 /// How long the last metrics may take to be sent.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
-
-/// Both ports, bound, so that their addresses are known before anything runs.
-#[derive(Debug)]
-pub struct Sockets {
-    grpc: TcpListener,
-    http: TcpListener,
-}
-
-impl Sockets {
-    /// Binds both ports. Must run within a Tokio runtime.
-    ///
-    /// # Errors
-    /// Names the flag and the address that cannot be had.
-    pub fn bind(listen: SocketAddr, http_listen: SocketAddr) -> anyhow::Result<Self> {
-        let grpc = bind("--listen", listen)?;
-        let http = bind("--http-listen", http_listen)?;
-        Ok(Self { grpc, http })
-    }
-
-    /// The address of the gRPC port.
-    ///
-    /// # Errors
-    /// Where the system does not say.
-    pub fn grpc_addr(&self) -> std::io::Result<SocketAddr> {
-        self.grpc.local_addr()
-    }
-
-    /// The address of the HTTP port.
-    ///
-    /// # Errors
-    /// Where the system does not say.
-    pub fn http_addr(&self) -> std::io::Result<SocketAddr> {
-        self.http.local_addr()
-    }
-}
 
 /// What a replica needs beside its sockets and its platform.
 #[derive(Default)]
@@ -290,19 +251,6 @@ fn defined(desired: &Desired) -> String {
         _ => format!("{count} {many}"),
     });
     counts.collect::<Vec<_>>().join(", ")
-}
-
-pub(crate) fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listen = || {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
-        };
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    listen().with_context(|| format!("{flag} {address}"))
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {

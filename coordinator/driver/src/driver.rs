@@ -3,10 +3,8 @@
 //! driver.
 
 mod effects;
-mod history;
 mod notices;
 mod outbox;
-mod port;
 mod reading;
 #[cfg(test)]
 mod tests;
@@ -27,19 +25,17 @@ use leasehold_types::{ClusterName, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use self::history::History;
-pub use self::history::{KEPT_FOR, Replay};
 pub use self::notices::freed;
 use self::outbox::Outbox;
-pub use self::port::{
-    Change, Envelope, Handle, Query, SessionEvent, SessionPort, Stopped, UNPROVEN_MAX, WAITING_MAX,
-};
 use self::reading::Reading;
+use crate::access::Access;
 use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
+use crate::history::{Change, History};
 use crate::metrics::{Fleet, Metrics};
-use crate::platform::{Access, Command, Platform};
+use crate::platform::{Command, Platform};
+use crate::port::{Envelope, Handle, Query, SessionEvent, SessionPort, UNPROVEN_MAX, WAITING_MAX};
 use crate::view::{Outlook, View};
 
 /// A driver takes a turn at least this often, which is its sign of life.

@@ -1,6 +1,7 @@
 //! The task that owns a core, and the ports between it and everything else: a platform, sessions,
 //! people.
 
+pub mod access;
 pub mod clock;
 pub mod demand;
 pub mod driver;
@@ -8,9 +9,11 @@ pub mod freshness;
 pub mod gate;
 pub mod health;
 pub mod herald;
+pub mod history;
 pub mod leading;
 pub mod metrics;
 pub mod platform;
+pub mod port;
 pub mod trust;
 pub mod view;
 pub mod watcher;

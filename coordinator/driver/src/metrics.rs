@@ -164,7 +164,7 @@ impl Metrics {
 
     /// Shows from now on what classes are asked for, while this replica may know it.
     pub fn show_demands(&self, view: &Arc<View>) {
-        pipelines::demands(&self.meter, view);
+        figures::demands(&self.meter, view);
     }
 
     /// A series that is absent until something happens cannot be alerted on.

@@ -28,11 +28,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
-use serde::{Deserialize, Serialize};
 
 use super::check::{self, Document, Home, ObjectId};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
-use super::last_good::LastGood;
+use super::last_good::{Given, LastGood};
 use super::problem::Problem;
 use super::resolve::{Candidate, Missing, StreamFiles, resolve};
 use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
@@ -60,13 +59,6 @@ pub struct Catalog {
     gave: BTreeMap<String, Given>,
     lists: HashMap<String, CachedList>,
     seen: Seen,
-}
-
-/// What one file gave, or still gives by rule 2.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
-    objects: BTreeSet<ObjectId>,
-    sources: BTreeSet<String>,
 }
 
 /// A file of streams, read once for each content.

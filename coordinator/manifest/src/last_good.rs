@@ -2,7 +2,7 @@
 //! and read by the very rules that people's manifests are read by, so nothing comes back that could
 //! not have been put in force; a checksum tells a damaged text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::catalog::Given;
 use super::check::{self, Body, Document, Home, ObjectId};
 use super::manifest::API_VERSION;
 use super::problem::Problem;
@@ -27,6 +26,13 @@ use super::tree::{self, Mark};
 pub const FILE: &str = "manifests.good";
 /// Bytes of the text: 1,000,000 streams with the longest names take about half of it.
 pub const BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// What one file gave, or still gives by rule 2.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    pub(crate) objects: BTreeSet<ObjectId>,
+    pub(crate) sources: BTreeSet<String>,
+}
 
 /// What the next reading builds on.
 #[derive(Clone, Debug, PartialEq, Eq)]

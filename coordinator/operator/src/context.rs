@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kube::Client;
-use leasehold_driver::driver::Handle;
+use leasehold_driver::port::Handle;
 use leasehold_platform_kube::Settings;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::Pods;

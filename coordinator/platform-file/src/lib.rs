@@ -24,9 +24,10 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context as _, bail};
+use leasehold_driver::access::Access;
 use leasehold_driver::health::Progress;
 use leasehold_driver::herald::Herald;
-use leasehold_driver::platform::{Access, COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
 use leasehold_manifest::last_good;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};

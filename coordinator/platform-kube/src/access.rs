@@ -16,8 +16,8 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
+use leasehold_driver::access::{ACCESS_MAX, AccessRequest, Denied, Subject, Wants};
 use leasehold_driver::clock;
-use leasehold_driver::platform::{ACCESS_MAX, AccessRequest, Denied, Subject, Wants};
 use leasehold_kube_api::names::GROUP;
 use leasehold_types::WorkerKey;
 use tokio::sync::{Semaphore, mpsc};

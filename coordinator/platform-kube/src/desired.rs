@@ -6,6 +6,7 @@
 mod feed;
 mod objects;
 mod pulse;
+mod source;
 
 #[cfg(test)]
 mod tests;
@@ -27,9 +28,10 @@ use leasehold_manifest::{ObjectId, Problem};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use self::feed::{Change, Feed, Source, api};
+use self::feed::{Change, Feed, api};
 pub use self::objects::{Objects, Seen};
 use self::pulse::Pulse;
+use self::source::Source;
 
 /// The kinds that people write.
 const KINDS: [&str; 4] = [WorkerCluster::KIND, StreamSet::KIND, WorkerClass::KIND, Pipeline::KIND];

@@ -2,7 +2,8 @@
 
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::driver::{Change, Handle};
+use leasehold_driver::history::Change;
+use leasehold_driver::port::Handle;
 use tokio::sync::{broadcast, watch};
 
 /// Follows the driver until nobody looks, or it has ended.

@@ -24,8 +24,9 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use kube::Client;
-use leasehold_driver::driver::Handle;
-use leasehold_driver::platform::{Access, COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
+use leasehold_driver::access::Access;
+use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
+use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
 use leasehold_injection::{Resources, Sidecar};
 use leasehold_kube_api::names;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::driver::Handle;
+use leasehold_driver::port::Handle;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_driver::driver::{Handle, SessionPort, UNPROVEN_MAX};
+use leasehold_driver::port::{Handle, SessionPort, UNPROVEN_MAX};
 use leasehold_proto::admin::v1::admin_service_server::AdminServiceServer;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tokio::net::TcpListener;

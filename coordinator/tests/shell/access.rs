@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::platform::{Access, AccessRequest, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, AccessRequest, Denied, Subject, Wants};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
 use leasehold_proto::coordinator::v1::RefusalReason;

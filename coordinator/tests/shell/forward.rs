@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::platform::{Access, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, Denied, Subject, Wants};
 use leasehold_driver::trust::Trust;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;

@@ -11,8 +11,9 @@ use leasehold_coordinator_core::desired::{
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
+use leasehold_driver::access::Access;
 use leasehold_driver::clock;
-use leasehold_driver::platform::{Access, Command, Freshness, Platform};
+use leasehold_driver::platform::{Command, Freshness, Platform};
 use leasehold_manifest::Problem;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -11,7 +11,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::platform::{self, Freshness, Platform};
+use leasehold_driver::access::Access;
+use leasehold_driver::platform::{Freshness, Platform};
 use leasehold_platform_kube::authority::{Authority, Publication, Settings};
 use leasehold_server::tls::{client_tls, from_platform};
 use leasehold_types::Moment;
@@ -56,7 +57,7 @@ impl Replica {
             events: events_out,
             commands,
             problems: watch::channel(Default::default()).1,
-            access: platform::Access::Open,
+            access: Access::Open,
             progress: Arc::default(),
             attend: None,
             freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,

@@ -25,9 +25,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::{Change, Driver, Envelope, Handle, SessionEvent, SessionPort, Settings};
+use crate::access::Access;
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::platform::{Access, Command, Freshness, Platform};
+use crate::platform::{Command, Freshness, Platform};
 
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(1);

@@ -3,19 +3,11 @@
 //! every pipeline.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_coordinator_core::view::{ClassView, PipelinePhase};
-use leasehold_types::{ClusterName, Moment, PipelineName};
-use opentelemetry::KeyValue;
-use opentelemetry::metrics::Meter;
-
-use super::figures::Figures;
-use crate::clock;
-use crate::demand::Demand;
-use crate::view::View;
+use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_types::{Moment, PipelineName};
 
 /// What became of a pipeline, where that is worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,99 +65,13 @@ impl Tally {
     }
 
     /// How many there are in each state, of so many. What nothing was heard of is Pending.
-    fn counts(&self, all: usize) -> [(&'static str, usize); 4] {
+    pub(super) fn counts(&self, all: usize) -> [(&'static str, usize); 4] {
         let [plotted, ready, broken] =
             [PipelinePhase::Plotted, PipelinePhase::Ready, PipelinePhase::Broken]
                 .map(|phase| self.count(phase));
         let pending = all.saturating_sub(plotted + ready + broken);
         [("pending", pending), ("plotted", plotted), ("ready", ready), ("broken", broken)]
     }
-}
-
-/// A figure of each class.
-type ClassGauge = (&'static str, &'static str, fn(&ClassView) -> f64);
-
-const CLASS_GAUGES: &[ClassGauge] = &[
-    ("leasehold_class_capacity", "Documents per second that all its workers can take.", |c| {
-        c.capacity.as_f64() * f64::from(c.workers)
-    }),
-    ("leasehold_class_placed", "Documents per second that workers are chosen for.", |c| {
-        c.placed.as_f64()
-    }),
-    ("leasehold_class_workers", "Workers that can take shares now.", |c| f64::from(c.workers)),
-    ("leasehold_class_workers_needed", "The fewest workers that its pipelines fit on.", |c| {
-        f64::from(c.workers_needed)
-    }),
-    ("leasehold_class_workers_wanted", "Workers that the target utilisation asks for.", |c| {
-        f64::from(c.workers_wanted)
-    }),
-    ("leasehold_class_pipelines_waiting", "Pipelines that wait for workers of the class.", {
-        |c| u32::try_from(c.waiting).map_or(f64::INFINITY, f64::from)
-    }),
-];
-
-/// Registers a gauge for each figure of the leader's.
-pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
-    for (name, help, read) in CLASS_GAUGES {
-        let figures = Arc::clone(figures);
-        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
-        let _ = gauge
-            .with_callback(move |observer| {
-                let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-                for class in &figures.fleet.classes {
-                    observer.observe(read(class), &labels(&class.name));
-                }
-            })
-            .build();
-    }
-    let figures = Arc::clone(figures);
-    let _ = meter
-        .u64_observable_gauge("leasehold_pipelines")
-        .with_description("Pipelines by their state, as the leader sees them.")
-        .with_callback(move |observer| {
-            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(all) = figures.epoch.and(figures.fleet.pipelines) else { return };
-            for (phase, count) in figures.tally.counts(all) {
-                observer.observe(count as u64, &[KeyValue::new("phase", phase)]);
-            }
-        })
-        .build();
-}
-
-/// A figure of what a class is asked for.
-type DemandGauge = (&'static str, &'static str, fn(&Demand) -> f64);
-
-const DEMAND_GAUGES: &[DemandGauge] = &[
-    ("workerclass_request", "Documents per second that the class must process.", |it| {
-        it.request.as_f64()
-    }),
-    ("workerclass_workers_needed", "The fewest workers that all its pipelines fit on.", |it| {
-        f64::from(it.needed)
-    }),
-];
-
-/// Registers the gauges that autoscalers go by. A replica that may not know them tells none.
-pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
-    for (name, help, read) in DEMAND_GAUGES {
-        let view = Arc::clone(view);
-        let gauge = meter.f64_observable_gauge(*name).with_description(*help);
-        let _ = gauge
-            .with_callback(move |observer| {
-                let Ok(demands) = view.demands(clock::now()) else { return };
-                for (class, demand) in demands.iter() {
-                    observer.observe(read(demand), &labels(class));
-                }
-            })
-            .build();
-    }
-}
-
-/// A class's labels; the namespace is empty where there is none.
-fn labels(class: &ClusterName) -> [KeyValue; 2] {
-    let (namespace, name) = class.parts();
-    let namespace = namespace.unwrap_or_default().to_owned();
-    let name = KeyValue::new("workerclass_name", name.to_owned());
-    [name, KeyValue::new("workerclass_namespace", namespace)]
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::driver::Stopped;
+use leasehold_driver::port::Stopped;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{CLUSTER_LABEL, TRUE};
 use leasehold_platform_kube::pods::PodFacts;

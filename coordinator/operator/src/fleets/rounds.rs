@@ -16,7 +16,7 @@ use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
 use leasehold_driver::clock;
-use leasehold_driver::driver::Stopped;
+use leasehold_driver::port::Stopped;
 use leasehold_kube_api::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use leasehold_manifest::manifest::{RefreshSpec, WorkloadKind};
 use leasehold_platform_kube::desired::Objects;
@@ -374,7 +374,7 @@ pub(super) async fn mind_joins(context: Context) -> Result<(), Stopped> {
     use leasehold_coordinator_core::effect::Notice;
     use tokio::sync::broadcast::error::RecvError;
 
-    use leasehold_driver::driver::Change;
+    use leasehold_driver::history::Change;
 
     let mut changes = context.handle.watch()?;
     loop {

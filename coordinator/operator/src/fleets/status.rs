@@ -8,7 +8,6 @@ mod fleet;
 mod look;
 mod news;
 mod set;
-mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use leasehold_coordinator_core::view::{ClassView, SetView, WorkerView};
 use leasehold_driver::clock;
-use leasehold_driver::driver::Stopped;
+use leasehold_driver::port::Stopped;
 use leasehold_kube_api::resources::{StreamSet, WorkerClass, WorkerCluster};
 use leasehold_kube_api::status::{StreamSetStatus, WorkerClassStatus, WorkerClusterStatus};
 use leasehold_platform_kube::desired::Seen;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
-use leasehold_driver::platform::Denied;
+use leasehold_driver::access::Denied;
 use leasehold_types::WorkerKey;
 use serde::Deserialize;
 

@@ -1,6 +1,6 @@
 //! What follows from the API server's answer about a token.
 
-use leasehold_driver::platform::Denied;
+use leasehold_driver::access::Denied;
 use leasehold_types::{ClusterName, WorkerName};
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use leasehold_types::Moment;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::feed::{Source, describe};
+use super::source::{Source, describe};
 
 /// The time between two questions; with [`WITHIN`] well below what makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);

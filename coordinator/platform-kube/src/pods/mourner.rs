@@ -12,7 +12,7 @@ use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{Leadership, Presence};
 use leasehold_driver::clock;
-use leasehold_driver::driver::Handle;
+use leasehold_driver::port::Handle;
 use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};

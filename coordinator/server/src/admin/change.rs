@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_driver::clock::Timestamp;
-use leasehold_driver::driver::{Change, KEPT_FOR, Replay};
+use leasehold_driver::history::{Change, KEPT_FOR, Replay};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey};
 use tokio::sync::OwnedSemaphorePermit;

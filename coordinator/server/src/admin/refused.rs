@@ -1,6 +1,6 @@
 //! Why an admin call is refused, and the gRPC status of it.
 
-use leasehold_driver::platform::Denied;
+use leasehold_driver::access::Denied;
 use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;

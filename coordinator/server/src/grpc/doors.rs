@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_driver::driver::UNPROVEN_MAX;
+use leasehold_driver::port::UNPROVEN_MAX;
 
 /// Of these, of one address: an eighth. Agents behind one address beyond that dial again.
 const UNPROVEN_PER_PEER_MAX: usize = UNPROVEN_MAX / 8;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::driver::Handle;
 use leasehold_driver::gate::Gate;
+use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
 use leasehold_proto::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use tokio::sync::{Mutex, Semaphore};

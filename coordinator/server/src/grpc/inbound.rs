@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
+use leasehold_driver::access::{Access, Denied, Wants};
 use leasehold_driver::clock;
-use leasehold_driver::driver::{Envelope, SessionEvent, SessionPort, WAITING_MAX};
-use leasehold_driver::platform::{Access, Denied, Wants};
+use leasehold_driver::port::{Envelope, SessionEvent, SessionPort, WAITING_MAX};
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,

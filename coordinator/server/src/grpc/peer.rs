@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use leasehold_driver::clock;
-use leasehold_driver::driver::SessionPort;
 use leasehold_driver::gate::Term;
+use leasehold_driver::port::SessionPort;
 use leasehold_proto::coordinator::v1::peer_service_server::{PeerService, PeerServiceServer};
 use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};

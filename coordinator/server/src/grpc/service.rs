@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::event::ConnId;
-use leasehold_driver::driver::SessionPort;
-use leasehold_driver::platform::Access;
+use leasehold_driver::access::Access;
+use leasehold_driver::port::SessionPort;
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
 use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA};
 use leasehold_types::limits::MESSAGE_BYTES_MAX;

@@ -2,7 +2,7 @@
 //! Both take the core a while, so that nobody asks more often than there is need.
 
 use leasehold_driver::clock;
-use leasehold_driver::driver::Stopped;
+use leasehold_driver::port::Stopped;
 use leasehold_manifest::manifest::WorkloadKind;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_types::{ClusterName, WorkerKey};

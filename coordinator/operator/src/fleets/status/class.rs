@@ -5,8 +5,7 @@ use leasehold_coordinator_core::view::ClassView;
 use leasehold_kube_api::names;
 use leasehold_kube_api::status::{ClassLoad, WorkerClassStatus, WorkloadStatus};
 
-use super::fleet::{FleetFacts, Outlook, aspects};
-use super::workers::Workers;
+use super::fleet::{FleetFacts, Outlook, Workers, aspects};
 use crate::conditions::{Why, conditions, outline, still_in_force};
 
 /// What the core says of a class.

@@ -7,8 +7,7 @@ use leasehold_kube_api::status::{
     AgentCounts, JobCounts, WorkerClusterStatus, WorkerStatus, WorkloadStatus,
 };
 
-use super::fleet::{FleetFacts, Outlook, aspects};
-use super::workers::Workers;
+use super::fleet::{FleetFacts, Outlook, Workers, aspects};
 use crate::conditions::{conditions, outline, still_in_force};
 
 /// What is known of a cluster.

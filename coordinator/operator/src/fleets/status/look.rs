@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::driver::{Handle, Stopped};
+use leasehold_driver::port::{Handle, Stopped};
 use leasehold_types::{Epoch, Moment};
 use tokio::time::{Instant as Wake, sleep_until};
 

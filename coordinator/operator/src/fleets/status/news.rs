@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_driver::driver::{Change, Stopped};
+use leasehold_driver::history::Change;
+use leasehold_driver::port::Stopped;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_types::SetName;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};

@@ -5,16 +5,28 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use leasehold_coordinator_core::effect::Notice;
 use leasehold_types::Moment;
 use tokio::sync::broadcast;
 
-use super::Change;
 use crate::clock::Timestamp;
 
 /// How long a change is kept.
 pub const KEPT_FOR: Duration = Duration::from_secs(3_600);
 /// Changes that are kept: some 15 MB. Beyond them the oldest goes.
 const KEPT_MAX: usize = 65_536;
+
+/// A change that watchers are told.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The core's.
+    Notice(Notice),
+    /// The manifests' problems have changed; so many there are now.
+    Manifests {
+        /// How many.
+        problems: usize,
+    },
+}
 
 /// A change that has happened.
 #[derive(Debug)]
@@ -23,13 +35,14 @@ pub struct Past {
     moment: Moment,
     /// When, for people.
     pub at: Timestamp,
+    /// What changed.
     pub change: Change,
 }
 
 /// The changes that are kept, and the way to those who watch. Whoever begins to watch misses none
 /// in between, and is told none twice.
 #[derive(Debug)]
-pub(super) struct History {
+pub(crate) struct History {
     watchers: broadcast::WeakSender<Change>,
     kept: Mutex<Kept>,
 }
@@ -54,12 +67,12 @@ pub struct Replay {
 }
 
 impl History {
-    pub(super) fn new(watchers: broadcast::WeakSender<Change>) -> Self {
+    pub(crate) fn new(watchers: broadcast::WeakSender<Change>) -> Self {
         Self { watchers, kept: Mutex::default() }
     }
 
     /// Keeps a change, and tells it to those who watch.
-    pub(super) fn note(
+    pub(crate) fn note(
         &self,
         change: Change,
         watchers: &broadcast::Sender<Change>,
@@ -73,7 +86,7 @@ impl History {
     }
 
     /// What happened within `span` before `now`, and what will; none once the driver has ended.
-    pub(super) fn watch(&self, span: Duration, now: Moment) -> Option<Replay> {
+    pub(crate) fn watch(&self, span: Duration, now: Moment) -> Option<Replay> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let live = self.watchers.upgrade()?.subscribe();
         let span = span.min(KEPT_FOR);

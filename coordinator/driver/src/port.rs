@@ -5,19 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
 use leasehold_types::Moment;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
-use super::history::{History, Replay};
+use crate::access::Access;
 use crate::clock;
 use crate::gate::Gate;
 use crate::health::{Health, Progress};
+use crate::history::{Change, History, Replay};
 use crate::metrics::Metrics;
-use crate::platform::Access;
 use crate::view::View;
 
 /// Sessions that have not said hello, or have not proven it.
@@ -95,18 +94,6 @@ pub type Query = Box<dyn FnOnce(&mut Core, Moment) + Send>;
 #[error("the coordinator shuts down")]
 pub struct Stopped;
 
-/// A change that watchers are told.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// The core's.
-    Notice(Notice),
-    /// The manifests' problems have changed; so many there are now.
-    Manifests {
-        /// How many.
-        problems: usize,
-    },
-}
-
 /// The way of people, and of the platform, to a driver.
 #[derive(Clone, Debug)]
 pub struct Handle {
@@ -121,7 +108,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(super) fn new(
+    pub(crate) fn new(
         queries: mpsc::Sender<Query>,
         changes: broadcast::WeakSender<Change>,
         history: Arc<History>,

@@ -1,0 +1,58 @@
+//! Sockets that are bound, so that their addresses are known before anything runs.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that may wait to be accepted: after a failover all agents dial at once. The system
+/// may allow fewer (net.core.somaxconn).
+const BACKLOG: u32 = 16_384;
+
+/// Both ports, bound, so that their addresses are known before anything runs.
+#[derive(Debug)]
+pub struct Sockets {
+    pub(crate) grpc: TcpListener,
+    pub(crate) http: TcpListener,
+}
+
+impl Sockets {
+    /// Binds both ports. Must run within a Tokio runtime.
+    ///
+    /// # Errors
+    /// Names the flag and the address that cannot be had.
+    pub fn bind(listen: SocketAddr, http_listen: SocketAddr) -> anyhow::Result<Self> {
+        let grpc = bind("--listen", listen)?;
+        let http = bind("--http-listen", http_listen)?;
+        Ok(Self { grpc, http })
+    }
+
+    /// The address of the gRPC port.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn grpc_addr(&self) -> std::io::Result<SocketAddr> {
+        self.grpc.local_addr()
+    }
+
+    /// The address of the HTTP port.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn http_addr(&self) -> std::io::Result<SocketAddr> {
+        self.http.local_addr()
+    }
+}
+
+pub(crate) fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listen = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().with_context(|| format!("{flag} {address}"))
+}
