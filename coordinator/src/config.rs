@@ -55,6 +55,18 @@ pub enum Command {
     /// Print the custom resource definitions of Kubernetes.
     #[cfg(feature = "kubernetes")]
     Crds(CrdsArgs),
+    /// Commands that only a build with the feature `kubernetes` has.
+    #[cfg(not(feature = "kubernetes"))]
+    #[command(hide = true, alias = "crds")]
+    Operator(NotBuiltArgs),
+}
+
+/// Whatever was to be given to a command that this build has not.
+#[cfg(not(feature = "kubernetes"))]
+#[derive(Args, Debug)]
+pub struct NotBuiltArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _flags: Vec<String>,
 }
 
 /// The flags of `check`.

@@ -12,6 +12,10 @@ fn main() -> ExitCode {
         #[cfg(feature = "kubernetes")]
         Command::Operator(arguments) => run_with(arguments.settings()),
         Command::Check(arguments) => Ok(run::check(&arguments.manifests)),
+        #[cfg(not(feature = "kubernetes"))]
+        Command::Operator(_) => Err(anyhow::anyhow!(
+            "this program was built without Kubernetes, for the demo: build it with `make binaries`"
+        )),
         #[cfg(feature = "kubernetes")]
         Command::Crds(_) => leasehold_coordinator::kubernetes::crds(),
     };

@@ -2,7 +2,6 @@
 //! project installs for them.
 
 pub mod chaos;
-pub mod demo;
 pub mod http;
 pub mod keda;
 pub mod kube;

@@ -53,6 +53,8 @@ fn generate(out: &Path) -> anyhow::Result<()> {
     tonic_prost_build::configure()
         .out_dir(out)
         .build_transport(false)
+        .client_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
+        .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
         .compile_fds(descriptors)
         .context("generate the code")
 }

@@ -73,6 +73,7 @@ pub struct MetricValue {
     pub metric_value_float: f64,
 }
 /// Generated client implementations.
+#[cfg(feature = "grpc")]
 pub mod external_scaler_client {
     #![allow(
         unused_variables,
@@ -288,6 +289,7 @@ pub mod external_scaler_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "grpc")]
 pub mod external_scaler_server {
     #![allow(
         unused_variables,

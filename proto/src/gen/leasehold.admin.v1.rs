@@ -965,6 +965,7 @@ impl ChangeKind {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "grpc")]
 pub mod admin_service_client {
     #![allow(
         unused_variables,
@@ -1503,6 +1504,7 @@ pub mod admin_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "grpc")]
 pub mod admin_service_server {
     #![allow(
         unused_variables,

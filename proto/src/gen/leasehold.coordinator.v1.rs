@@ -481,6 +481,7 @@ impl DrainPhase {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "grpc")]
 pub mod session_service_client {
     #![allow(
         unused_variables,
@@ -597,6 +598,7 @@ pub mod session_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "grpc")]
 pub mod session_service_server {
     #![allow(
         unused_variables,
@@ -808,6 +810,7 @@ pub struct FollowResponse {
     pub epoch: u64,
 }
 /// Generated client implementations.
+#[cfg(feature = "grpc")]
 pub mod peer_service_client {
     #![allow(
         unused_variables,
@@ -920,6 +923,7 @@ pub mod peer_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "grpc")]
 pub mod peer_service_server {
     #![allow(
         unused_variables,

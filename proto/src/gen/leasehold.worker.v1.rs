@@ -354,6 +354,7 @@ impl RefusalReason {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "grpc")]
 pub mod worker_service_client {
     #![allow(
         unused_variables,
@@ -676,6 +677,7 @@ pub mod worker_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "grpc")]
 pub mod worker_service_server {
     #![allow(
         unused_variables,

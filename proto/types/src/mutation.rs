@@ -1,6 +1,6 @@
 //! Deliberate faults for the simulator's own tests: each switches off one rule of the protocol,
-//! and the simulator must notice. Without the feature `mutations` every one is off, at compile
-//! time; no shipped binary has the feature.
+//! and the simulator must notice. Only a build with `--cfg leasehold_mutations` has them; in every
+//! other one they are off at compile time, whatever else is built with it.
 
 macro_rules! mutations {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -205,7 +205,7 @@ mutations! {
     KeepAskedBack,
 }
 
-#[cfg(feature = "mutations")]
+#[cfg(leasehold_mutations)]
 mod active {
     use std::cell::Cell;
 
@@ -214,6 +214,10 @@ mod active {
     thread_local! {
         static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
     }
+
+    /// By this text it is known of a program that the faults are in it.
+    #[used]
+    static MARK: [u8; 37] = *b"leasehold: deliberate faults built in";
 
     /// Switches one fault on in this thread, or all off.
     pub fn set(mutation: Option<Mutation>) {
@@ -233,18 +237,30 @@ mod active {
     }
 }
 
-#[cfg(feature = "mutations")]
+#[cfg(leasehold_mutations)]
 pub use active::{is_none, on, set};
 
+/// Whether this build has the faults.
+pub const BUILT_IN: bool = cfg!(leasehold_mutations);
+
+/// Switches one fault on, which this build cannot, or all off.
+///
+/// # Panics
+/// Where a fault is to be on.
+#[cfg(not(leasehold_mutations))]
+pub const fn set(mutation: Option<Mutation>) {
+    assert!(mutation.is_none(), "this build has no deliberate faults: use tests/tools/with-faults");
+}
+
 /// Whether no fault is on: always, in this build.
-#[cfg(not(feature = "mutations"))]
+#[cfg(not(leasehold_mutations))]
 #[must_use]
 pub const fn is_none() -> bool {
     true
 }
 
 /// Whether this fault is on: never, in this build.
-#[cfg(not(feature = "mutations"))]
+#[cfg(not(leasehold_mutations))]
 #[must_use]
 pub const fn on(_: Mutation) -> bool {
     false

@@ -9,6 +9,7 @@ use std::time::Duration;
 use leasehold_agent_core::{
     Config, Effect, Holder, Journal, JournalError, Memory, Notice, Record, Target,
 };
+use leasehold_demo::clock;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
@@ -16,7 +17,6 @@ use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant};
 use leasehold_types::{
     Epoch, Incarnation, JobId, LinkNumber, Moment, Nonce, StartId, StreamKey, WorkerName,
 };
-use tests::demo::clock;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_stream::StreamExt;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tests::demo::checker::peak;
+use leasehold_demo::checker::peak;
 use tests::kube::{Access, JOBS_BEFORE, Keeper, Stage, Story, Work};
 use tests::process::soon;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tests::demo::clock::now_ns;
-use tests::demo::evidence::{Evidence, Run};
+use leasehold_demo::clock::now_ns;
+use leasehold_demo::evidence::{Evidence, Run};
 use tests::kube::{Access, Stage, Work};
 use tests::process::soon;
 

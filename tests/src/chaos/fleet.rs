@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use leasehold_demo::journal::{self, Event, Line, Writer};
 use rustix::process::Signal;
 
 use super::disks::Disks;
 use super::network::{address, command_on};
 use super::plan::{COORDINATORS, Disk, Host, NODES, Target};
 use super::wanted::{self, cluster_of};
-use crate::demo::journal::{self, Event, Line, Writer};
 use crate::process::{HANG, Process, eventually};
 use crate::toolbox;
 

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_demo::checker::double_owned;
+use leasehold_demo::evidence::{Evidence, Own};
+use leasehold_demo::records::token_order;
+
 use super::wanted::CAPACITY;
-use crate::demo::checker::double_owned;
-use crate::demo::evidence::{Evidence, Own};
-use crate::demo::records::token_order;
 
 /// Cases of one kind that are told one by one.
 const CASES_MAX: usize = 10;
@@ -121,7 +122,7 @@ fn over_capacity(owns: &[Own]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::journal::{Event, Line};
+    use leasehold_demo::journal::{Event, Line};
 
     /// Lines in short: `TIME WORKER EVENT [VALUE...]`.
     fn verdict(text: &str) -> Vec<String> {

@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use leasehold_demo::clock;
+use leasehold_demo::evidence::Evidence;
+use leasehold_demo::fleet::log_tail;
+use leasehold_demo::journal::Event;
 
 use super::disks::Disks;
 use super::fleet::{Fleet, Journal, journals, read_journals};
@@ -14,10 +18,6 @@ use super::network::{BURST, BURST_EVERY, Network};
 use super::plan::{Edit, Fault, Host, NODES, Target, steps};
 use super::steering::Steering;
 use super::wanted::{self, Wanted, cluster_of};
-use crate::demo::clock;
-use crate::demo::evidence::Evidence;
-use crate::demo::fleet::log_tail;
-use crate::demo::journal::Event;
 use crate::process::HANG;
 
 /// Between two looks at what is due.
@@ -275,7 +275,7 @@ impl Run {
             let wanted = self.wanted.loads();
             lacking.push(format!("load {wanted:?} on the pipelines' workers, but {loads:?}"));
         }
-        let peak = crate::demo::checker::peak(&evidence.runs, since_ns, now_ns);
+        let peak = leasehold_demo::checker::peak(&evidence.runs, since_ns, now_ns);
         if peak < self.wanted.budget as usize {
             lacking.push(format!("{} jobs at once, but {peak}", self.wanted.budget));
         }

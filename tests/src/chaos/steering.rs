@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Result;
+use leasehold_demo::admin::Admin;
+use leasehold_demo::journal::Event;
 
 use super::fleet::{Journal, addresses};
 use super::wanted::JOBS;
-use crate::demo::admin::Admin;
-use crate::demo::journal::Event;
 
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(200);

@@ -9,12 +9,12 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use leasehold_demo::journal::{Event, Writer};
 use rustix::process::Signal;
 
 use super::access::{Access, TokenFor};
 use super::pods::{PlayedPod, Runner};
 use super::replicas::AUDIENCE;
-use crate::demo::journal::{Event, Writer};
 use crate::http::call;
 use crate::process::{Process, free_address};
 use crate::toolbox;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use leasehold_demo::evidence::Evidence;
+use leasehold_demo::journal::Journals;
 use serde_json::Value;
 
 use super::access::Access;
@@ -16,8 +18,6 @@ use super::bridge::run;
 use super::image::Image;
 use super::real_cluster::RealCluster;
 use super::release::Program;
-use crate::demo::evidence::Evidence;
-use crate::demo::journal::Journals;
 use crate::process::{eventually, until_ok};
 use crate::toolbox;
 

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use leasehold_demo::evidence::Evidence;
+use leasehold_demo::journal::Journals;
 use serde_json::Value;
 
 use super::access::Access;
 use super::fleet::{Dials, Fleet, Work};
 use super::hollow_node::HollowNode;
 use super::replicas::Replicas;
-use crate::demo::evidence::Evidence;
-use crate::demo::journal::Journals;
 use crate::process::{eventually, get, soon, until_ok};
 
 /// What a worker may do.

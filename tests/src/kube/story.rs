@@ -4,12 +4,12 @@
 
 use std::process::Stdio;
 
+use leasehold_demo::clock::now_ns;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use super::stage::Stage;
-use crate::demo::clock::now_ns;
 use crate::process::soon;
 
 /// How many jobs may run at first.

@@ -6,9 +6,9 @@ mod ends;
 #[path = "life/restarts.rs"]
 mod restarts;
 
+use leasehold_demo::checker::{double_owned, peak};
+use leasehold_demo::evidence::Evidence;
 use serde_json::Value;
-use tests::demo::checker::{double_owned, peak};
-use tests::demo::evidence::Evidence;
 use tests::kube::{Room, WORKER_IMAGE};
 
 /// The agent's container.

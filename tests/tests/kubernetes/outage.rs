@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tests::demo::clock::now_ns;
+use leasehold_demo::clock::now_ns;
 use tests::kube::{Component, ControlPlane, Stage, Work};
 use tests::process::eventually;
 

@@ -1,8 +1,8 @@
 //! Everything at once: a new image, half the budget, a node that is drained and a leader that is
 //! killed, while long jobs run. No job is lost, and never do more run than may.
 
-use tests::demo::checker::peak;
-use tests::demo::clock::now_ns;
+use leasehold_demo::checker::peak;
+use leasehold_demo::clock::now_ns;
 use tests::kube::{Cluster, JOBS_AFTER, JOBS_BEFORE, Keeper, Stage, Story, Work};
 use tests::process::{eventually, soon};
 

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use leasehold_demo::checker::{double_owned, peak};
+use leasehold_demo::clock;
+use leasehold_demo::evidence::Evidence;
+use leasehold_demo::journal::Journals;
+use leasehold_demo::records::{Write, compare, read_sink};
 use serde_json::Value;
-use tests::demo::checker::{double_owned, peak};
-use tests::demo::clock;
-use tests::demo::evidence::Evidence;
-use tests::demo::journal::Journals;
-use tests::demo::records::{Write, compare, read_sink};
 use tests::http;
 use tests::process::{Agent, Coordinator, Process, eventually, get};
 use tests::toolbox::{self, Missing};

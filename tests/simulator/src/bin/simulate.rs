@@ -8,6 +8,7 @@ use clap::Parser;
 use leasehold_simulator::{
     Failure, Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, run_seeds,
 };
+use leasehold_types::mutation;
 
 /// Lines of a failing seed's trace that are shown.
 const LINES_SHOWN: usize = 40;
@@ -17,6 +18,10 @@ const START_GAP: u64 = 1_000_000;
 
 /// Runs both protocol cores in a simulated world with faults, and checks the protocol's
 /// properties after every step.
+/// How to get a build with them.
+const WITH_FAULTS: &str =
+    "run `tests/tools/with-faults cargo run --release -p leasehold-simulator -- ...`";
+
 #[derive(Parser, Debug)]
 #[command(
     name = "simulate",
@@ -66,6 +71,10 @@ fn mutant(name: &str) -> Result<Mutant, String> {
 
 fn main() -> ExitCode {
     let mut options = Options::parse();
+    if (options.mutation.is_some() || options.mutations) && !mutation::BUILT_IN {
+        eprintln!("simulate: this build has no deliberate faults: {WITH_FAULTS}");
+        return ExitCode::FAILURE;
+    }
     if options.without {
         options.mutation = options.mutation.map(Mutant::worlds);
     }

@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use tests::demo::journal::{Event, Writer};
+use leasehold_demo::journal::{Event, Writer};
+use streams::Streams;
 use tests::http::call;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
-
-use streams::Streams;
 
 /// How long the agent may keep the question for a slot.
 const SLOT_WAIT_MS: u32 = 1_000;
@@ -156,7 +155,7 @@ async fn main() -> anyhow::Result<()> {
 /// Another for each process: in a container each has the same number.
 fn start_id() -> u64 {
     static ID: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *ID.get_or_init(tests::demo::clock::now_ns)
+    *ID.get_or_init(leasehold_demo::clock::now_ns)
 }
 fn agent() -> anyhow::Result<SocketAddr> {
     let address = std::env::var("LEASEHOLD_ADDR").context("LEASEHOLD_ADDR")?;

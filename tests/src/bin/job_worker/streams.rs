@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use leasehold_demo::clock::now_ns;
+use leasehold_demo::journal::Event;
+use leasehold_demo::work::quote;
 use serde::Deserialize;
-use tests::demo::clock::now_ns;
-use tests::demo::journal::Event;
-use tests::demo::work::quote;
 use tests::http::call;
 
 use super::{RETRY, Shared};

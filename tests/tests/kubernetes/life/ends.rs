@@ -1,8 +1,8 @@
 //! The end of pods: by a rollout, a scale-in, an eviction, the drain of a node, or because the work
 //! is done.
 
+use leasehold_demo::checker::peak;
 use serde_json::Value;
-use tests::demo::checker::peak;
 use tests::kube::{RealInstallation, container};
 use tests::process::eventually;
 

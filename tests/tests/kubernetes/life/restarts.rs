@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
+use leasehold_demo::checker::moves;
+use leasehold_demo::clock::now_ns;
 use serde_json::json;
-use tests::demo::checker::moves;
-use tests::demo::clock::now_ns;
 use tests::kube::{Image, Program, RealInstallation, Room, container};
 use tests::process::eventually;
 use tests::toolbox;

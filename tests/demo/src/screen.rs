@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::time::Instant;
 
-use super::checker::PhaseResult;
+use crate::checker::PhaseResult;
 
 /// A worker's line.
 #[derive(Clone, Debug, Default)]

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use leasehold_proto::admin::v1 as api;
 
-use super::admin::Admin;
-use super::checker::{self, PhaseResult};
-use super::clock;
-use super::evidence::Evidence;
-use super::fleet::{CLUSTER, Fleet, Part, Programs};
-use super::journal::{Event, Journals, Phase, Writer};
-use super::live::Live;
-use super::minimum::is_balanced;
-use super::screen::{Row, Screen, View};
-use super::work::{Sources, Work};
+use crate::admin::Admin;
+use crate::checker::{self, PhaseResult};
+use crate::clock;
+use crate::evidence::Evidence;
+use crate::fleet::{CLUSTER, Fleet, Part, Programs};
+use crate::journal::{Event, Journals, Phase, Writer};
+use crate::live::Live;
+use crate::minimum::is_balanced;
+use crate::screen::{Row, Screen, View};
+use crate::work::{Sources, Work};
 
 /// How long a condition may take before the demo gives up.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -279,7 +279,7 @@ impl Stage {
 
     fn view(&self) -> View {
         let (owners, running) = (self.live.owners(), self.live.running());
-        let row = |(name, agent): (&String, &super::fleet::Agent)| {
+        let row = |(name, agent): (&String, &crate::fleet::Agent)| {
             let known = self.workers.iter().find(|worker| worker.name == *name);
             Row {
                 worker: name.clone(),

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::journal::{Event, Line, Phase};
-use super::records::Write;
+use crate::journal::{Event, Line, Phase};
+use crate::records::Write;
 
 /// The time of a job in one worker's hands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::clock;
-use super::journal::{Event, Line};
+use crate::clock;
+use crate::journal::{Event, Line};
 
 /// A grant as a coordinator's log tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +125,8 @@ pub fn failover_ns(lines: &[Line], worker: &str, killed_ns: u64) -> Option<u64> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::journal::parse;
     use super::*;
+    use crate::journal::parse;
 
     const POOL: &str = r#"{"timestamp":"1970-01-01T00:00:01.000100Z","level":"INFO","fields":
         {"message":"pool granted","cluster":"demo","worker":"w1","size":3,"token":"8.17"},

@@ -3,14 +3,14 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use super::checker::{self, Jobs, PhaseResult};
-use super::evidence::Evidence;
-use super::fleet::{SET, coordinator_log};
-use super::journal::Journals;
-use super::push::{Grant, Pushes, parse_grant};
-use super::records::Records;
-use super::story::{MAX_JOBS, Measured};
-use super::work::Work;
+use crate::checker::{self, Jobs, PhaseResult};
+use crate::evidence::Evidence;
+use crate::fleet::{SET, coordinator_log};
+use crate::journal::Journals;
+use crate::push::{Grant, Pushes, parse_grant};
+use crate::records::Records;
+use crate::story::{MAX_JOBS, Measured};
+use crate::work::Work;
 
 /// Pieces of evidence that one failed check shows at most.
 const EVIDENCE_MAX: usize = 5;

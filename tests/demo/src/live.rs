@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::checker;
-use super::evidence::Evidence;
-use super::journal::{Event, Line};
-use super::push;
+use crate::evidence::Evidence;
+use crate::journal::{Event, Line};
+use crate::{checker, push};
 
 /// A moment after everything that has happened: only what has not ended reaches to it.
 const NOW_NS: u64 = u64::MAX - 1;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
-use super::children::{Process, describe};
-use super::work::Work;
+use crate::children::{Process, describe};
+use crate::work::Work;
 
 /// The cluster of the demo's manifests.
 pub const CLUSTER: &str = "demo";

@@ -1,12 +1,12 @@
-//! `make demo`: see [`tests::demo`].
+//! `make demo`: see [`leasehold_demo`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
-use tests::demo::children;
-use tests::demo::run::{self, Options};
+use leasehold_demo::children;
+use leasehold_demo::run::{self, Options};
 
 /// Plays Leasehold's demo with real processes on this machine: two coordinators, six agents with
 /// their workers, a rolling replacement, scaling, edits, kills, a frozen agent and one that is

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
-use super::clock;
-use super::fleet::{CLUSTER, Part};
-use super::journal::Event;
-use super::stage::{Plan, Stage};
+use crate::clock;
+use crate::fleet::{CLUSTER, Part};
+use crate::journal::Event;
+use crate::stage::{Plan, Stage};
 
 /// `maxJobs` in the manifests of `deploy/standalone`.
 pub const MAX_JOBS: u32 = 12;

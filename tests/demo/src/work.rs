@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::evidence::Evidence;
-use super::journal::{Event, Journals, Writer};
-use super::records::{self, Records, Write};
+use crate::evidence::Evidence;
+use crate::journal::{Event, Journals, Writer};
+use crate::records::{self, Records, Write};
 
 /// Jobs that wait at least, so that no slot stays free for want of one.
 const PENDING_MIN: usize = 40;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence::{Evidence, Own, Run};
-use super::minimum::moves_min;
+use crate::evidence::{Evidence, Own, Run};
+use crate::minimum::moves_min;
 
 /// The most runs at the same time within `[from_ns, to_ns)`. A run that ends at the moment when
 /// another begins is over by then.
@@ -104,7 +104,7 @@ pub struct PhaseResult {
 /// Judges each phase by itself.
 #[must_use]
 pub fn phases(evidence: &Evidence) -> Vec<PhaseResult> {
-    let result = |phase: &super::journal::Phase| {
+    let result = |phase: &crate::journal::Phase| {
         let living: BTreeSet<String> = phase.living.iter().cloned().collect();
         PhaseResult {
             name: phase.name.clone(),
@@ -156,9 +156,9 @@ pub fn jobs(evidence: &Evidence, pending: &BTreeSet<String>, results: &BTreeSet<
 
 #[cfg(test)]
 mod tests {
-    use super::super::journal::{self, Line};
-    use super::super::records::Write;
     use super::*;
+    use crate::journal::{self, Line};
+    use crate::records::Write;
 
     /// Journal lines in short: `TIME WORKER EVENT [JOB | STREAM TOKEN [WHY]]`.
     fn lines(text: &str) -> Vec<Line> {

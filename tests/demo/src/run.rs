@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
-use super::fleet::{CLUSTER, Programs, SET, log_tail};
-use super::report::{End, Findings};
-use super::stage::{Interrupted, Stage};
-use super::story::{self, Measured};
-use super::work::Work;
+use crate::fleet::{CLUSTER, Programs, SET, log_tail};
+use crate::report::{End, Findings};
+use crate::stage::{Interrupted, Stage};
+use crate::story::{self, Measured};
+use crate::work::Work;
 
 /// The exit code after Ctrl-C, as shells count it.
 const INTERRUPTED: u8 = 130;
