@@ -6,14 +6,11 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use leasehold_coordinator::config::is_host_and_port;
-use leasehold_injection::{Resources, Sidecar, inject, uninject};
-use serde_json::Value;
+use leasehold_injection::{Resources, Sidecar, inject};
 
-use crate::manifests::Aliases;
+use crate::manifests::{self, Document};
 use crate::object::Cluster;
-use crate::output;
-use crate::source::Source;
-use crate::{manifests, source};
+use crate::{output, source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +59,7 @@ pub(crate) struct Args {
     audience: String,
     /// How long a drain may take, the cluster's drain.deadline: pods whose grace period cannot
     /// cover it are warned of
-    #[arg(long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "SPAN", value_parser = duration)]
     drain_deadline: Option<Duration>,
 }
 
@@ -92,68 +89,44 @@ impl Args {
 
 /// Writes the manifests with the sidecar in them.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let with = args.sidecar()?;
+    let settings = args.sidecar()?;
     let sources = source::read(&args.filename)?;
-    let deadlines = deadlines(&sources);
+    let documents = manifests::parse(&sources)?;
+    let drain_deadlines = drain_deadlines(&documents);
     let mut warnings = Vec::new();
     let mut pods = 0;
-    let text = manifests::rewrite(&sources, Aliases::Copied, &mut |place, pod, value| {
+    let rewritten = manifests::rewrite(&documents, &mut |document, pod| {
         pods += 1;
-        let mut with = with.clone();
+        let mut sidecar = settings.clone();
         if let Some(Cluster { name, port, .. }) = &pod.cluster {
-            with.cluster = Some(name.clone());
+            sidecar.cluster = Some(name.clone());
             if let Some(port) = port {
-                with.flags.entry("worker-port".to_owned()).or_insert_with(|| port.clone());
+                sidecar.flags.entry("worker-port".to_owned()).or_insert_with(|| port.clone());
             }
         }
-        let label = value.pointer("/metadata/labels/leasehold.dev~1cluster");
-        let own = label.and_then(Value::as_str).or(with.cluster.as_deref());
-        let said = own.and_then(|name| deadlines.get(name)).copied();
-        with.drain_deadline = said.or(with.drain_deadline);
-        let done = inject(value, &with)?;
-        warnings.extend(done.warnings.into_iter().map(|warning| format!("{place}: {warning}")));
-        Ok(done.edits)
+        let label = pod.value["metadata"]["labels"]["leasehold.dev/cluster"].as_str();
+        let cluster = label.or(sidecar.cluster.as_deref());
+        let own_deadline = cluster.and_then(|name| drain_deadlines.get(name)).copied();
+        sidecar.drain_deadline = own_deadline.or(sidecar.drain_deadline);
+        let injection = inject(pod.value, &sidecar)?;
+        let object = &pod.object;
+        warnings.extend(injection.warnings.iter().map(|it| format!("{document}, {object}: {it}")));
+        Ok(injection.edits)
     })?;
-    warnings.extend(lost_aliases(&sources, &text));
+    warnings.extend(rewritten.warnings);
     if pods == 0 {
-        warnings.push("there is no pod and no pod template: nothing is injected".into());
+        warnings.push("found no pod and no pod template: nothing was injected".into());
     }
-    output::write(&text, &warnings)
+    output::write(&rewritten.text, &warnings)
 }
 
-/// What became copies, and `uninject` would leave so.
-fn lost_aliases(sources: &[Source], injected: &str) -> Vec<String> {
-    let before = manifests::reuse(sources.iter().map(|source| &*source.text));
-    if before.aliases.is_empty() {
-        return Vec::new();
-    }
-    let injected = Source { name: String::new(), text: injected.to_owned() };
-    let back = manifests::rewrite(&[injected], Aliases::GivenBack, &mut |_, _, it| uninject(it));
-    let after = manifests::reuse(back.iter().map(String::as_str));
-    let mut lost: Vec<String> = Vec::new();
-    for (alias, uses) in &before.aliases {
-        let times = uses.saturating_sub(after.aliases.get(alias).copied().unwrap_or(0));
-        if times > 0 {
-            let uses = if times == 1 { "use" } else { "uses" };
-            lost.push(format!(
-                "{times} {uses} of {alias} became a copy, which uninject will leave as it is"
-            ));
-        }
-    }
-    if lost.is_empty() && after.keys > before.keys {
-        let what = "keys that a map had by merging (<<) became its own";
-        lost.push(format!("{what}, and uninject will leave them so"));
-    }
-    lost
-}
-
-/// How long a drain may take in the clusters that the input defines; of one name the longest.
-fn deadlines(sources: &[Source]) -> BTreeMap<String, Duration> {
+/// The `drain.deadline` of each cluster in the input; of several with one name the longest.
+fn drain_deadlines(documents: &[Document<'_>]) -> BTreeMap<String, Duration> {
     let mut all = BTreeMap::new();
-    for Cluster { name, deadline, .. } in manifests::clusters(sources) {
-        let Some(deadline) = deadline.and_then(|text| span(&text).ok()) else { continue };
-        let known = all.entry(name).or_insert(deadline);
-        *known = deadline.max(*known);
+    for Cluster { name, drain_deadline, .. } in manifests::clusters(documents) {
+        let Some(deadline) = drain_deadline.and_then(|text| duration(&text).ok()) else { continue };
+        let longest = all.entry(name).or_insert(deadline);
+        *longest = deadline.max(*longest);
     }
     all
 }
@@ -192,7 +165,7 @@ fn checked(name: &str, value: &str) -> Result<(), String> {
     scratch.set("", name, value).map_err(|why| why.to_string())
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, String> {
     leasehold_types::span::parse(text)
         .ok_or_else(|| "write a span of time, as in 500ms, 30s, 5m, 2h or 1h30m".into())
 }

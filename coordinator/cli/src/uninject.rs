@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use leasehold_injection::uninject;
 
-use crate::manifests::Aliases;
-use crate::{manifests, output, source, yaml};
+use crate::{manifests, output, source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,14 +29,7 @@ pub(crate) struct Args {
 /// Writes the manifests without the sidecar.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let sources = source::read(&args.filename)?;
-    let text =
-        manifests::rewrite(&sources, Aliases::GivenBack, &mut |_, _, value| uninject(value))?;
-    let left = text.lines().filter_map(yaml::marked);
-    let warnings: Vec<String> = left
-        .map(|alias| {
-            let why = "it does not say any more what its anchor says, or that is gone";
-            format!("{alias} stays a copy: {why}")
-        })
-        .collect();
-    output::write(&text, &warnings)
+    let documents = manifests::parse(&sources)?;
+    let rewritten = manifests::rewrite(&documents, &mut |_, pod| uninject(pod.value))?;
+    output::write(&rewritten.text, &rewritten.warnings)
 }

@@ -24,7 +24,7 @@ fn mistakes_are_told_with_file_document_line_and_field() {
         // Broken YAML, in a later document.
         (format!("{POD}---\na: [1,\nb: }}\n"), "stdin: line 5, document 2: "),
         ("a: \"open\n".into(), "stdin: line "),
-        ("a: *nowhere\n".into(), "unknown anchor"),
+        ("a: *nowhere\n".into(), "stdin: line 1, document 1: reference to unknown value"),
         // No containers.
         (
             format!(
@@ -54,7 +54,7 @@ fn mistakes_are_told_with_file_document_line_and_field() {
         ),
         (
             format!("kind: Pod\n{cluster}\nspec:\n  containers:\n  - {{name: w, name: x}}\n"),
-            "stdin: line 5, document 1: Pod without a name: the key \"name\" is there twice",
+            "stdin: line 5, document 1: duplicate mapping key: name not allowed here",
         ),
         // JSON after JSON.
         (
@@ -62,7 +62,10 @@ fn mistakes_are_told_with_file_document_line_and_field() {
                 .into(),
             "stdin: line 3, document 2: Pod without a name: spec.containers is missing",
         ),
-        ("a: &a [*a, *a]\nkind: Pod\n".into(), "endless"),
+        (
+            "a: &a [*a, *a]\nkind: Pod\n".into(),
+            "stdin: line 1, document 1: Recursive reference not allowed here",
+        ),
     ];
     for (text, words) in cases {
         let args = ["inject", "-f", "-", "--cluster", "builds"];
@@ -143,7 +146,7 @@ fn warnings_go_to_stderr_and_name_the_pod() {
                  default), and a drain may take 600 s";
     assert!(said.starts_with(words), "{said}");
     let said = stderr(&run(&args, b"kind: Secret\n"));
-    assert!(said.contains("nothing is injected"), "{said}");
+    assert!(said.contains("nothing was injected"), "{said}");
     // A WorkerCluster says itself which cluster its pods are of, and how long a drain may take.
     let file = testdata().join("worker-cluster.yaml").display().to_string();
     let own = run(&["inject", "-f", &file], b"");
@@ -174,15 +177,15 @@ fn settings_reach_the_agent_unless_the_pod_has_its_own() {
     .concat();
     let text = String::from_utf8(output(&args, pod.as_bytes())).expect("UTF-8");
     for words in [
-        "\"image\": \"mine:1\"",
-        "\"LEASEHOLD_COORDINATOR\", \"value\": \"lh.ns.svc:1\"",
-        "\"LEASEHOLD_TLS_SERVER_NAME\", \"value\": \"lh.ns.svc\"",
-        "\"LEASEHOLD_ADAPTER\", \"value\": \"file\"",
-        "\"LEASEHOLD_FILE_PATH\", \"value\": \"/leasehold/a=b.yml\"",
-        "\"LEASEHOLD_LOG_FORMAT\", \"value\": \"json\"",
-        "\"cpu\": \"1\"",
+        "image: mine:1",
+        "LEASEHOLD_COORDINATOR, value: lh.ns.svc:1",
+        "LEASEHOLD_TLS_SERVER_NAME, value: lh.ns.svc",
+        "LEASEHOLD_ADAPTER, value: file",
+        "LEASEHOLD_FILE_PATH, value: /leasehold/a=b.yml",
+        "LEASEHOLD_LOG_FORMAT, value: json",
+        "cpu: \"1\"",
     ] {
-        assert!(text.contains(words) || text.contains(&words.replace('"', "")), "{words}:\n{text}");
+        assert!(text.contains(words), "{words}:\n{text}");
     }
 }
 
@@ -200,7 +203,7 @@ fn an_agent_that_could_reach_nobody_is_not_written() {
     }
     let args = ["inject", "-f", "-", "--cluster", "c", "--coordinator", "[fd00::1]:7400"];
     let out = String::from_utf8(output(&args, POD.as_bytes())).expect("UTF-8");
-    assert!(out.contains("\"[fd00::1]:7400\"") && out.contains("\"fd00::1\""), "{out}");
+    assert!(out.contains("\"[fd00::1]:7400\"") && out.contains("value: fd00::1}"), "{out}");
 }
 
 #[test]
