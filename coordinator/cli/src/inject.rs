@@ -1,4 +1,4 @@
-//! `leasehold inject`: what the admission webhook does to pods, done to manifests.
+//! `leasehold inject`: does to manifests what the admission webhook does to pods.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,19 +14,20 @@ use crate::{output, source};
 
 const EXAMPLES: &str = "\
 Examples:
-  # What a Deployment looks like with the sidecar in it
+  # Show a Deployment with the sidecar
   leasehold inject -f deployment.yaml --cluster builds
 
-  # Into the cluster, without the webhook
+  # Apply manifests with the sidecar, without the webhook
   kustomize build . | leasehold inject -f - --cluster builds | kubectl apply -f -
 
-  # With an adapter, as the annotation config.leasehold.dev/adapter would set it
+  # Set an adapter, as the annotation config.leasehold.dev/adapter does
   leasehold inject -f worker.yaml --cluster swarm --set adapter=file \\
       --set file-path=/leasehold/streams.yml
 
-Pods and everything with a pod template are changed, in lists and among other documents too; all
-else comes out as it went in. What is injected already, and equal, stays as it is. Nothing is
-written where anything is wrong.";
+Changes pods and every object with a pod template, in lists too, and writes all documents to stdout.
+A document without a pod stays the same to the byte. In the others comments, quotes and the order
+of keys stay; if the change touches an anchor or an alias, the aliases of that document become
+copies, and a warning says so. Injecting again changes nothing. After an error stdout is empty.";
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
@@ -35,38 +36,37 @@ pub(crate) struct Args {
     /// A file with manifests, a folder of such files, or - for stdin; may be repeated
     #[arg(short, long, value_name = "FILE", required = true)]
     filename: Vec<String>,
-    /// The WorkerCluster or WorkerClass of pods whose label leasehold.dev/cluster names none
+    /// The WorkerCluster or WorkerClass of pods without the label leasehold.dev/cluster
     #[arg(long, value_name = "NAME", value_parser = cluster)]
     cluster: Option<String>,
     /// The agent's image
     #[arg(long, value_name = "IMAGE", value_parser = image)]
     #[arg(default_value = concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")))]
     image: String,
-    /// A setting of the sidecar, by the name of its annotation without config.leasehold.dev/; a
-    /// pod's own annotation comes first; may be repeated
+    /// A setting of the sidecar, named as its annotation without config.leasehold.dev/. A pod's own
+    /// annotation overrides it; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
     /// The coordinators' Service
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     #[arg(default_value = "leasehold-coordinator.leasehold-system.svc:7400")]
     coordinator: String,
-    /// The name in the coordinators' certificates, where it is not the host of --coordinator
+    /// The name in the coordinators' certificates, if it is not the host of --coordinator
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     server_name: Option<String>,
     /// The audience of the agent's token
     #[arg(long, value_name = "NAME", default_value = "leasehold.dev")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     audience: String,
-    /// How long a drain may take, the cluster's drain.deadline: pods whose grace period cannot
-    /// cover it are warned of
-    #[arg(long, value_name = "SPAN", value_parser = duration)]
+    /// The cluster's drain.deadline: a pod whose grace period is shorter gets a warning
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     drain_deadline: Option<Duration>,
 }
 
 impl Args {
     fn sidecar(&self) -> anyhow::Result<Sidecar> {
         let host = self.coordinator.rsplit_once(':').map_or(&*self.coordinator, |(host, _)| host);
-        // An IPv6 address has its brackets for the port's sake.
+        // The brackets of an IPv6 address are not part of it.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut sidecar = Sidecar {
             coordinator: self.coordinator.clone(),
@@ -81,8 +81,8 @@ impl Args {
         for (name, value) in &self.set {
             sidecar.set("--set ", name, value)?;
         }
-        let given = std::mem::replace(&mut sidecar.resources, Resources::standard());
-        sidecar.resources.refine(&given);
+        let requested = std::mem::replace(&mut sidecar.resources, Resources::standard());
+        sidecar.resources.refine(&requested);
         Ok(sidecar)
     }
 }
@@ -135,7 +135,7 @@ fn cluster(text: &str) -> Result<String, String> {
     let name = leasehold_types::ClusterName::new(text).map_err(|why| why.to_string())?;
     match name.parts() {
         (None, _) => Ok(text.into()),
-        (Some(_), name) => Err(format!("pods and their cluster share a namespace: write {name}")),
+        (Some(_), name) => Err(format!("a pod and its cluster share a namespace: write {name}")),
     }
 }
 
@@ -143,29 +143,31 @@ fn host_and_port(text: &str) -> Result<String, String> {
     match is_host_and_port(text) {
         true => Ok(text.into()),
         false => {
-            Err("write HOST:PORT, as in leasehold-coordinator.leasehold-system.svc:7400".into())
+            Err("expected HOST:PORT, for example leasehold-coordinator.leasehold-system.svc:7400"
+                .into())
         }
     }
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as in adapter=file")?;
-    checked(name, value)?;
+    let (name, value) =
+        text.split_once('=').ok_or("expected NAME=VALUE, for example adapter=file")?;
+    check_setting(name, value)?;
     Ok((name.into(), value.into()))
 }
 
 fn image(text: &str) -> Result<String, String> {
-    checked("image", text)?;
+    check_setting("image", text)?;
     Ok(text.into())
 }
 
-/// Whether a sidecar can be set so.
-fn checked(name: &str, value: &str) -> Result<(), String> {
+/// Checks a setting of the sidecar by making it.
+fn check_setting(name: &str, value: &str) -> Result<(), String> {
     let mut scratch = Sidecar { resources: Resources::default(), ..Sidecar::standard("") };
     scratch.set("", name, value).map_err(|why| why.to_string())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     leasehold_types::span::parse(text)
-        .ok_or_else(|| "write a span of time, as in 500ms, 30s, 5m, 2h or 1h30m".into())
+        .ok_or_else(|| "use a number with a unit, for example 30s or 1h30m".into())
 }

@@ -36,7 +36,7 @@ pub(crate) type PodEditor<'a> =
 /// Reads all documents of all sources.
 ///
 /// # Errors
-/// The first document that is no YAML.
+/// The first document that is not valid YAML.
 pub(crate) fn parse(sources: &[Source]) -> anyhow::Result<Vec<Document<'_>>> {
     let mut all = Vec::new();
     for source in sources {
@@ -128,7 +128,11 @@ impl Document<'_> {
     fn edited(&self, edit: &mut PodEditor<'_>) -> anyhow::Result<Value> {
         let pods = object::pods(&self.value).map_err(|missing| {
             let (at, field) = (self.at_field(&missing.path, ""), missing.field);
-            anyhow!("{at}: {}: {field} is missing or empty", missing.object)
+            anyhow!(
+                "{at}: {}: {field} is missing or empty: a {} needs a container",
+                missing.object,
+                missing.kind
+            )
         })?;
         let mut after = self.value.clone();
         for pod in pods {

@@ -32,6 +32,8 @@ pub(crate) struct Cluster {
 pub(crate) struct MissingContainers {
     /// The object, for messages.
     pub(crate) object: String,
+    /// Its kind.
+    pub(crate) kind: String,
     /// The path to the object from the document's root.
     pub(crate) path: Vec<Step>,
     /// The field that is missing or empty.
@@ -121,7 +123,12 @@ impl<'a> Object<'a> {
         match known {
             Some(_) => {
                 let field = [fields, &["spec", "containers"]].concat().join(".");
-                Err(MissingContainers { object, path: self.path, field })
+                Err(MissingContainers {
+                    object,
+                    kind: self.kind.to_owned(),
+                    path: self.path,
+                    field,
+                })
             }
             None => Ok(None),
         }

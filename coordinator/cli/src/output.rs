@@ -1,11 +1,11 @@
-//! What a subcommand says: manifests to stdout, warnings to stderr.
+//! Output of a subcommand: manifests to stdout, warnings to stderr.
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
 
-/// Writes a whole text, and then the warnings. A reader that has gone has read what it wanted.
+/// Writes the manifests, then the warnings. A reader that closes the pipe early is no error.
 pub(crate) fn write(text: &str, warnings: &[String]) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -14,10 +14,10 @@ pub(crate) fn write(text: &str, warnings: &[String]) -> anyhow::Result<ExitCode>
         }
         _ => {}
     }
-    let mut told = io::stderr().lock();
+    let mut stderr = io::stderr().lock();
     for warning in warnings {
-        // Nobody can be told that nobody can be told.
-        let _ = writeln!(told, "warning: {warning}");
+        // If stderr is closed, there is nowhere left to report it.
+        let _ = writeln!(stderr, "warning: {warning}");
     }
     Ok(ExitCode::SUCCESS)
 }

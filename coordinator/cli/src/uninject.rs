@@ -1,4 +1,4 @@
-//! `leasehold uninject`: takes out of manifests what was injected.
+//! `leasehold uninject`: removes from manifests what was injected.
 
 use std::process::ExitCode;
 
@@ -8,14 +8,14 @@ use crate::{manifests, output, source};
 
 const EXAMPLES: &str = "\
 Examples:
-  # The manifests as they were before
+  # Restore the manifests
   leasehold uninject -f injected.yaml
 
-  # Out of what runs
+  # Remove the sidecar from a running Deployment
   kubectl get deployment builds -o yaml | leasehold uninject -f - | kubectl apply -f -
 
-What was injected is known from the pod's annotation leasehold.dev/status; what was not is left
-alone. Nothing is written where anything is wrong.";
+The pod's annotation leasehold.dev/status lists what was injected; everything else stays. Comments
+and layout stay as they do with inject. After an error stdout is empty.";
 
 /// Options of `uninject`.
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,5 @@
-//! The way to the API server. It only reads; the one thing that it creates, it creates as a dry
-//! run, which stores nothing.
+//! The client of the API server. It only reads; what it creates is a dry run or an access review,
+//! and nothing is stored.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use serde_json::Value;
 
-/// Objects that are asked for at once.
+/// Objects per page of a list.
 const PAGE: u32 = 500;
-/// Pages of one list; a cluster with more pods than fit is looked at namespace by namespace.
+/// At most this many pages of one list are read.
 const PAGES_MAX: usize = 200;
 
-/// A cluster that is looked at.
+/// The cluster to check.
 #[derive(Clone)]
 pub(super) struct Cluster {
     client: Client,
@@ -22,19 +22,19 @@ pub(super) struct Cluster {
     pub(super) url: String,
 }
 
-/// Why something could not be read.
+/// Why a request failed.
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
-    /// The user may not; the text is the API server's.
+pub(super) enum ApiError {
+    /// The user lacks the right; the text is the API server's.
     Forbidden(String),
-    /// Anything else that the API server says, with its code.
+    /// Any other error of the API server, with its HTTP status.
     Refused(u16, String),
-    /// The API server did not answer as it should.
+    /// No answer, or not one of an API server.
     Unreachable(String),
 }
 
-impl Trouble {
-    /// What it says.
+impl ApiError {
+    /// The message.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Forbidden(text) | Self::Refused(_, text) | Self::Unreachable(text) => text,
@@ -47,13 +47,13 @@ impl Trouble {
                 Self::Forbidden(status.message)
             }
             kube::Error::Api(status) => Self::Refused(status.code, status.message),
-            other => Self::Unreachable(causes(&other)),
+            other => Self::Unreachable(error_with_causes(&other)),
         }
     }
 }
 
-/// An error with its causes, each once: some name theirs themselves.
-fn causes(error: &dyn std::error::Error) -> String {
+/// An error with its causes. Some errors contain the text of their cause: it is not repeated.
+fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
@@ -79,24 +79,24 @@ impl Cluster {
         let config = match file {
             Some(file) => {
                 let read = Kubeconfig::read_from(PathBuf::from(file));
-                let read = read.map_err(|error| causes(&error))?;
+                let read = read.map_err(|error| error_with_causes(&error))?;
                 let config = Config::from_custom_kubeconfig(read, &options).await;
-                config.map_err(|error| causes(&error))?
+                config.map_err(|error| error_with_causes(&error))?
             }
             None if options.context.is_some() => {
                 let config = Config::from_kubeconfig(&options).await;
-                config.map_err(|error| causes(&error))?
+                config.map_err(|error| error_with_causes(&error))?
             }
-            None => Config::infer().await.map_err(|error| causes(&error))?,
+            None => Config::infer().await.map_err(|error| error_with_causes(&error))?,
         };
         let url = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| causes(&error))?;
+        let client = Client::try_from(config).map_err(|error| error_with_causes(&error))?;
         Ok(Self { client, url })
     }
 
     /// The API server's version: the first thing that is asked.
-    pub(super) async fn version(&self) -> Result<Version, Trouble> {
-        let info = self.client.apiserver_version().await.map_err(Trouble::of)?;
+    pub(super) async fn version(&self) -> Result<Version, ApiError> {
+        let info = self.client.apiserver_version().await.map_err(ApiError::of)?;
         let number = |text: &str| {
             let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
             digits.parse().unwrap_or(0)
@@ -106,22 +106,22 @@ impl Cluster {
     }
 
     /// The names of a group's resources; none where the group is not served.
-    pub(super) async fn resources(&self, group: &str) -> Result<Vec<String>, Trouble> {
-        match self.client.list_api_group_resources(group).await.map_err(Trouble::of) {
+    pub(super) async fn resources(&self, group: &str) -> Result<Vec<String>, ApiError> {
+        match self.client.list_api_group_resources(group).await.map_err(ApiError::of) {
             Ok(list) => Ok(list.resources.into_iter().map(|it| it.name).collect()),
-            Err(Trouble::Refused(404, _)) => Ok(Vec::new()),
-            Err(trouble) => Err(trouble),
+            Err(ApiError::Refused(404, _)) => Ok(Vec::new()),
+            Err(error) => Err(error),
         }
     }
 
     /// An object, by the folder of its kind and its name; none where there is none.
-    pub(super) async fn get(&self, folder: &str, name: &str) -> Result<Option<Value>, Trouble> {
+    pub(super) async fn get(&self, folder: &str, name: &str) -> Result<Option<Value>, ApiError> {
         let request = Request::new(folder).get(name, &Default::default());
-        let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
-        match self.client.request(request).await.map_err(Trouble::of) {
+        let request = request.map_err(|error| ApiError::Unreachable(error.to_string()))?;
+        match self.client.request(request).await.map_err(ApiError::of) {
             Ok(object) => Ok(Some(object)),
-            Err(Trouble::Refused(404, _)) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(ApiError::Refused(404, _)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -131,16 +131,16 @@ impl Cluster {
         &self,
         folder: &str,
         wanted: ListParams,
-    ) -> Result<Vec<Value>, Trouble> {
+    ) -> Result<Vec<Value>, ApiError> {
         let mut wanted = wanted.limit(PAGE);
         let mut all = Vec::new();
         for _ in 0..PAGES_MAX {
             let request = Request::new(folder).list(&wanted);
-            let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
-            let mut list: Value = match self.client.request(request).await.map_err(Trouble::of) {
+            let request = request.map_err(|error| ApiError::Unreachable(error.to_string()))?;
+            let mut list: Value = match self.client.request(request).await.map_err(ApiError::of) {
                 Ok(list) => list,
-                Err(Trouble::Refused(404, _)) => return Ok(all),
-                Err(trouble) => return Err(trouble),
+                Err(ApiError::Refused(404, _)) => return Ok(all),
+                Err(error) => return Err(error),
             };
             if let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) {
                 all.extend(items);
@@ -150,24 +150,34 @@ impl Cluster {
                 None => return Ok(all),
             }
         }
-        Err(Trouble::Refused(413, format!("more than {} of {folder}", PAGES_MAX * PAGE as usize)))
+        Err(ApiError::Refused(
+            413,
+            format!(
+                "more than {} objects in {folder}: check fewer namespaces (-n)",
+                PAGES_MAX * PAGE as usize
+            ),
+        ))
     }
 
     /// What the API server makes of an object; with `dry_run` all but storing it.
-    async fn post(&self, folder: &str, body: &Value, dry_run: bool) -> Result<Value, Trouble> {
+    async fn post(&self, folder: &str, body: &Value, dry_run: bool) -> Result<Value, ApiError> {
         let params = PostParams { dry_run, ..PostParams::default() };
         let request = Request::new(folder).create(&params, body.to_string().into_bytes());
-        let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
-        self.client.request(request).await.map_err(Trouble::of)
+        let request = request.map_err(|error| ApiError::Unreachable(error.to_string()))?;
+        self.client.request(request).await.map_err(ApiError::of)
     }
 
     /// What an object would be, were it created.
-    pub(super) async fn would_create(&self, folder: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(super) async fn dry_run_create(
+        &self,
+        folder: &str,
+        body: &Value,
+    ) -> Result<Value, ApiError> {
         self.post(folder, body, true).await
     }
 
     /// Whether an access review, of the kind that its body names, comes out as allowed.
-    pub(super) async fn is_allowed(&self, review: &Value) -> Result<bool, Trouble> {
+    pub(super) async fn is_allowed(&self, review: &Value) -> Result<bool, ApiError> {
         let kind = review["kind"].as_str().unwrap_or_default().to_lowercase();
         let folder = format!("/apis/authorization.k8s.io/v1/{kind}s");
         // Reviews are never stored, so they need no dry run.

@@ -1,4 +1,4 @@
-//! Versions in the names of images, and which of them understand each other.
+//! Versions in image tags, and which of them work together.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl Version {
         Self::parse(OWN)
     }
 
-    /// The version in an image's tag; none where the tag is a word, or only a digest is there.
+    /// The version in an image's tag; `None` if the tag is not a version, or is missing.
     pub(super) fn of_image(image: &str) -> Option<Self> {
         Self::parse(tag(image)?)
     }
@@ -35,13 +35,13 @@ impl Version {
         parts.next().is_none().then_some(version)
     }
 
-    /// Whether both understand each other: neighbouring versions do.
-    pub(super) fn understands(self, other: Self) -> bool {
+    /// Whether both work together: neighbouring minor versions do.
+    pub(super) fn is_compatible(self, other: Self) -> bool {
         self.0 == other.0 && self.1.abs_diff(other.1) <= 1
     }
 }
 
-/// The tag of an image; none where there is none.
+/// The tag of an image, if it has one.
 pub(super) fn tag(image: &str) -> Option<&str> {
     let name = image.split_once('@').map_or(image, |(name, _)| name);
     let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_understand_each_other() {
+    fn neighbouring_versions_are_compatible() {
         let own = Version(0, 3, 1);
         for (other, wanted) in [
             (Version(0, 3, 9), true),
@@ -79,7 +79,7 @@ mod tests {
             (Version(0, 1, 9), false),
             (Version(1, 3, 1), false),
         ] {
-            assert_eq!(own.understands(other), wanted, "{other}");
+            assert_eq!(own.is_compatible(other), wanted, "{other}");
         }
         assert!(Version::own().is_some());
     }
