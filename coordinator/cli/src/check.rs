@@ -1,20 +1,18 @@
 //! `leasehold check`: checks an installation, or a cluster before it, and says how to fix what is
 //! wrong. It changes nothing.
 
-mod before;
+mod api;
 mod certificates;
-mod cluster;
 mod deadlines;
 mod definitions;
 mod election;
+mod expected;
 mod fleet;
 mod installation;
-mod manifests;
 mod pods;
+mod preflight;
 mod report;
 mod rights;
-mod server;
-mod version;
 mod webhook;
 
 use std::path::PathBuf;
@@ -24,7 +22,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
-use self::cluster::Cluster;
+use self::api::ApiClient;
 use self::fleet::Fleet;
 use self::installation::Installation;
 use self::report::{Finding, Problem, Report, Verdict};
@@ -120,30 +118,30 @@ fn timed_out(limit: Duration) -> Finding {
 /// Runs the checks in order; some stop those after them.
 async fn look(args: Args, report: &mut Report) {
     report.section("Kubernetes");
-    let cluster = Cluster::configured(args.kubeconfig.as_deref(), args.context).await;
-    let Some(cluster) = server::reached(cluster, report).await else { return };
+    let api = ApiClient::configured(args.kubeconfig.as_deref(), args.context).await;
+    let Some(api) = api::check(api, report).await else { return };
     if args.pre {
-        before::look(&cluster, &args.namespace, report).await;
+        preflight::look(&api, &args.namespace, report).await;
         return;
     }
     report.section("Installation");
-    let installation = Installation::find(&cluster, &args.namespace).await;
-    let Some(installation) = installation::look(&cluster, installation, report).await else {
+    let installation = Installation::find(&api, &args.namespace).await;
+    let Some(installation) = installation::look(&api, installation, report).await else {
         return;
     };
     report.section("Kinds");
-    definitions::look(&cluster, &installation, report).await;
+    definitions::look(&api, &installation, report).await;
     report.section("Rights");
-    rights::look(&cluster, &installation, report).await;
+    rights::look(&api, &installation, report).await;
     report.section("Election");
-    election::look(&cluster, &installation, report).await;
-    let fleet = Fleet::read(&cluster, &installation, &args.workers).await;
+    election::look(&api, &installation, report).await;
+    let fleet = Fleet::read(&api, &installation, &args.workers).await;
     report.section("Certificates");
-    let trusted = certificates::look(&cluster, &installation, &fleet, report).await;
+    let trusted = certificates::look(&api, &installation, &fleet, report).await;
     report.section("Injection");
-    webhook::look(&cluster, &installation, &fleet, trusted.as_ref(), report).await;
+    webhook::look(&api, &installation, &fleet, trusted.as_ref(), report).await;
     report.section("Workers");
-    pods::look(&cluster, &installation, &fleet, report).await;
+    pods::look(&api, &installation, &fleet, report).await;
     report.section("Deadlines");
-    deadlines::look(&cluster, &fleet, report).await;
+    deadlines::look(&api, &fleet, report).await;
 }

@@ -10,7 +10,7 @@ use leasehold_injection::{Resources, Sidecar, inject};
 
 use crate::manifests::{self, Document};
 use crate::object::Cluster;
-use crate::{output, source};
+use crate::source;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let drain_deadlines = drain_deadlines(&documents);
     let mut warnings = Vec::new();
     let mut pods = 0;
-    let rewritten = manifests::rewrite(&documents, &mut |document, pod| {
+    let mut rewritten = manifests::rewrite(&documents, &mut |document, pod| {
         pods += 1;
         let mut sidecar = settings.clone();
         if let Some(Cluster { name, port, .. }) = &pod.cluster {
@@ -113,11 +113,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         warnings.extend(injection.warnings.iter().map(|it| format!("{document}, {object}: {it}")));
         Ok(injection.edits)
     })?;
-    warnings.extend(rewritten.warnings);
     if pods == 0 {
         warnings.push("found no pod and no pod template: nothing was injected".into());
     }
-    output::write(&rewritten.text, &warnings)
+    rewritten.warnings.splice(..0, warnings);
+    rewritten.print()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The `drain.deadline` of each cluster in the input; of several with one name the longest.

@@ -5,7 +5,6 @@ mod check;
 mod inject;
 mod manifests;
 mod object;
-mod output;
 mod source;
 mod uninject;
 mod yaml;

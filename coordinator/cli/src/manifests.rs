@@ -1,6 +1,8 @@
 //! The documents of all sources, and edits of the pods in them: all or nothing.
 
-use anyhow::anyhow;
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::{Context, anyhow};
 use leasehold_injection::{Edit, Refusal, Step, apply};
 use serde_json::Value;
 
@@ -86,6 +88,24 @@ pub(crate) fn rewrite(
 }
 
 impl Rewritten {
+    /// Writes the manifests to stdout, then the warnings to stderr. A reader that closes the pipe
+    /// early is no error.
+    pub(crate) fn print(&self) -> anyhow::Result<()> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(error).context("cannot write to stdout");
+            }
+            _ => {}
+        }
+        let mut stderr = io::stderr().lock();
+        for warning in &self.warnings {
+            // If stderr is closed, there is nowhere left to report it.
+            let _ = writeln!(stderr, "warning: {warning}");
+        }
+        Ok(())
+    }
+
     /// Appends a document; the first of a source must not run into the source before.
     fn append(&mut self, text: &str, is_first: bool) {
         let is_between = is_first && !self.text.is_empty();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use leasehold_injection::uninject;
 
-use crate::{manifests, output, source};
+use crate::{manifests, source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,5 +31,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let sources = source::read(&args.filename)?;
     let documents = manifests::parse(&sources)?;
     let rewritten = manifests::rewrite(&documents, &mut |_, pod| uninject(pod.value))?;
-    output::write(&rewritten.text, &rewritten.warnings)
+    rewritten.print()?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,5 @@
-//! `inject` and `uninject` on manifests that are not ours, of many kinds and in every way to write
-//! YAML: what is injected is what the webhook would inject, injecting twice is injecting once, and
-//! what is taken out leaves what there was.
+//! `inject` and `uninject` on manifests of many kinds and YAML styles: `inject` adds what the
+//! webhook would add, injecting twice equals injecting once, and `uninject` restores the manifest.
 
 mod shared;
 

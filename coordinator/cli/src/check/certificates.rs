@@ -13,10 +13,10 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use x509_parser::parse_x509_certificate;
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::text;
 use super::fleet::{Fleet, list_in};
 use super::installation::Installation;
-use super::manifests::text;
 use super::report::{Finding, Problem, Report};
 
 const DAY_SECS: i64 = 24 * 3600;
@@ -47,27 +47,27 @@ pub(super) fn bundle(pem: &[u8]) -> Result<Bundle, String> {
 
 /// Checks the authority and its published bundle; returns the bundle that agents trust.
 pub(super) async fn look(
-    cluster: &Cluster,
+    api: &ApiClient,
     installation: &Installation,
     fleet: &Fleet,
     report: &mut Report,
 ) -> Option<Bundle> {
-    report.add(authority(cluster, installation).await);
-    let (finding, own) = published(cluster, installation).await;
+    report.add(authority(api, installation).await);
+    let (finding, own) = published(api, installation).await;
     report.add(finding);
-    report.add(published_to_workers(cluster, installation, fleet, own.as_ref()).await);
+    report.add(published_to_workers(api, installation, fleet, own.as_ref()).await);
     own
 }
 
 /// The Secret exists, holds a certificate, and that does not expire soon.
-async fn authority(cluster: &Cluster, it: &Installation) -> Finding {
+async fn authority(api: &ApiClient, it: &Installation) -> Finding {
     let mut finding =
         Finding::new("authority", "the certificate authority exists and does not expire soon");
     let (namespace, foreign) = (&it.namespace, it.external_secret.as_deref());
     let name = foreign.unwrap_or(CA_SECRET);
     let folder = format!("/api/v1/namespaces/{namespace}/secrets");
     let place = format!("Secret {name} in {namespace}");
-    let secret = match cluster.get(&folder, name).await {
+    let secret = match api.get(&folder, name).await {
         Ok(Some(secret)) => secret,
         Ok(None) => {
             finding.fail(renew_secret(it, format!("there is no {place}")));
@@ -105,8 +105,8 @@ async fn authority(cluster: &Cluster, it: &Installation) -> Finding {
     finding
 }
 
-/// The coordinator creates a successor after two thirds of an authority's lifetime and signs with it
-/// after five sixths: with less than an eighth left, renewal has failed.
+/// The coordinator creates a successor after two thirds of an authority's lifetime and signs with
+/// it after five sixths: with less than an eighth left, renewal has failed.
 fn remaining_secs_min(it: &Installation, from: i64, to: i64) -> i64 {
     match it.external_secret {
         Some(_) => EXTERNAL_LEFT_MIN_SECS,
@@ -140,7 +140,7 @@ fn life(pem: &[u8]) -> Result<(i64, i64), String> {
 }
 
 /// The bundle in the coordinator's own namespace, which agents are to trust.
-async fn published(cluster: &Cluster, it: &Installation) -> (Finding, Option<Bundle>) {
+async fn published(api: &ApiClient, it: &Installation) -> (Finding, Option<Bundle>) {
     let check = "the CA bundle is published in the coordinator's namespace";
     let mut finding = Finding::new("published", check);
     let namespace = &it.namespace;
@@ -151,7 +151,7 @@ async fn published(cluster: &Cluster, it: &Installation) -> (Finding, Option<Bun
         return (finding, None);
     }
     let folder = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let map = match cluster.get(&folder, CA_CONFIG_MAP).await {
+    let map = match api.get(&folder, CA_CONFIG_MAP).await {
         Ok(Some(map)) => map,
         Ok(None) => {
             let wrong = format!("there is no ConfigMap {CA_CONFIG_MAP} in {namespace}");
@@ -178,7 +178,7 @@ async fn published(cluster: &Cluster, it: &Installation) -> (Finding, Option<Bun
 
 /// The same bundle is in every namespace that has a WorkerCluster or a WorkerClass.
 async fn published_to_workers(
-    cluster: &Cluster,
+    api: &ApiClient,
     it: &Installation,
     fleet: &Fleet,
     own: Option<&Bundle>,
@@ -191,7 +191,7 @@ async fn published_to_workers(
     }
     let wanted = fleet.namespaces_of_clusters();
     let named = ListParams::default().fields(&format!("metadata.name={CA_CONFIG_MAP}"));
-    let maps = list_in(cluster, &fleet.namespaces, ("/api/v1", "configmaps"), &named).await;
+    let maps = list_in(api, &fleet.namespaces, ("/api/v1", "configmaps"), &named).await;
     let maps: BTreeMap<String, Value> = match maps {
         Ok(maps) => {
             let namespace = |map: &Value| text(&map["metadata"]["namespace"]).to_owned();

@@ -8,11 +8,11 @@ use kube::api::ListParams;
 use leasehold_coordinator::spec::Span;
 use serde_json::{Value, json};
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::text;
 use super::fleet::{
     Fleet, Workload, by_workload, describe_pods, drain_deadline, kind_of, list_in, place,
 };
-use super::manifests::text;
 use super::report::{Finding, Problem, Report, patch};
 
 /// Time after the drain for the agent and the worker to exit. The coordinator adds as much to the
@@ -29,7 +29,7 @@ struct Deadline {
 }
 
 /// Checks all deadlines.
-pub(super) async fn look(cluster: &Cluster, fleet: &Fleet, report: &mut Report) {
+pub(super) async fn look(api: &ApiClient, fleet: &Fleet, report: &mut Report) {
     let (clusters, pods) = match (&fleet.clusters, &fleet.pods) {
         (Ok(clusters), Ok(pods)) => (clusters, pods),
         (Err(error), _) | (_, Err(error)) => {
@@ -40,7 +40,7 @@ pub(super) async fn look(cluster: &Cluster, fleet: &Fleet, report: &mut Report) 
     };
     let mut all = Vec::new();
     report.add(grace(fleet, clusters, pods, &mut all));
-    report.add(active(cluster, fleet, pods, &mut all).await);
+    report.add(active(api, fleet, pods, &mut all).await);
     report.add(shortest(all));
 }
 
@@ -130,8 +130,8 @@ fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration
         }
         _ => {
             let fix = format!(
-                "set terminationGracePeriodSeconds: {secs} in its manifest and create it again: the \
-                 field is immutable"
+                "set terminationGracePeriodSeconds: {secs} in its manifest and create it again: \
+                 the field is immutable"
             );
             Problem::new(wrong, fix)
         }
@@ -150,7 +150,7 @@ fn patch_cluster(cluster: &Value, drain: Duration) -> String {
 
 /// No `activeDeadlineSeconds` of a pod or Job is shorter than the drain.
 async fn active(
-    cluster: &Cluster,
+    api: &ApiClient,
     fleet: &Fleet,
     pods: &[Value],
     all: &mut Vec<Deadline>,
@@ -180,7 +180,7 @@ async fn active(
         return finding;
     }
     let jobs = ("/apis/batch/v1", "jobs");
-    let jobs = match list_in(cluster, &namespaces, jobs, &ListParams::default()).await {
+    let jobs = match list_in(api, &namespaces, jobs, &ListParams::default()).await {
         Ok(jobs) => jobs,
         Err(error) => {
             finding.skip(error.text());

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::{self, list, text};
 use super::installation::Installation;
-use super::manifests::{self, list, text};
 use super::report::{Finding, Problem, Report};
 
 /// The API path of definitions.
@@ -17,8 +17,8 @@ const DIFFERENCES_MAX: usize = 3;
 const UNKNOWN: &str = "is not in this version";
 
 /// Checks all kinds.
-pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
-    let wanted = match manifests::definitions() {
+pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
+    let wanted = match expected::definitions() {
         Ok(wanted) => wanted,
         Err(error) => {
             let mut finding = Finding::new("kinds", "the program knows its kinds");
@@ -38,11 +38,11 @@ pub(super) async fn look(cluster: &Cluster, installation: &Installation, report:
         };
         let check = format!(
             "the CustomResourceDefinition of {kind} is that of version {}",
-            super::version::OWN
+            super::installation::OWN_VERSION
         );
         let mut finding = Finding::new(id, check);
         let name = text(&definition["metadata"]["name"]);
-        match cluster.get(FOLDER, name).await {
+        match api.get(FOLDER, name).await {
             Ok(Some(there)) => compare(&mut finding, name, &definition, &there, installation),
             Ok(None) => {
                 let wrong = format!("there is no CustomResourceDefinition {name}");
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     fn cluster() -> Value {
-        manifests::definitions().unwrap().remove(0)
+        expected::definitions().unwrap().remove(0)
     }
 
     #[test]

@@ -4,20 +4,20 @@ use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator::platform::kube::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, LEASE};
 use serde_json::Value;
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::text;
 use super::installation::Installation;
-use super::manifests::text;
 use super::report::{Finding, Problem, Report};
 
 /// The largest difference between this machine's clock and the leader's.
 const CLOCKS_APART_SECS: i64 = 30;
 
 /// Checks the Lease.
-pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
+pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
     let namespace = &installation.namespace;
     let folder = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
     let (leader, epoch) = ("a replica leads", "the Lease has the epoch");
-    match cluster.get(&folder, LEASE).await {
+    match api.get(&folder, LEASE).await {
         Ok(Some(lease)) => {
             report.add(leader_finding(installation, &lease, Timestamp::now().as_second()));
             report.add(epoch_finding(installation, &lease));

@@ -12,9 +12,9 @@ use leasehold_coordinator::spec::manifest::{API_VERSION, DrainSpec};
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use serde_json::Value;
 
-use super::cluster::{ApiError, Cluster};
+use super::api::{ApiClient, ApiError};
+use super::expected::{list, text};
 use super::installation::Installation;
-use super::manifests::{list, text};
 
 /// At most this many pods are named in one command.
 const LISTED_MAX: usize = 10;
@@ -33,7 +33,7 @@ pub(super) struct Fleet {
 impl Fleet {
     /// Reads the fleet in the wanted namespaces; `all` stands for those that are served.
     pub(super) async fn read(
-        cluster: &Cluster,
+        api: &ApiClient,
         installation: &Installation,
         wanted: &[String],
     ) -> Self {
@@ -45,10 +45,10 @@ impl Fleet {
         let mut clusters = Ok(Vec::new());
         for plural in [WorkerCluster::PLURAL, WorkerClass::PLURAL] {
             let of_kind = (&*folder, plural);
-            let found = list_in(cluster, &namespaces, of_kind, &ListParams::default()).await;
+            let found = list_in(api, &namespaces, of_kind, &ListParams::default()).await;
             clusters = clusters.and_then(|all| found.map(|found| [all, found].concat()));
         }
-        let pods = match pods(cluster, &namespaces).await {
+        let pods = match pods(api, &namespaces).await {
             Ok(mut pods) => {
                 pods.retain(is_active);
                 Ok(pods)
@@ -77,28 +77,28 @@ impl Fleet {
 
 /// The objects in the given namespaces; in all namespaces if the list is empty.
 pub(super) async fn list_in(
-    cluster: &Cluster,
+    api: &ApiClient,
     namespaces: &[String],
     (folder, plural): (&str, &str),
     wanted: &ListParams,
 ) -> Result<Vec<Value>, ApiError> {
     if namespaces.is_empty() {
-        return cluster.list(&format!("{folder}/{plural}"), wanted.clone()).await;
+        return api.list(&format!("{folder}/{plural}"), wanted.clone()).await;
     }
     let mut all = Vec::new();
     for namespace in namespaces {
         let folder = format!("{folder}/namespaces/{namespace}/{plural}");
-        all.extend(cluster.list(&folder, wanted.clone()).await?);
+        all.extend(api.list(&folder, wanted.clone()).await?);
     }
     Ok(all)
 }
 
-async fn pods(cluster: &Cluster, namespaces: &[String]) -> Result<Vec<Value>, ApiError> {
+async fn pods(api: &ApiClient, namespaces: &[String]) -> Result<Vec<Value>, ApiError> {
     let pods = ("/api/v1", "pods");
     let labelled = ListParams::default().labels(CLUSTER_LABEL);
-    let mut all = list_in(cluster, namespaces, pods, &labelled).await?;
+    let mut all = list_in(api, namespaces, pods, &labelled).await?;
     let asking = ListParams::default().labels(&format!("{INJECT}=true,!{CLUSTER_LABEL}"));
-    all.extend(list_in(cluster, namespaces, pods, &asking).await?);
+    all.extend(list_in(api, namespaces, pods, &asking).await?);
     Ok(all)
 }
 

@@ -2,13 +2,13 @@
 //! its version and its Service.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::cluster::{ApiError, Cluster};
-use super::manifests::{list, objects, text};
+use super::api::{ApiClient, ApiError};
+use super::expected::{list, objects, text};
 use super::report::{Finding, Problem, Report, patch};
-use super::version::{self, Version};
 
 /// The name of the Deployment, the Service and the service account.
 const NAME: &str = "leasehold-coordinator";
@@ -37,9 +37,9 @@ pub(super) struct Installation {
 
 impl Installation {
     /// The installation in a namespace, if it has a Deployment.
-    pub(super) async fn find(cluster: &Cluster, namespace: &str) -> Result<Found, ApiError> {
+    pub(super) async fn find(api: &ApiClient, namespace: &str) -> Result<Found, ApiError> {
         let folder = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
-        let deployment = cluster.get(&folder, NAME).await?;
+        let deployment = api.get(&folder, NAME).await?;
         Ok(match deployment {
             Some(deployment) => Found::Installed(Box::new(Self::of(namespace, deployment))),
             None => Found::Missing(namespace.to_owned()),
@@ -84,9 +84,9 @@ impl Installation {
             Some(image) => image.clone(),
             None => {
                 // The coordinator injects the agent of its own version, wherever its image is from.
-                let own = Version::of_image(&self.image).and_then(|_| version::tag(&self.image));
+                let own = Version::of_image(&self.image).and_then(|_| tag(&self.image));
                 let own = own.map(|tag| tag.strip_prefix('v').unwrap_or(tag));
-                format!("leasehold/agent:{}", own.unwrap_or(version::OWN))
+                format!("leasehold/agent:{}", own.unwrap_or(OWN_VERSION))
             }
         }
     }
@@ -134,7 +134,7 @@ pub(super) enum Found {
 
 /// Checks the installation; without one nothing else can be checked.
 pub(super) async fn look(
-    cluster: &Cluster,
+    api: &ApiClient,
     found: Result<Found, ApiError>,
     report: &mut Report,
 ) -> Option<Installation> {
@@ -161,7 +161,7 @@ pub(super) async fn look(
     report.add(finding);
     report.add(replicas(&installation));
     report.add(same_version(&installation));
-    report.add(service(cluster, &installation).await);
+    report.add(service(api, &installation).await);
     Some(installation)
 }
 
@@ -189,7 +189,7 @@ fn replicas(it: &Installation) -> Finding {
 }
 
 fn same_version(it: &Installation) -> Finding {
-    let check = format!("the coordinator has the version of this program, {}", version::OWN);
+    let check = format!("the coordinator has the version of this program, {}", OWN_VERSION);
     let mut finding = Finding::new("coordinator-version", check);
     let (theirs, own) = (Version::of_image(&it.image), Version::own());
     let Some((theirs, own)) = theirs.zip(own) else {
@@ -217,22 +217,22 @@ fn same_version(it: &Installation) -> Finding {
 }
 
 /// The Service that agents dial has endpoints.
-async fn service(cluster: &Cluster, it: &Installation) -> Finding {
+async fn service(api: &ApiClient, it: &Installation) -> Finding {
     let check = "the coordinator's Service has endpoints for agents";
     let mut finding = Finding::new("service", check);
-    check_endpoints(&mut finding, cluster, it, "grpc").await;
+    check_endpoints(&mut finding, api, it, "grpc").await;
     finding
 }
 
 /// Adds the number of endpoints of a Service's port, or the problem that there are none.
 pub(super) async fn check_endpoints(
     finding: &mut Finding,
-    cluster: &Cluster,
+    api: &ApiClient,
     it: &Installation,
     port: &str,
 ) {
     let Installation { namespace, service, .. } = it;
-    match endpoints(cluster, it, port).await {
+    match endpoints(api, it, port).await {
         Ok(0) => {}
         Ok(ready) => {
             return finding.note(format!("{ready} endpoints of {service}.{namespace}.svc"));
@@ -240,7 +240,7 @@ pub(super) async fn check_endpoints(
         Err(error) => return finding.skip(error.text()),
     }
     let folder = format!("/api/v1/namespaces/{namespace}/services");
-    match cluster.get(&folder, service).await {
+    match api.get(&folder, service).await {
         Ok(there) => finding.fail(no_endpoints(it, port, there.as_ref())),
         Err(error) => finding.skip(error.text()),
     }
@@ -275,13 +275,59 @@ fn no_endpoints(it: &Installation, port: &str, there: Option<&Value>) -> Problem
 }
 
 /// The number of ready endpoints of a Service's port.
-async fn endpoints(cluster: &Cluster, it: &Installation, port: &str) -> Result<usize, ApiError> {
+async fn endpoints(api: &ApiClient, it: &Installation, port: &str) -> Result<usize, ApiError> {
     let folder = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", it.namespace);
     let label = format!("kubernetes.io/service-name={}", it.service);
-    let slices = cluster.list(&folder, kube::api::ListParams::default().labels(&label)).await?;
+    let slices = api.list(&folder, kube::api::ListParams::default().labels(&label)).await?;
     let of_port = slices.iter().filter(|slice| list(&slice["ports"]).any(|it| it["name"] == port));
     let ready = |endpoint: &&Value| endpoint["conditions"]["ready"] != false;
     Ok(of_port.flat_map(|slice| list(&slice["endpoints"])).filter(ready).count())
+}
+
+/// This program's version, which is that of the coordinator and agent built with it.
+pub(super) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(u64, u64, u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(major, minor, patch) = self;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+impl Version {
+    /// This program's.
+    pub(super) fn own() -> Option<Self> {
+        Self::parse(OWN_VERSION)
+    }
+
+    /// The version in an image's tag; `None` if the tag is not a version, or is missing.
+    pub(super) fn of_image(image: &str) -> Option<Self> {
+        Self::parse(tag(image)?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix('v').unwrap_or(text);
+        let text = text.split_once(['-', '+']).map_or(text, |(version, _)| version);
+        let mut parts = text.split('.').map(|part| part.parse().ok());
+        let version = Self(parts.next()??, parts.next()??, parts.next()??);
+        parts.next().is_none().then_some(version)
+    }
+
+    /// Whether both work together: neighbouring minor versions do.
+    pub(super) fn is_compatible(self, other: Self) -> bool {
+        self.0 == other.0 && self.1.abs_diff(other.1) <= 1
+    }
+}
+
+/// The tag of an image, if it has one.
+fn tag(image: &str) -> Option<&str> {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
+    last.split_once(':').map(|(_, tag)| tag)
 }
 
 #[cfg(test)]
@@ -290,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_agent_that_is_injected_is_of_the_coordinators_version_not_of_its_images_name() {
-        let own = format!("leasehold/agent:{}", version::OWN);
+        let own = format!("leasehold/agent:{}", OWN_VERSION);
         for (image, agent) in [
             ("mirror:5000/leasehold/coordinator:0.9.1", "leasehold/agent:0.9.1"),
             ("leasehold/coordinator:v0.9.1", "leasehold/agent:0.9.1"),
@@ -300,5 +346,37 @@ mod tests {
             let installation = Installation { image: image.into(), ..Installation::example() };
             assert_eq!(installation.agent_image(), agent, "{image}");
         }
+    }
+
+    #[test]
+    fn versions_are_read_from_tags_and_nothing_else() {
+        for (image, wanted) in [
+            ("leasehold/agent:0.1.0", Some((0, 1, 0))),
+            ("mirror:5000/leasehold/agent:v1.20.3", Some((1, 20, 3))),
+            ("mirror:5000/leasehold/agent", None),
+            ("agent:1.2.3-rc.1@sha256:00", Some((1, 2, 3))),
+            ("agent@sha256:00", None),
+            ("agent:latest", None),
+            ("agent:1.2", None),
+            ("agent:1.2.3.4", None),
+        ] {
+            let wanted = wanted.map(|(major, minor, patch)| Version(major, minor, patch));
+            assert_eq!(Version::of_image(image), wanted, "{image}");
+        }
+    }
+
+    #[test]
+    fn neighbouring_versions_are_compatible() {
+        let own = Version(0, 3, 1);
+        for (other, wanted) in [
+            (Version(0, 3, 9), true),
+            (Version(0, 2, 0), true),
+            (Version(0, 4, 0), true),
+            (Version(0, 1, 9), false),
+            (Version(1, 3, 1), false),
+        ] {
+            assert_eq!(own.is_compatible(other), wanted, "{other}");
+        }
+        assert!(Version::own().is_some());
     }
 }

@@ -11,15 +11,14 @@ use leasehold_coordinator::platform::kube::names::{
 use leasehold_injection::names::{CONFIG, CONTAINER};
 use serde_json::Value;
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::{list, text};
 use super::fleet::{
     Fleet, Workload, by_workload, describe_pods, is_injected, kind_of, list_in, place, sidecar,
     wants_sidecar,
 };
-use super::installation::Installation;
-use super::manifests::{list, text};
+use super::installation::{Installation, Version};
 use super::report::{Finding, Problem, Report};
-use super::version::Version;
 
 /// The check of [`cluster_conditions`].
 const CLUSTERS_OK: &str = "no WorkerCluster or WorkerClass is Degraded or Stalled";
@@ -28,7 +27,7 @@ const YOUNG_SECS: i64 = 120;
 
 /// Checks all workers.
 pub(super) async fn look(
-    cluster: &Cluster,
+    api: &ApiClient,
     installation: &Installation,
     fleet: &Fleet,
     report: &mut Report,
@@ -51,7 +50,7 @@ pub(super) async fn look(
             let now = Timestamp::now().as_second();
             report.add(connected(clusters, pods, now));
             report.add(cluster_conditions(clusters, now));
-            report.add(busy_budgets(cluster, fleet, clusters).await);
+            report.add(busy_budgets(api, fleet, clusters).await);
         }
         Err(error) => {
             let check = CLUSTERS_OK;
@@ -206,7 +205,8 @@ fn cluster_conditions(clusters: &[Value], now: i64) -> Finding {
             format!("kubectl -n {namespace} describe {} {name}", kind_of(cluster).to_lowercase());
         if cluster["status"].is_null() && !is_young(cluster, now) {
             let wrong = format!(
-                "{} {} has no status: the coordinator does not serve its namespace, or no replica leads",
+                "{} {} has no status: the coordinator does not serve its namespace, or no replica \
+                 leads",
                 kind_of(cluster),
                 place(cluster)
             );
@@ -229,12 +229,12 @@ fn cluster_conditions(clusters: &[Value], now: i64) -> Finding {
 }
 
 /// Each cluster has the PodDisruptionBudget that protects its busy pods.
-async fn busy_budgets(cluster: &Cluster, fleet: &Fleet, clusters: &[Value]) -> Finding {
+async fn busy_budgets(api: &ApiClient, fleet: &Fleet, clusters: &[Value]) -> Finding {
     let check = "each WorkerCluster and WorkerClass has a PodDisruptionBudget for busy pods";
     let mut finding = Finding::new("busy-budgets", check);
     let budgets = ("/apis/policy/v1", "poddisruptionbudgets");
     let labelled = ListParams::default().labels(CLUSTER_LABEL);
-    let budgets = match list_in(cluster, &fleet.namespaces, budgets, &labelled).await {
+    let budgets = match list_in(api, &fleet.namespaces, budgets, &labelled).await {
         Ok(budgets) => budgets,
         Err(error) => {
             finding.skip(error.text());

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
-use super::cluster::{ApiError, Cluster};
+use super::api::{ApiClient, ApiError};
+use super::expected::{self, Right, Scope};
 use super::installation::Installation;
-use super::manifests::{self, Right, Scope};
 use super::report::{Finding, Problem, Report};
 
 /// At most this many requests are in flight.
@@ -19,12 +19,12 @@ const LISTED_MAX: usize = 5;
 const OF_THE_CLUSTER: &str = "ClusterRole leasehold-coordinator-nodes";
 
 /// Checks the coordinator's rights and the user's.
-pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
-    report.add(coordinators(cluster, installation).await);
-    report.add(users(cluster).await);
+pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
+    report.add(coordinators(api, installation).await);
+    report.add(users(api).await);
 }
 
-async fn coordinators(cluster: &Cluster, installation: &Installation) -> Finding {
+async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
     let check = "the coordinator has the rights that it needs";
     let mut finding = Finding::new("coordinator-rights", check);
     let questions = questions(installation);
@@ -38,7 +38,7 @@ async fn coordinators(cluster: &Cluster, installation: &Installation) -> Finding
             "system:authenticated",
         ],
     });
-    match denied(cluster, "SubjectAccessReview", &who, questions).await {
+    match denied(api, "SubjectAccessReview", &who, questions).await {
         Ok(denied) if denied.is_empty() => finding.note(format!("{count} rights were checked")),
         Ok(denied) => {
             for (role, missing) in by_role(denied) {
@@ -58,7 +58,7 @@ type Question = (Right, Option<String>);
 
 fn questions(installation: &Installation) -> Vec<Question> {
     let mut questions = Vec::new();
-    for right in manifests::rights() {
+    for right in expected::rights() {
         match right.scope {
             Scope::OwnNamespace => {
                 let own = Some(installation.namespace.clone());
@@ -86,7 +86,7 @@ fn is_cluster_scoped(right: &Right) -> bool {
 
 /// The rights that are denied.
 async fn denied(
-    cluster: &Cluster,
+    api: &ApiClient,
     kind: &str,
     who: &Value,
     questions: Vec<Question>,
@@ -94,7 +94,7 @@ async fn denied(
     let answers = stream::iter(questions)
         .map(|question| async move {
             let review = review(kind, who, &question);
-            (cluster.is_allowed(&review).await, question)
+            (api.is_allowed(&review).await, question)
         })
         .buffered(REQUESTS_IN_FLIGHT_MAX);
     let mut denied = Vec::new();
@@ -139,7 +139,7 @@ fn by_role(denied: Vec<Question>) -> BTreeMap<String, String> {
 
 /// Whether the user has a right in a namespace; `None` stands for all.
 pub(super) async fn user_can(
-    cluster: &Cluster,
+    api: &ApiClient,
     verb: &str,
     (group, resource, subresource): (&str, &str, &str),
     namespace: Option<&str>,
@@ -154,25 +154,25 @@ pub(super) async fn user_can(
         name: String::new(),
     };
     let question = (right, namespace.map(str::to_owned));
-    cluster.is_allowed(&review("SelfSubjectAccessReview", &json!({}), &question)).await
+    api.is_allowed(&review("SelfSubjectAccessReview", &json!({}), &question)).await
 }
 
 /// The rights of the coordinator that the user lacks and so cannot grant.
 pub(super) async fn rights_missing_for_user(
-    cluster: &Cluster,
+    api: &ApiClient,
     namespace: &str,
 ) -> Result<Vec<String>, ApiError> {
     let place = |right: Right| match right.scope {
         Scope::OwnNamespace => (right, Some(namespace.to_owned())),
         Scope::Served => (right, None),
     };
-    let questions = manifests::rights().into_iter().map(place).collect();
-    let denied = denied(cluster, "SelfSubjectAccessReview", &json!({}), questions).await?;
+    let questions = expected::rights().into_iter().map(place).collect();
+    let denied = denied(api, "SelfSubjectAccessReview", &json!({}), questions).await?;
     Ok(by_role(denied).into_iter().map(|(role, missing)| format!("{role}: {missing}")).collect())
 }
 
 /// The user's rights for the admin API, in all namespaces.
-async fn users(cluster: &Cluster) -> Finding {
+async fn users(api: &ApiClient) -> Finding {
     let check = "you may read and change state through the admin API, in all namespaces";
     let mut finding = Finding::new("admin-rights", check);
     for (verb, resource, subresource, calls, role) in [
@@ -192,10 +192,10 @@ async fn users(cluster: &Cluster) -> Finding {
             "leasehold-admin",
         ),
     ] {
-        match user_can(cluster, verb, ("leasehold.dev", resource, subresource), None).await {
+        match user_can(api, verb, ("leasehold.dev", resource, subresource), None).await {
             Ok(true) => {}
             Ok(false) => finding.skip(format!(
-                "you may not {calls} in all namespaces: bind the ClusterRole {role}, there or in one"
+                "you may not {calls} in all namespaces: the ClusterRole {role} gives this right"
             )),
             Err(error) => finding.skip(error.text()),
         }

@@ -1,5 +1,5 @@
-//! The injection webhook: it is configured, the API server trusts it, and it answers. A pod that asks
-//! for a sidecar is created too, as a dry run, to see the whole of it work.
+//! The injection webhook: it is configured, the API server trusts it, and it answers. A dry run of
+//! a pod that asks for a sidecar tests the whole.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -7,11 +7,11 @@ use leasehold_coordinator::platform::kube::names::{CA_CONFIG_MAP, CLUSTER_LABEL}
 use leasehold_injection::names::INJECT;
 use serde_json::{Value, json};
 
+use super::api::{ApiClient, ApiError};
 use super::certificates::{Bundle, bundle};
-use super::cluster::{ApiError, Cluster};
+use super::expected::{list, objects, text};
 use super::fleet::{Fleet, sidecar};
 use super::installation::{Installation, check_endpoints};
-use super::manifests::{list, objects, text};
 use super::report::{Finding, Problem, Report, patch};
 
 const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
@@ -32,7 +32,7 @@ fn wanted() -> &'static Value {
 
 /// Checks the webhook.
 pub(super) async fn look(
-    cluster: &Cluster,
+    api: &ApiClient,
     installation: &Installation,
     fleet: &Fleet,
     trusted: Option<&Bundle>,
@@ -40,13 +40,13 @@ pub(super) async fn look(
 ) {
     let name = text(&wanted()["metadata"]["name"]);
     let mut finding = Finding::new("webhook", "the webhook is configured as in this version");
-    match cluster.get(FOLDER, name).await {
+    match api.get(FOLDER, name).await {
         Ok(Some(there)) => {
             configured(&mut finding, installation, &there);
             report.add(finding);
             report.add(ca_bundle(installation, &there, trusted));
-            report.add(webhook_service(cluster, installation, &there).await);
-            report.add(dry_run(cluster, installation, fleet).await);
+            report.add(webhook_service(api, installation, &there).await);
+            report.add(dry_run(api, installation, fleet).await);
         }
         Ok(None) => {
             let wrong = format!(
@@ -60,7 +60,7 @@ pub(super) async fn look(
         Err(error) => {
             finding.skip(error.text());
             report.add(finding);
-            report.add(dry_run(cluster, installation, fleet).await);
+            report.add(dry_run(api, installation, fleet).await);
         }
     }
 }
@@ -151,7 +151,7 @@ fn write_bundle(installation: &Installation, name: &str, index: usize) -> String
 }
 
 /// The Service that the API server calls has endpoints.
-async fn webhook_service(cluster: &Cluster, installation: &Installation, there: &Value) -> Finding {
+async fn webhook_service(api: &ApiClient, installation: &Installation, there: &Value) -> Finding {
     let check = "the webhook's Service has endpoints";
     let mut finding = Finding::new("webhook-service", check);
     let Some((_, webhook)) = ours(there) else {
@@ -175,12 +175,12 @@ async fn webhook_service(cluster: &Cluster, installation: &Installation, there: 
         finding.fail(Problem::new(wrong, "apply the overlay again").run(installation.apply()));
         return finding;
     }
-    check_endpoints(&mut finding, cluster, installation, "webhook").await;
+    check_endpoints(&mut finding, api, installation, "webhook").await;
     finding
 }
 
 /// Creates a pod that asks for a sidecar, as a dry run, and looks for the sidecar.
-async fn dry_run(cluster: &Cluster, installation: &Installation, fleet: &Fleet) -> Finding {
+async fn dry_run(api: &ApiClient, installation: &Installation, fleet: &Fleet) -> Finding {
     let check = "a pod that asks for a sidecar gets one (dry run)";
     let mut finding = Finding::new("webhook-answers", check);
     let (namespace, named) = match fleet.clusters.iter().flatten().next() {
@@ -191,15 +191,15 @@ async fn dry_run(cluster: &Cluster, installation: &Installation, fleet: &Fleet) 
         None => (fleet.namespaces.first().map_or("default", String::as_str), None),
     };
     let folder = format!("/api/v1/namespaces/{namespace}/pods");
-    match cluster.dry_run_create(&folder, &pod(namespace, named)).await {
+    match api.dry_run_create(&folder, &pod(namespace, named)).await {
         Ok(made) => match sidecar(&made) {
             Some(sidecar) => {
                 finding.note(format!("in {namespace}, with {}", text(&sidecar["image"])));
             }
             None => {
                 let wrong = format!(
-                    "a pod with {INJECT}=true in {namespace} would be created without a sidecar: the \
-                     API server does not call the webhook, perhaps because of its namespaceSelector"
+                    "a pod with {INJECT}=true in {namespace} would be created without a sidecar: \
+                     the API server does not call the webhook, perhaps because of its namespaceSelector"
                 );
                 let fix = "apply the overlay again, and compare with the webhook's selectors";
                 let name = text(&wanted()["metadata"]["name"]);

@@ -281,7 +281,7 @@ proptest! {
             prop_assert_eq!(said(&back), vec![object.clone()]);
             // A null may be written in another way.
             if !object.to_string().contains("null") {
-                let (back, text) = (without_space_in_brackets(&back), without_space_in_brackets(&text));
+                let [back, text] = [&back, &text].map(|text| without_space_in_brackets(text));
                 prop_assert_eq!(back, text, "to the byte, from\n{}", text_then);
             }
             let comments = |text: &str| text.matches('#').count();

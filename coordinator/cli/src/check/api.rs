@@ -9,14 +9,16 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use serde_json::Value;
 
+use super::report::{Finding, Problem, Report};
+
 /// Objects per page of a list.
 const PAGE: u32 = 500;
 /// At most this many pages of one list are read.
 const PAGES_MAX: usize = 200;
 
-/// The cluster to check.
+/// A client of the API server of the cluster to check.
 #[derive(Clone)]
-pub(super) struct Cluster {
+pub(super) struct ApiClient {
     client: Client,
     /// The API server's address.
     pub(super) url: String,
@@ -66,7 +68,7 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-impl Cluster {
+impl ApiClient {
     /// The cluster that a kubeconfig names; nothing is sent yet.
     ///
     /// # Errors
@@ -193,4 +195,62 @@ pub(super) struct Version {
     pub(super) minor: u32,
     /// As it says it.
     pub(super) text: String,
+}
+
+/// The oldest Kubernetes with native sidecars on by default.
+const VERSION_MIN: (u32, u32) = (1, 29);
+
+/// The cluster, if it answers; otherwise nothing else can be checked.
+pub(super) async fn check(
+    api: Result<ApiClient, String>,
+    report: &mut Report,
+) -> Option<ApiClient> {
+    let mut finding = Finding::new("api-reached", "the API server answers");
+    let api = match api {
+        Ok(api) => api,
+        Err(why) => {
+            finding.fail(Problem::new(
+                format!("no cluster is configured: {why}"),
+                "pass a kubeconfig (--kubeconfig, KUBECONFIG) and one of its contexts (--context)",
+            ));
+            report.add(finding);
+            return None;
+        }
+    };
+    match api.version().await {
+        Ok(version) => {
+            finding.note(format!("{} is Kubernetes {}", api.url, version.text));
+            report.add(finding);
+            report.add(new_enough(&version));
+            Some(api)
+        }
+        Err(error) => {
+            let fix = match error {
+                ApiError::Forbidden(_) => {
+                    "log in again: the API server does not accept the kubeconfig's user"
+                }
+                ApiError::Refused(..) | ApiError::Unreachable(_) => {
+                    "see whether the cluster runs, and whether the kubeconfig's context names it"
+                }
+            };
+            let wrong = format!("{}: {}", api.url, error.text());
+            let problem = Problem::new(wrong, fix);
+            finding.fail(problem.run("kubectl config view --minify").run("kubectl version"));
+            report.add(finding);
+            None
+        }
+    }
+}
+
+fn new_enough(version: &Version) -> Finding {
+    let (major, minor) = VERSION_MIN;
+    let what = format!("Kubernetes is {major}.{minor} or newer");
+    let mut finding = Finding::new("api-version", what);
+    if (version.major, version.minor) < VERSION_MIN {
+        finding.fail(Problem::new(
+            format!("it is {}, which has no native sidecars", version.text),
+            "upgrade the cluster",
+        ));
+    }
+    finding
 }

@@ -5,10 +5,10 @@ use futures_util::{StreamExt, stream};
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use super::cluster::{ApiError, Cluster};
+use super::api::{ApiClient, ApiError};
 use super::definitions::{self, differences};
+use super::expected::{self, list, text};
 use super::installation::apply;
-use super::manifests::{self, list, text};
 use super::report::{Finding, Problem, Report};
 use super::rights::{rights_missing_for_user, user_can};
 use super::webhook;
@@ -21,20 +21,20 @@ const KUBELET_MINOR_MIN: u64 = 29;
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 /// Runs all checks before an installation.
-pub(super) async fn look(cluster: &Cluster, namespace: &str, report: &mut Report) {
-    report.add(sidecars(cluster).await);
-    report.add(kubelets(cluster).await);
-    report.add(admission(cluster).await);
+pub(super) async fn look(api: &ApiClient, namespace: &str, report: &mut Report) {
+    report.add(sidecars(api).await);
+    report.add(kubelets(api).await);
+    report.add(admission(api).await);
     report.section("Rights");
-    report.add(install_rights(cluster, namespace).await);
-    report.add(grant_rights(cluster, namespace).await);
+    report.add(install_rights(api, namespace).await);
+    report.add(grant_rights(api, namespace).await);
     report.section("Existing objects");
-    report.add(kinds(cluster).await);
-    report.add(own_namespace(cluster, namespace).await);
+    report.add(kinds(api).await);
+    report.add(own_namespace(api, namespace).await);
 }
 
 /// Creates a pod with a native sidecar, as a dry run, and looks whether it keeps it.
-async fn sidecars(cluster: &Cluster) -> Finding {
+async fn sidecars(api: &ApiClient) -> Finding {
     let mut finding = Finding::new("pre-sidecars", "native sidecars are enabled (dry run)");
     let mut pod = webhook::pod("default", None);
     // Without the label that asks for a sidecar: only its own one is of interest.
@@ -43,7 +43,7 @@ async fn sidecars(cluster: &Cluster) -> Finding {
     sidecar["name"] = "sidecar".into();
     sidecar["restartPolicy"] = "Always".into();
     pod["spec"]["initContainers"] = json!([sidecar]);
-    match cluster.dry_run_create("/api/v1/namespaces/default/pods", &pod).await {
+    match api.dry_run_create("/api/v1/namespaces/default/pods", &pod).await {
         Ok(made) if made["spec"]["initContainers"][0]["restartPolicy"] == "Always" => {}
         Ok(_) => finding.fail(Problem::new(
             "the API server drops restartPolicy of init containers",
@@ -59,9 +59,9 @@ async fn sidecars(cluster: &Cluster) -> Finding {
     finding
 }
 
-async fn kubelets(cluster: &Cluster) -> Finding {
+async fn kubelets(api: &ApiClient) -> Finding {
     let mut finding = Finding::new("pre-kubelets", "every node's kubelet is 1.29 or newer");
-    let nodes = match cluster.list("/api/v1/nodes", ListParams::default()).await {
+    let nodes = match api.list("/api/v1/nodes", ListParams::default()).await {
         Ok(nodes) => nodes,
         Err(error) => {
             finding.skip(error.text());
@@ -85,10 +85,10 @@ async fn kubelets(cluster: &Cluster) -> Finding {
     finding
 }
 
-async fn admission(cluster: &Cluster) -> Finding {
+async fn admission(api: &ApiClient) -> Finding {
     let check = "the API server supports mutating webhooks";
     let mut finding = Finding::new("pre-webhooks", check);
-    match cluster.resources("admissionregistration.k8s.io/v1").await {
+    match api.resources("admissionregistration.k8s.io/v1").await {
         Ok(names) if names.iter().any(|it| it == "mutatingwebhookconfigurations") => {}
         Ok(_) => finding.fail(Problem::new(
             "the API server does not serve mutatingwebhookconfigurations of \
@@ -101,10 +101,10 @@ async fn admission(cluster: &Cluster) -> Finding {
 }
 
 /// The user may create every kind of object of the installation.
-async fn install_rights(cluster: &Cluster, namespace: &str) -> Finding {
+async fn install_rights(api: &ApiClient, namespace: &str) -> Finding {
     let check = "you may create the objects of an installation";
     let mut finding = Finding::new("pre-rights", check);
-    let kinds = manifests::kinds();
+    let kinds = expected::kinds();
     let count = kinds.len();
     let questions = kinds
         .into_iter()
@@ -112,7 +112,7 @@ async fn install_rights(cluster: &Cluster, namespace: &str) -> Finding {
     let answers = stream::iter(questions)
         .map(|((group, resource, is_namespaced), verb)| async move {
             let within = is_namespaced.then_some(namespace);
-            let may = user_can(cluster, verb, (&group, &resource, ""), within).await;
+            let may = user_can(api, verb, (&group, &resource, ""), within).await;
             (may, resource, verb, is_namespaced)
         })
         .buffered(REQUESTS_IN_FLIGHT_MAX);
@@ -138,14 +138,14 @@ async fn install_rights(cluster: &Cluster, namespace: &str) -> Finding {
 }
 
 /// The user may grant the coordinator its rights: RBAC lets nobody grant rights that they lack.
-async fn grant_rights(cluster: &Cluster, namespace: &str) -> Finding {
+async fn grant_rights(api: &ApiClient, namespace: &str) -> Finding {
     let check = "you may grant the coordinator its rights";
     let mut finding = Finding::new("pre-give-rights", check);
-    match lacking(cluster, namespace).await {
+    match lacking(api, namespace).await {
         Ok(missing) => {
             for one in missing {
                 let wrong = format!("you cannot grant rights that you do not have: {one}");
-                let fix = "install as a user who has these rights, or may `escalate` and `bind` cluster roles";
+                let fix = "install as a user who has these rights, or may `escalate` and `bind`";
                 finding.fail(Problem::new(wrong, fix).run("kubectl auth whoami"));
             }
         }
@@ -154,23 +154,23 @@ async fn grant_rights(cluster: &Cluster, namespace: &str) -> Finding {
     finding
 }
 
-async fn lacking(cluster: &Cluster, namespace: &str) -> Result<Vec<String>, ApiError> {
+async fn lacking(api: &ApiClient, namespace: &str) -> Result<Vec<String>, ApiError> {
     let group = "rbac.authorization.k8s.io";
-    let escalates = user_can(cluster, "escalate", (group, "clusterroles", ""), None).await?;
-    let binds = user_can(cluster, "bind", (group, "clusterroles", ""), None).await?;
+    let escalates = user_can(api, "escalate", (group, "clusterroles", ""), None).await?;
+    let binds = user_can(api, "bind", (group, "clusterroles", ""), None).await?;
     match escalates && binds {
         true => Ok(Vec::new()),
-        false => rights_missing_for_user(cluster, namespace).await,
+        false => rights_missing_for_user(api, namespace).await,
     }
 }
 
 /// No CustomResourceDefinition of another version exists.
-async fn kinds(cluster: &Cluster) -> Finding {
+async fn kinds(api: &ApiClient) -> Finding {
     let check = "no CustomResourceDefinition of another version exists";
     let mut finding = Finding::new("pre-kinds", check);
-    for definition in manifests::definitions().unwrap_or_default() {
+    for definition in expected::definitions().unwrap_or_default() {
         let name = text(&definition["metadata"]["name"]);
-        match cluster.get(definitions::FOLDER, name).await {
+        match api.get(definitions::FOLDER, name).await {
             Ok(None) => {}
             Ok(Some(there)) => {
                 if !there["metadata"]["deletionTimestamp"].is_null() {
@@ -199,10 +199,10 @@ async fn kinds(cluster: &Cluster) -> Finding {
 }
 
 /// The namespace is free for the installation.
-async fn own_namespace(cluster: &Cluster, namespace: &str) -> Finding {
+async fn own_namespace(api: &ApiClient, namespace: &str) -> Finding {
     let check = format!("the namespace {namespace} is free, and its pod security stays the same");
     let mut finding = Finding::new("pre-namespace", check);
-    match cluster.get("/api/v1/namespaces", namespace).await {
+    match api.get("/api/v1/namespaces", namespace).await {
         Ok(None) => return finding,
         Ok(Some(there)) => {
             if there["status"]["phase"] == "Terminating" {
@@ -214,8 +214,8 @@ async fn own_namespace(cluster: &Cluster, namespace: &str) -> Finding {
             let level = text(&there["metadata"]["labels"][ENFORCE]);
             if level != "restricted" {
                 let wrong = format!(
-                    "namespace {namespace} enforces pod security level {level:?}; the installation sets \
-                     it to `restricted`, for every pod in it"
+                    "namespace {namespace} enforces pod security level {level:?}; the installation \
+                     sets it to `restricted`, for every pod in it"
                 );
                 let fix = "install into a namespace of its own";
                 let pods = format!("kubectl -n {namespace} get pods");
@@ -228,7 +228,7 @@ async fn own_namespace(cluster: &Cluster, namespace: &str) -> Finding {
         }
     }
     let folder = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
-    if let Ok(Some(deployment)) = cluster.get(&folder, "leasehold-coordinator").await {
+    if let Ok(Some(deployment)) = api.get(&folder, "leasehold-coordinator").await {
         let containers = &deployment["spec"]["template"]["spec"]["containers"];
         let image = list(containers).next().map_or("", |it: &Value| text(&it["image"]));
         let wrong = format!("Leasehold is installed already: {image} in {namespace}");
