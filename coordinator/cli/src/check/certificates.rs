@@ -17,7 +17,7 @@ use super::api::ApiClient;
 use super::expected::text;
 use super::fleet::{Fleet, list_in};
 use super::installation::Installation;
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, counted};
 
 const DAY_SECS: i64 = 24 * 3600;
 /// A certificate that the coordinator does not renew must last at least this long.
@@ -83,7 +83,6 @@ async fn authority(api: &ApiClient, it: &Installation) -> Finding {
         Err(why) => finding.fail(renew_secret(it, format!("{place}: tls.crt {why}"))),
         Ok((from, to)) => {
             let now = Timestamp::now().as_second();
-            let days = (to - now) / DAY_SECS;
             let day = Timestamp::from_second(to).map(|it| it.to_string()).unwrap_or_default();
             if now >= to {
                 let wrong = format!("{place}: tls.crt expired on {day}");
@@ -95,10 +94,10 @@ async fn authority(api: &ApiClient, it: &Installation) -> Finding {
                     "compare the clocks of this machine and of the cluster",
                 ));
             } else if to - now < remaining_secs_min(it, from, to) {
-                let wrong = format!("{place}: tls.crt expires in {days} days and was not renewed");
+                let wrong = format!("{place}: tls.crt expires on {day} and was not renewed");
                 finding.warn(renew_secret(it, wrong));
             } else {
-                finding.note(format!("expires in {days} days, on {day}"));
+                finding.note(format!("expires on {day}"));
             }
         }
     }
@@ -220,7 +219,7 @@ async fn published_to_workers(
         finding.fail(publish(it, namespace, wrong));
     }
     if finding.is_ok() {
-        finding.note(format!("in {} namespaces with workers", wanted.len()));
+        finding.note(format!("in {} with workers", counted(wanted.len(), "namespace")));
     }
     finding
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::api::{ApiClient, ApiError};
 use super::expected::{list, objects, text};
-use super::report::{Finding, Problem, Report, patch};
+use super::report::{Finding, Problem, Report, counted, patch};
 
 /// The name of the Deployment, the Service and the service account.
 const NAME: &str = "leasehold-coordinator";
@@ -235,7 +235,8 @@ pub(super) async fn check_endpoints(
     match endpoints(api, it, port).await {
         Ok(0) => {}
         Ok(ready) => {
-            return finding.note(format!("{ready} endpoints of {service}.{namespace}.svc"));
+            return finding
+                .note(format!("{} of {service}.{namespace}.svc", counted(ready, "endpoint")));
         }
         Err(error) => return finding.skip(error.text()),
     }

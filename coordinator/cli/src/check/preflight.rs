@@ -9,7 +9,7 @@ use super::api::{ApiClient, ApiError};
 use super::definitions::{self, differences};
 use super::expected::{self, list, text};
 use super::installation::apply;
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, counted};
 use super::rights::{rights_missing_for_user, user_can};
 use super::webhook;
 
@@ -81,7 +81,7 @@ async fn kubelets(api: &ApiClient) -> Finding {
                 .fail(Problem::new(wrong, "upgrade the node, or keep workers off it").run(cordon));
         }
     }
-    finding.note(format!("{} nodes", nodes.len()));
+    finding.note(counted(nodes.len(), "node"));
     finding
 }
 

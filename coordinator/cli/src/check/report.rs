@@ -53,6 +53,11 @@ impl Problem {
     }
 }
 
+/// A number with its noun: `1 check`, `2 checks`.
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// The command that patches an object, as kubectl names it with its namespace.
 pub(super) fn patch(object: &str, kind: &str, body: &Value) -> String {
     // A body holds names and numbers only, so no quote ends the shell's.
@@ -234,9 +239,9 @@ impl Report {
         match (failed, warned) {
             (0, 0) => format!("All checks passed{skipped}."),
             (0, warned) => format!("All checks passed, {warned} with a warning{skipped}."),
-            (failed, 0) => format!("{failed} checks failed{skipped}."),
+            (failed, 0) => format!("{} failed{skipped}.", counted(failed, "check")),
             (failed, warned) => {
-                format!("{failed} checks failed, {warned} with a warning{skipped}.")
+                format!("{} failed, {warned} with a warning{skipped}.", counted(failed, "check"))
             }
         }
     }

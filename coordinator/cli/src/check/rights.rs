@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::api::{ApiClient, ApiError};
 use super::expected::{self, Right, Scope};
 use super::installation::Installation;
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, counted};
 
 /// At most this many requests are in flight.
 const REQUESTS_IN_FLIGHT_MAX: usize = 16;
@@ -39,7 +39,9 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
         ],
     });
     match denied(api, "SubjectAccessReview", &who, questions).await {
-        Ok(denied) if denied.is_empty() => finding.note(format!("{count} rights were checked")),
+        Ok(denied) if denied.is_empty() => {
+            finding.note(format!("{} checked", counted(count, "right")))
+        }
         Ok(denied) => {
             for (role, missing) in by_role(denied) {
                 let account = format!("service account {namespace}/{account}");

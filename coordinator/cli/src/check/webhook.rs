@@ -12,7 +12,7 @@ use super::certificates::{Bundle, bundle};
 use super::expected::{list, objects, text};
 use super::fleet::{Fleet, sidecar};
 use super::installation::{Installation, check_endpoints};
-use super::report::{Finding, Problem, Report, patch};
+use super::report::{Finding, Problem, Report, counted, patch};
 
 const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 /// The annotation by which cert-manager keeps the caBundle.
@@ -127,7 +127,10 @@ fn ca_bundle(installation: &Installation, there: &Value, trusted: Option<&Bundle
             installation.namespace
         ),
         (Ok(is), Some(_)) => {
-            finding.note(format!("{} certificates, including the CA bundle of agents", is.len()));
+            finding.note(format!(
+                "{}, the CA bundle of agents included",
+                counted(is.len(), "certificate")
+            ));
             return finding;
         }
     };
@@ -199,7 +202,7 @@ async fn dry_run(api: &ApiClient, installation: &Installation, fleet: &Fleet) ->
             None => {
                 let wrong = format!(
                     "a pod with {INJECT}=true in {namespace} would be created without a sidecar: \
-                     the API server does not call the webhook, perhaps because of its namespaceSelector"
+                     the API server did not call the webhook; see its namespaceSelector"
                 );
                 let fix = "apply the overlay again, and compare with the webhook's selectors";
                 let name = text(&wanted()["metadata"]["name"]);

@@ -138,7 +138,8 @@ fn published(access: &Access, scene: &Scene<'_>) {
         .comes_and_goes(access);
     let other = json!({ "data": { "ca.crt": authority(1, 4_000) } }).to_string();
     scene.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
-    fails("published-everywhere", &["differs from the one in leasehold-system"]).comes_and_goes(access);
+    fails("published-everywhere", &["differs from the one in leasehold-system"])
+        .comes_and_goes(access);
     scene.kubectl(&["delete", "poddisruptionbudget/builds-busy"]);
     fails("busy-budgets", &["no PodDisruptionBudget builds-busy"]).comes_and_goes(access);
 }
