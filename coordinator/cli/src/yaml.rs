@@ -66,21 +66,17 @@ fn json_objects(text: &str) -> Option<Vec<Range<usize>>> {
 
 /// A line that begins with `---` or `...` is a marker wherever it stands, also in a block of text.
 fn split_at_markers(text: &str) -> Vec<Range<usize>> {
-    let is = |line: &str, marker: &str| {
-        let rest = line.trim_start_matches(BYTE_ORDER_MARK).strip_prefix(marker);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
-    };
     let mut all = Vec::new();
     let (mut start, mut end) = (0, 0);
     // Whether the document has begun: comments and directives come before its marker.
     let mut has_begun = false;
     for line in text.split_inclusive('\n') {
-        if is(line, "---") && has_begun {
+        if is_marker(line, "---") && has_begun {
             all.push(start..end);
             start = end;
         }
         end += line.len();
-        if is(line, "...") && has_begun {
+        if is_marker(line, "...") && has_begun {
             all.push(start..end);
             start = end;
             has_begun = false;
@@ -94,6 +90,11 @@ fn split_at_markers(text: &str) -> Vec<Range<usize>> {
         _ => all.push(start..end),
     }
     all
+}
+
+fn is_marker(line: &str, marker: &str) -> bool {
+    let rest = line.trim_start_matches(BYTE_ORDER_MARK).strip_prefix(marker);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
 /// What one document says: null where it is empty. Aliases and merged keys are followed.
@@ -137,7 +138,7 @@ impl Localizer for WithoutLocation {
 
 /// The line, counted from 0, of as much of a path as a document has; an index is a step too.
 pub(crate) fn line_of(document: &str, path: &[String]) -> usize {
-    let Some(mut here) = root(document).map(|(_, root)| root) else { return 0 };
+    let Some((_, mut here)) = quietly(|| root(document)) else { return 0 };
     let mut start = here.byte_range().start;
     for step in path {
         let (named, value) = match (mapping(&here), sequence(&here)) {
@@ -175,12 +176,16 @@ pub(crate) fn rewrite(document: &str, before: &Value, after: &Value) -> (String,
             let is_as_before = !is_json || serde_json::from_str::<IgnoredAny>(text).is_ok();
             is_as_before && parse(text).is_ok_and(|said| said == *after)
         };
-        if let Some(text) = edited.filter(is_right) {
+        // The next document must not run into this one.
+        let ends_as_before = |text: &String| text.ends_with('\n') || !document.ends_with('\n');
+        if let Some(text) = edited.filter(ends_as_before).filter(is_right) {
             return (text, kept);
         }
     }
-    let begins = if document.starts_with("---") { "---\n" } else { "" };
-    (format!("{begins}{}", written(after, is_json)), Kept::Values)
+    let start = if document.starts_with("---") { "---\n" } else { "" };
+    let has_end = !is_json && document.lines().any(|line| is_marker(line, "..."));
+    let end = if has_end { "...\n" } else { "" };
+    (format!("{start}{}{end}", written(after, is_json)), Kept::Values)
 }
 
 /// Whether a document ends within a block of text and without a line break: `kubectl` then reads a
@@ -190,7 +195,7 @@ pub(crate) fn ends_in_open_block(document: &str) -> bool {
     !document.ends_with('\n') && parse(document).ok() != parse(&longer).ok()
 }
 
-/// What `edit` gives; `None` where the editor does not know how and panics.
+/// What `edit` returns; `None` also if the editor panics, which prints nothing.
 fn quietly<T>(edit: impl FnOnce() -> Option<T>) -> Option<T> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -403,9 +408,9 @@ mod tests {
             ),
             // An alias as a key: nobody writes that, and the editor has no name for it.
             (
-                "---\na: &x {b: 1} # c\nd: *x\nf: {g: &g h, *g : 1}\n",
+                "---\na: &x {b: 1} # c\nd: *x\nf: {g: &g h, *g : 1}\n... # end\n",
                 Kept::Values,
-                "---\na:\n  b: 1\n  e: 3\nd:\n  b: 1\nf:\n  g: h\n  h: 1\n",
+                "---\na:\n  b: 1\n  e: 3\nd:\n  b: 1\nf:\n  g: h\n  h: 1\n...\n",
             ),
         ];
         for (document, kept, wanted) in cases {
