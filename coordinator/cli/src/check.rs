@@ -1,20 +1,18 @@
-//! `leasehold check`: looks at an installation, or at a cluster before one, and says of everything
-//! whether it is as it should be, and how to mend what is not. It changes nothing.
+//! `leasehold check`: checks an installation, or a cluster before it, and says how to fix what is
+//! wrong. It changes nothing.
 
-mod before;
+mod api;
 mod certificates;
-mod cluster;
 mod deadlines;
 mod definitions;
 mod election;
+mod expected;
 mod fleet;
 mod installation;
-mod manifests;
 mod pods;
+mod preflight;
 mod report;
 mod rights;
-mod server;
-mod version;
 mod webhook;
 
 use std::path::PathBuf;
@@ -24,28 +22,28 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
-use self::cluster::Cluster;
+use self::api::ApiClient;
 use self::fleet::Fleet;
 use self::installation::Installation;
 use self::report::{Finding, Problem, Report, Verdict};
 
-/// What `leasehold check` is told.
+/// Options of `check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit: 0 where all is well (warnings allowed), 1 where something failed, 2 for a wrong command line.
+Exit code: 0 if nothing failed (warnings allowed), 1 if a check failed, 2 for invalid arguments.
 
 Examples:
   leasehold check --pre
   leasehold check
   leasehold check -n ci -o json")]
 pub(crate) struct Args {
-    /// Look at a cluster before the installation: may it be made, and will it work?
+    /// Check a cluster before the installation: may you install, and will it work?
     #[arg(long)]
     pre: bool,
     /// The namespace of the coordinator
     #[arg(long, value_name = "NAMESPACE", default_value = "leasehold-system")]
     namespace: String,
-    /// The namespaces whose workers are looked at, separated by commas, or `all`
+    /// The namespaces whose workers to check, separated by commas, or `all`
     #[arg(
         short = 'n',
         long = "workers-namespace",
@@ -54,44 +52,41 @@ pub(crate) struct Args {
         default_value = "all"
     )]
     workers: Vec<String>,
-    /// The kubeconfig; else KUBECONFIG, ~/.kube/config, or the pod's own rights
+    /// The kubeconfig [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The kubeconfig's context; its current one unless given
+    /// The context in the kubeconfig [default: the current one]
     #[arg(long)]
     context: Option<String>,
-    /// How to tell it
+    /// The format of the report
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-    /// How long all of it may take
+    /// The time limit for all checks together
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Lines for people, as they come
+    /// One line per check, as soon as it is done
     Text,
-    /// One JSON object
+    /// One JSON object at the end
     Json,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let span: Result<leasehold_manifest::Span, _> =
-        serde_json::from_value(serde_json::Value::from(text));
-    match span {
-        Ok(span) if !span.0.is_zero() => Ok(span.0),
-        _ => Err(format!("{text:?} is no time: write 10s, 1m30s or 2m")),
-    }
+    leasehold_types::span::parse(text)
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "use a number with a unit, for example 10s or 1m30s".into())
 }
 
-/// Checks, and tells what was found.
+/// Runs all checks and prints the report.
 ///
 /// # Errors
-/// Where nothing can be begun.
+/// Only if the runtime cannot start: a failed check is an exit code.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("the runtime cannot be started")?;
+    let runtime = runtime.context("cannot start the async runtime")?;
     let mut report = match args.output {
         Output::Text => Report::text(),
         Output::Json => Report::json(),
@@ -99,54 +94,54 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let limit = args.timeout;
     let is_done = runtime
         .block_on(async { tokio::time::timeout(limit, look(args, &mut report)).await.is_ok() });
-    // What hangs in a thread of its own is not waited for.
+    // Does not wait for a blocked thread.
     runtime.shutdown_background();
     if !is_done {
-        report.tell(late(limit));
+        report.add(timed_out(limit));
     }
-    report.end();
+    report.print_summary();
     Ok(match report.verdict() {
         Verdict::Fail => ExitCode::FAILURE,
         Verdict::Ok | Verdict::Skip | Verdict::Warn => ExitCode::SUCCESS,
     })
 }
 
-fn late(limit: Duration) -> Finding {
-    let mut finding = Finding::new("timeout", "everything was looked at in time");
+fn timed_out(limit: Duration) -> Finding {
+    let mut finding = Finding::new("timeout", "all checks were done in time");
     finding.fail(Problem::new(
-        format!("the API server did not answer all questions within {limit:?}: the rest is open"),
-        "see whether it answers at all (kubectl version), or give more time (--timeout 2m)",
+        format!("the API server did not answer all requests within {limit:?}: checks are missing"),
+        "see whether it answers at all (kubectl version), or allow more time (--timeout 2m)",
     ));
     finding
 }
 
-/// Looks at everything, as far as what comes before lets it.
+/// Runs the checks in order; some stop those after them.
 async fn look(args: Args, report: &mut Report) {
     report.section("Kubernetes");
-    let cluster = Cluster::configured(args.kubeconfig.as_deref(), args.context).await;
-    let Some(cluster) = server::reached(cluster, report).await else { return };
+    let api = ApiClient::configured(args.kubeconfig.as_deref(), args.context).await;
+    let Some(api) = api::check(api, report).await else { return };
     if args.pre {
-        before::look(&cluster, &args.namespace, report).await;
+        preflight::look(&api, &args.namespace, report).await;
         return;
     }
     report.section("Installation");
-    let installation = Installation::find(&cluster, &args.namespace).await;
-    let Some(installation) = installation::look(&cluster, installation, report).await else {
+    let installation = Installation::find(&api, &args.namespace).await;
+    let Some(installation) = installation::look(&api, installation, report).await else {
         return;
     };
     report.section("Kinds");
-    definitions::look(&cluster, &installation, report).await;
+    definitions::look(&api, &installation, report).await;
     report.section("Rights");
-    rights::look(&cluster, &installation, report).await;
+    rights::look(&api, &installation, report).await;
     report.section("Election");
-    election::look(&cluster, &installation, report).await;
-    let fleet = Fleet::read(&cluster, &installation, &args.workers).await;
+    election::look(&api, &installation, report).await;
+    let fleet = Fleet::read(&api, &installation, &args.workers).await;
     report.section("Certificates");
-    let trusted = certificates::look(&cluster, &installation, &fleet, report).await;
+    let trusted = certificates::look(&api, &installation, &fleet, report).await;
     report.section("Injection");
-    webhook::look(&cluster, &installation, &fleet, trusted.as_ref(), report).await;
+    webhook::look(&api, &installation, &fleet, trusted.as_ref(), report).await;
     report.section("Workers");
-    pods::look(&cluster, &installation, &fleet, report).await;
+    pods::look(&api, &installation, &fleet, report).await;
     report.section("Deadlines");
-    deadlines::look(&cluster, &fleet, report).await;
+    deadlines::look(&api, &fleet, report).await;
 }

@@ -1,12 +1,10 @@
-//! Leasehold's command line, also found by kubectl as `kubectl leasehold`: parses, and calls what
-//! the subcommand's own file does. Exit: 0, 1 after an error, 2 for a command line that makes no
-//! sense.
+//! Leasehold's command line, also a plugin of kubectl (`kubectl leasehold`). Parses the arguments
+//! and calls the subcommand. Exit code: 0 on success, 1 after an error, 2 for invalid arguments.
 
 mod check;
 mod inject;
 mod manifests;
 mod object;
-mod output;
 mod source;
 mod uninject;
 mod yaml;
@@ -17,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Puts the sidecar into manifests, takes it out, and checks an installation.
+/// Adds the Leasehold sidecar to manifests, removes it, and checks an installation.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -27,32 +25,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Puts the sidecar into the pods of manifests, as the webhook does
+    /// Adds the sidecar to the pods in manifests, as the webhook does
     Inject(inject::Args),
-    /// Takes the sidecar out of manifests again
+    /// Removes the sidecar from manifests
     Uninject(uninject::Args),
-    /// Checks an installation, or a cluster before one, and says how to mend what is wrong
+    /// Checks an installation, or a cluster before it, and says how to fix what is wrong
     Check(check::Args),
 }
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
-    let called = called(args.first().map(OsStr::new));
-    let matches = Cli::command().bin_name(called).get_matches_from(args);
+    let name = program_name(args.first().map(OsStr::new));
+    let matches = Cli::command().bin_name(name).get_matches_from(args);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let done = match cli.command {
+    let result = match cli.command {
         Command::Inject(args) => inject::run(args),
         Command::Uninject(args) => uninject::run(args),
         Command::Check(args) => check::run(args),
     };
-    done.unwrap_or_else(|error| {
+    result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })
 }
 
-/// The name that help shows: kubectl calls its plugins by a file's name.
-fn called(program: Option<&OsStr>) -> &'static str {
+/// The program's name in help texts: kubectl runs a plugin by its file name.
+fn program_name(program: Option<&OsStr>) -> &'static str {
     match program.and_then(|program| Path::new(program).file_stem()) {
         Some(name) if name == "kubectl-leasehold" => "kubectl leasehold",
         _ => "leasehold",
@@ -70,9 +68,9 @@ mod tests {
             ("./leasehold", "leasehold"),
             ("renamed", "leasehold"),
         ] {
-            assert_eq!(called(Some(OsStr::new(program))), name);
+            assert_eq!(program_name(Some(OsStr::new(program))), name);
         }
-        assert_eq!(called(None), "leasehold");
+        assert_eq!(program_name(None), "leasehold");
     }
 
     #[test]

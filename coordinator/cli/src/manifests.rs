@@ -1,208 +1,208 @@
-//! Edits the pods in manifests: all or nothing.
+//! The documents of all sources, and edits of the pods in them: all or nothing.
 
-use std::ops::Range;
+use std::io::{self, ErrorKind, Write};
 
-use anyhow::{anyhow, bail};
-use leasehold_injection::{Edit, Refusal};
-use serde::de::IgnoredAny;
+use anyhow::{Context, anyhow};
+use leasehold_injection::{Edit, Refusal, Step, apply};
 use serde_json::Value;
 
 use crate::object::{self, Cluster, Pod};
 use crate::source::Source;
-use crate::yaml::{self, Document, Node, Reuse};
+use crate::yaml::{self, Kept};
 
-/// Where something is, for messages.
-pub(crate) struct Where<'a> {
+/// One document of a source.
+#[derive(Debug)]
+pub(crate) struct Document<'a> {
     source: &'a str,
-    document: usize,
-    of: &'a str,
+    /// Its number in the source, from 1.
+    number: usize,
+    /// Its first line in the source, from 1.
+    line: usize,
+    text: &'a str,
+    value: Value,
 }
 
-impl std::fmt::Display for Where<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: document {}, {}", self.source, self.document, self.of)
-    }
+/// Manifests whose pods were edited.
+#[derive(Debug, Default)]
+pub(crate) struct Rewritten {
+    /// All documents as one stream.
+    pub(crate) text: String,
+    /// What a change did not keep of a document's layout.
+    pub(crate) warnings: Vec<String>,
 }
 
-/// What is to be done to a pod.
-pub(crate) type Editor<'a> =
-    dyn FnMut(&Where<'_>, &Pod<'_>, &Value) -> Result<Vec<Edit>, Refusal> + 'a;
+/// The edits that a pod needs.
+pub(crate) type PodEditor<'a> =
+    dyn FnMut(&Document<'_>, &Pod<'_>) -> Result<Vec<Edit>, Refusal> + 'a;
 
-/// What becomes of aliases of what is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aliases {
-    /// They become copies, which are marked as such where there is a place for that.
-    Copied,
-    /// Marked copies that say what their anchors say become aliases again.
-    GivenBack,
-}
-
-/// All sources as one stream of manifests, with what `edit` says done to every pod. What it leaves
-/// alone is as it was written, to the byte.
+/// Reads all documents of all sources.
 ///
 /// # Errors
-/// The first thing that is wrong, with its file, document and line.
-pub(crate) fn rewrite(
-    sources: &[Source],
-    aliases: Aliases,
-    edit: &mut Editor<'_>,
-) -> anyhow::Result<String> {
-    let mut out = String::new();
+/// The first document that is not valid YAML.
+pub(crate) fn parse(sources: &[Source]) -> anyhow::Result<Vec<Document<'_>>> {
+    let mut all = Vec::new();
     for source in sources {
-        let text = rewrite_one(source, aliases, edit)?;
-        if !out.is_empty() {
-            out.push_str(if out.ends_with('\n') { "" } else { "\n" });
-            // A directive belongs to the document after it, and so must follow one's end.
-            out.push_str(match text.trim_start_matches('\u{feff}') {
+        for (index, range) in yaml::split(&source.text).into_iter().enumerate() {
+            let (source, text) = (source, &source.text[range.clone()]);
+            let line = source.text[..range.start].matches('\n').count() + 1;
+            let value = Value::Null;
+            let mut document =
+                Document { source: &source.name, number: index + 1, line, text, value };
+            let value = yaml::parse(text)
+                .map_err(|error| anyhow!("{}: {}", document.at(error.line), error.message))?;
+            document.value = value;
+            all.push(document);
+        }
+    }
+    Ok(all)
+}
+
+/// All WorkerClusters and WorkerClasses.
+pub(crate) fn clusters(documents: &[Document<'_>]) -> Vec<Cluster> {
+    documents.iter().flat_map(|document| object::clusters(&document.value)).collect()
+}
+
+/// All documents as one stream, with every pod edited. A document without an edit is as it was
+/// written, to the byte.
+///
+/// # Errors
+/// The first thing that is wrong, with its source, line, document and object.
+pub(crate) fn rewrite(
+    documents: &[Document<'_>],
+    edit: &mut PodEditor<'_>,
+) -> anyhow::Result<Rewritten> {
+    let mut all = Rewritten::default();
+    for document in documents {
+        let after = document.edited(edit)?;
+        let text = match after == document.value {
+            true => document.text.to_owned(),
+            false => {
+                let (text, kept) = yaml::rewrite(document.text, &document.value, &after);
+                all.warnings.extend(document.losses(kept));
+                text
+            }
+        };
+        all.append(&text, document.number == 1);
+    }
+    Ok(all)
+}
+
+impl Rewritten {
+    /// Writes the manifests to stdout, then the warnings to stderr. A reader that closes the pipe
+    /// early is no error.
+    pub(crate) fn print(&self) -> anyhow::Result<()> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(error).context("cannot write to stdout");
+            }
+            _ => {}
+        }
+        let mut stderr = io::stderr().lock();
+        for warning in &self.warnings {
+            // If stderr is closed, there is nowhere left to report it.
+            let _ = writeln!(stderr, "warning: {warning}");
+        }
+        Ok(())
+    }
+
+    /// Appends a document; the first of a source must not run into the source before.
+    fn append(&mut self, text: &str, is_first: bool) {
+        let is_between = is_first && !self.text.is_empty();
+        let text = if is_between { text.trim_start_matches('\u{feff}') } else { text };
+        if is_between {
+            self.text.push_str(if self.text.ends_with('\n') { "" } else { "\n" });
+            // A directive belongs to the document after it, and so must follow the end of one.
+            self.text.push_str(match text {
                 text if text.starts_with("---") => "",
                 text if text.starts_with('%') => "...\n",
                 _ => "---\n",
             });
         }
-        out.push_str(match out.is_empty() {
-            true => &text,
-            false => text.trim_start_matches('\u{feff}'),
+        self.text.push_str(text);
+    }
+}
+
+impl std::fmt::Display for Document<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: document {}", self.source, self.number)
+    }
+}
+
+impl Document<'_> {
+    /// Where a line of the document is, for errors; its first is 0.
+    fn at(&self, line: usize) -> String {
+        format!("{}: line {}, document {}", self.source, self.line + line, self.number)
+    }
+
+    fn at_field(&self, path: &[Step], field: &str) -> String {
+        let steps = path.iter().map(|step| match step {
+            Step::Key(key) => key.clone(),
+            Step::Index(index) => index.to_string(),
         });
+        let steps: Vec<String> = steps.chain(steps_of(field).map(str::to_owned)).collect();
+        self.at(yaml::line_of(self.text, &steps))
     }
-    Ok(out)
-}
 
-/// The clusters in all sources. What cannot be read is passed over: [`rewrite`] says so.
-pub(crate) fn clusters(sources: &[Source]) -> Vec<Cluster> {
-    let parts = |source: &Source| {
-        let all = parts(&source.text).into_iter();
-        all.filter_map(|range| yaml::read(&source.text[range]).ok()).flatten().collect::<Vec<_>>()
-    };
-    let documents = sources.iter().flat_map(parts);
-    let whole = |document: Document| document.root.copied(&document.root.anchors());
-    documents.filter_map(whole).flat_map(|root| object::clusters(&root)).collect()
-}
-
-/// What texts say once and mean several times. What cannot be read is passed over: [`rewrite`] says
-/// so.
-pub(crate) fn reuse<'a>(texts: impl Iterator<Item = &'a str>) -> Reuse {
-    let mut all = Reuse::default();
-    for text in texts {
-        for part in parts(text).into_iter().map(|range| &text[range]) {
-            for document in yaml::read(part).unwrap_or_default() {
-                all.count(part, &document.root);
-            }
-        }
-    }
-    all
-}
-
-fn rewrite_one(source: &Source, aliases: Aliases, edit: &mut Editor<'_>) -> anyhow::Result<String> {
-    let mut out = String::new();
-    let mut before = Before::default();
-    for range in parts(&source.text) {
-        let text = &source.text[range];
-        out.push_str(&rewrite_part(&source.name, text, &mut before, aliases, edit)?);
-        before.lines += text.matches('\n').count();
-    }
-    Ok(out)
-}
-
-/// What came before a part.
-#[derive(Default)]
-struct Before {
-    lines: usize,
-    documents: usize,
-}
-
-/// JSON objects may follow each other with nothing between; YAML is one part.
-fn parts(text: &str) -> Vec<Range<usize>> {
-    let whole = std::iter::once(0..text.len()).collect();
-    if !text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
-        return whole;
-    }
-    let mut objects = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
-    let mut all = Vec::new();
-    let mut start = 0;
-    while let Some(object) = objects.next() {
-        if object.is_err() {
-            return whole;
-        }
-        let end = objects.byte_offset();
-        all.push(start..end);
-        start = end;
-    }
-    match all.last_mut() {
-        Some(last) => last.end = text.len(),
-        None => return whole,
-    }
-    all
-}
-
-fn rewrite_part(
-    name: &str,
-    text: &str,
-    before: &mut Before,
-    aliases: Aliases,
-    edit: &mut Editor<'_>,
-) -> anyhow::Result<String> {
-    let documents = yaml::read(text).map_err(|problem| {
-        let (line, document) = (problem.line + before.lines, problem.document + before.documents);
-        anyhow!("{name}: line {line}, document {document}: {}", problem.what)
-    })?;
-    let mut changed = Vec::new();
-    for (index, document) in documents.iter().enumerate() {
-        let number = before.documents + index + 1;
-        if let Some(mut root) = edited(name, number, before.lines, document, edit)? {
-            if aliases == Aliases::GivenBack {
-                yaml::give_back(text, &mut root);
-            }
-            changed.push((index, root));
-        }
-    }
-    let first = before.documents;
-    before.documents += documents.len();
-    if changed.is_empty() {
-        return Ok(text.to_owned());
-    }
-    yaml::rewrite(text, &documents, &changed).map_err(|index| {
-        let line = documents[index].line + before.lines;
-        let document = first + index + 1;
-        anyhow!(
-            "{name}: line {line}, document {document}: it cannot be changed and still say the same"
-        )
-    })
-}
-
-/// A document's root after all edits; none where there are none.
-fn edited(
-    name: &str,
-    number: usize,
-    lines: usize,
-    document: &Document,
-    edit: &mut Editor<'_>,
-) -> anyhow::Result<Option<Node>> {
-    let at = |line: Option<usize>| {
-        let line = line.unwrap_or(document.line) + lines;
-        format!("{name}: line {line}, document {number}")
-    };
-    let Some(whole) = document.root.copied(&document.root.anchors()) else {
-        bail!("{}: its aliases make it endless, or too large", at(None));
-    };
-    let pods = object::pods(&whole).map_err(|missing| {
-        anyhow!("{}: {}: {} is missing or empty", at(missing.line), missing.of, missing.field)
-    })?;
-    let mut root = None;
-    for pod in pods {
-        let value = yaml::to_json(pod.node)
-            .map_err(|(line, what)| anyhow!("{}: {}: {what}", at(Some(line)), pod.of))?;
-        let place = Where { source: name, document: number, of: &pod.of };
-        let edits = edit(&place, &pod, &value).map_err(|refusal| {
-            let line = yaml::find(pod.node, &refusal.field());
-            anyhow!("{}: {}: {refusal}", at(line), pod.of)
+    /// What the document says when all its pods are edited.
+    fn edited(&self, edit: &mut PodEditor<'_>) -> anyhow::Result<Value> {
+        let pods = object::pods(&self.value).map_err(|missing| {
+            let (at, field) = (self.at_field(&missing.path, ""), missing.field);
+            anyhow!(
+                "{at}: {}: {field} is missing or empty: a {} needs a container",
+                missing.object,
+                missing.kind
+            )
         })?;
-        if !edits.is_empty() {
-            let root = root.get_or_insert_with(|| document.root.clone());
-            yaml::apply(root, &pod.path, &edits)
-                .ok_or_else(|| anyhow!("{}: {}: its shape is not understood", at(None), pod.of))?;
+        let mut after = self.value.clone();
+        for pod in pods {
+            let edits = edit(self, &pod).map_err(|refusal| {
+                let at = self.at_field(&pod.path, &refusal.field());
+                anyhow!("{at}: {}: {refusal}", pod.object)
+            })?;
+            let here = pod.path.iter().fold(&mut after, |value, step| match step {
+                Step::Key(key) => &mut value[key],
+                Step::Index(index) => &mut value[index],
+            });
+            apply(&edits, here);
         }
+        Ok(after)
     }
-    Ok(root)
+
+    /// What a change did not keep, for warnings.
+    fn losses(&self, kept: Kept) -> Vec<String> {
+        let layout = match kept {
+            Kept::All => None,
+            Kept::AllButAliases => Some(
+                "the change touches an anchor or an alias, so all aliases of the document became \
+                 copies; uninject leaves the copies as they are",
+            ),
+            Kept::Values => Some(
+                "the layout of the document cannot be kept: its comments are lost, and its keys \
+                 are sorted",
+            ),
+        };
+        let end = yaml::ends_in_open_block(self.text).then_some(
+            "the document ends within a block of text and without a line break: that text now \
+             ends with a line break",
+        );
+        layout.into_iter().chain(end).map(|loss| format!("{self}: {loss}")).collect()
+    }
+}
+
+/// The steps of a field in a message, as in `spec.containers[0].env`: names between dots, and
+/// indexes or whole keys in brackets.
+fn steps_of(field: &str) -> impl Iterator<Item = &str> {
+    let mut rest = field;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches(['.', ':', ' ']);
+        let (step, after) = match rest.strip_prefix('[') {
+            Some(inner) => inner.split_once(']')?,
+            None => rest.split_at(rest.find(['.', '[', ':']).unwrap_or(rest.len())),
+        };
+        rest = after;
+        (!step.is_empty()).then_some(step)
+    })
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! Which parts of an object are pods, or what pods are made from.
 
 use leasehold_injection::Step;
-
-use crate::yaml::{Kind, Node, look};
+use serde_json::Value;
 
 /// A pod, or a template of pods, in an object.
 #[derive(Debug)]
 pub(crate) struct Pod<'a> {
-    /// The way to it from the document's root.
+    /// The path to it from the document's root.
     pub(crate) path: Vec<Step>,
-    /// The node itself.
-    pub(crate) node: &'a Node,
-    /// Whose it is, as in `Deployment web`.
-    pub(crate) of: String,
-    /// The object is a WorkerCluster or a WorkerClass: what it says itself of its pods.
+    /// The pod or the template.
+    pub(crate) value: &'a Value,
+    /// The object that it is in, for messages: `Deployment web`.
+    pub(crate) object: String,
+    /// The settings that the object has for its pods, where it is a WorkerCluster or a WorkerClass.
     pub(crate) cluster: Option<Cluster>,
 }
 
@@ -22,21 +21,23 @@ pub(crate) struct Pod<'a> {
 pub(crate) struct Cluster {
     /// Its name.
     pub(crate) name: String,
-    /// How long a drain may take.
-    pub(crate) deadline: Option<String>,
-    /// The port that its workers take documents at.
+    /// `drain.deadline`.
+    pub(crate) drain_deadline: Option<String>,
+    /// The port on which its workers take documents.
     pub(crate) port: Option<String>,
 }
 
-/// An object that must have a template, and has none that makes sense.
+/// An object of a kind that must have containers has none.
 #[derive(Debug)]
-pub(crate) struct NoTemplate {
-    /// Whose it is.
-    pub(crate) of: String,
-    /// The field that is missing.
+pub(crate) struct MissingContainers {
+    /// The object, for messages.
+    pub(crate) object: String,
+    /// Its kind.
+    pub(crate) kind: String,
+    /// The path to the object from the document's root.
+    pub(crate) path: Vec<Step>,
+    /// The field that is missing or empty.
     pub(crate) field: String,
-    /// The line of the object.
-    pub(crate) line: Option<usize>,
 }
 
 /// How deep lists may be in lists.
@@ -55,101 +56,101 @@ const KINDS: [(&str, &[&str]); 9] = [
     ("StatefulSet", &["spec", "template"]),
 ];
 
-/// The pods in a document without aliases. An object that Kubernetes would refuse for want of a
-/// template is an error; objects of all other kinds have a pod where `spec.template` is one.
-pub(crate) fn pods(root: &Node) -> Result<Vec<Pod<'_>>, NoTemplate> {
-    let mut found = Vec::new();
-    walk(root, None, &[], &mut found)?;
-    Ok(found)
+/// The pods and pod templates in a document. Kubernetes' own kinds must have one; an object of any
+/// other kind has one where its `spec.template` has containers.
+pub(crate) fn pods(root: &Value) -> Result<Vec<Pod<'_>>, MissingContainers> {
+    let found = objects(root).into_iter().map(Object::pod);
+    found.filter_map(Result::transpose).collect()
 }
 
-fn walk<'a>(
-    object: &'a Node,
-    kind_if_none: Option<&str>,
-    path: &[Step],
-    found: &mut Vec<Pod<'a>>,
-) -> Result<(), NoTemplate> {
-    let text = |node: Option<&'a Node>| node.and_then(Node::text);
-    let own = text(look(object, "kind"));
-    let Some(kind) = own.or(kind_if_none) else { return Ok(()) };
-    let below = |node: &'a Node, key: &str| look(node, key);
-    if let (Some(of), Some(items)) = (kind.strip_suffix("List"), below(object, "items")) {
-        let Kind::List(items) = &items.kind else { return Ok(()) };
-        if path.len() >= 2 * LISTS_MAX {
-            return Ok(());
-        }
-        for (index, item) in items.iter().enumerate() {
-            let path = [path, &["items".into(), index.into()]].concat();
-            walk(item, Some(of).filter(|of| !of.is_empty()), &path, found)?;
-        }
-        return Ok(());
-    }
-    let metadata = below(object, "metadata");
-    let name = metadata.and_then(|it| text(look(it, "name")).or(text(look(it, "generateName"))));
-    let of = format!("{kind} {}", name.unwrap_or("without a name"));
-    let group = text(below(object, "apiVersion"));
-    let known = KINDS.iter().find(|(known, _)| *known == kind && is_kubernetes(group));
-    let fields = known.map_or(["spec", "template"].as_slice(), |(_, fields)| fields);
-    let node = fields.iter().try_fold(object, |node, field| look(node, field));
-    let has_containers = node.is_some_and(|node| {
-        let containers = look(node, "spec").and_then(|spec| look(spec, "containers"));
-        containers.is_some_and(|it| matches!(&it.kind, Kind::List(items) if !items.is_empty()))
-    });
-    match (node.filter(|_| has_containers), known) {
-        (Some(node), _) => {
-            let steps = fields.iter().map(|field| Step::from(*field));
-            let cluster = cluster(object, kind);
-            let path = path.iter().cloned().chain(steps).collect();
-            found.push(Pod { path, node, of, cluster });
-            Ok(())
-        }
-        (None, Some((_, fields))) => {
-            let field = fields.iter().chain(&["spec", "containers"]).copied().collect::<Vec<_>>();
-            let line = object.at.as_ref().map(|place| place.line);
-            Err(NoTemplate { of, field: field.join("."), line })
-        }
-        (None, None) => Ok(()),
-    }
+/// The WorkerClusters and WorkerClasses in a document, with a pod template or without.
+pub(crate) fn clusters(root: &Value) -> Vec<Cluster> {
+    objects(root).iter().filter_map(Object::cluster).collect()
 }
 
-/// The WorkerClusters and WorkerClasses in a document without aliases, with a template or without.
-pub(crate) fn clusters(root: &Node) -> Vec<Cluster> {
+/// An object of a document.
+struct Object<'a> {
+    path: Vec<Step>,
+    kind: &'a str,
+    value: &'a Value,
+}
+
+/// The objects of a document: itself, or what is in it where it is a list. The items of a
+/// `DeploymentList` need no kind.
+fn objects(root: &Value) -> Vec<Object<'_>> {
     let mut found = Vec::new();
-    let mut open = vec![(root, None, 0)];
-    while let Some((object, kind_if_none, depth)) = open.pop() {
-        let Some(kind) = look(object, "kind").and_then(Node::text).or(kind_if_none) else {
-            continue;
-        };
-        match (kind.strip_suffix("List"), look(object, "items").map(|items| &items.kind)) {
-            (Some(of), Some(Kind::List(items))) if depth < LISTS_MAX => {
-                let of = Some(of).filter(|of| !of.is_empty());
-                open.extend(items.iter().map(|item| (item, of, depth + 1)));
-            }
-            _ => found.extend(cluster(object, kind)),
-        }
-    }
+    walk(root, None, Vec::new(), &mut found);
     found
 }
 
-/// What an object says of its workers; none where it is no cluster.
-fn cluster(object: &Node, kind: &str) -> Option<Cluster> {
-    if !["WorkerCluster", "WorkerClass"].contains(&kind) {
-        return None;
+fn walk<'a>(
+    value: &'a Value,
+    kind_in_list: Option<&'a str>,
+    path: Vec<Step>,
+    found: &mut Vec<Object<'a>>,
+) {
+    let Some(kind) = value["kind"].as_str().or(kind_in_list) else { return };
+    match (kind.strip_suffix("List"), value["items"].as_array()) {
+        (Some(kind), Some(items)) if path.len() < 2 * LISTS_MAX => {
+            let kind = Some(kind).filter(|kind| !kind.is_empty());
+            for (index, item) in items.iter().enumerate() {
+                let path = [&*path, &["items".into(), index.into()]].concat();
+                walk(item, kind, path, found);
+            }
+        }
+        _ => found.push(Object { path, kind, value }),
     }
-    let text = |node: Option<&Node>| node.and_then(Node::text).map(str::to_owned);
-    let metadata = look(object, "metadata")?;
-    let name = text(look(metadata, "name")).or_else(|| text(look(metadata, "generateName")))?;
-    let spec = look(object, "spec");
-    let drain = spec.and_then(|spec| look(spec, "drain"));
-    let deadline = text(drain.and_then(|drain| look(drain, "deadline")));
-    let port = text(spec.and_then(|spec| look(spec, "port")));
-    Some(Cluster { name, deadline, port })
 }
 
-/// Whether an object of one of the names in [`KINDS`] is Kubernetes' own: others have kinds of the
-/// same names.
-fn is_kubernetes(api_version: Option<&str>) -> bool {
-    let Some(api_version) = api_version else { return true };
-    let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    ["", "apps", "batch", "extensions"].contains(&group)
+impl<'a> Object<'a> {
+    fn name(&self) -> Option<&'a str> {
+        let metadata = &self.value["metadata"];
+        metadata["name"].as_str().or_else(|| metadata["generateName"].as_str())
+    }
+
+    fn pod(self) -> Result<Option<Pod<'a>>, MissingContainers> {
+        let known = KINDS.iter().find(|(kind, _)| *kind == self.kind && self.is_kubernetes());
+        let fields = known.map_or(["spec", "template"].as_slice(), |(_, fields)| fields);
+        let object = format!("{} {}", self.kind, self.name().unwrap_or("without a name"));
+        let value = fields.iter().fold(self.value, |value, field| &value[field]);
+        let containers = value["spec"]["containers"].as_array();
+        if containers.is_some_and(|containers| !containers.is_empty()) {
+            let cluster = self.cluster();
+            let steps = fields.iter().map(|field| Step::from(*field));
+            let path = self.path.into_iter().chain(steps).collect();
+            return Ok(Some(Pod { path, value, object, cluster }));
+        }
+        match known {
+            Some(_) => {
+                let field = [fields, &["spec", "containers"]].concat().join(".");
+                Err(MissingContainers {
+                    object,
+                    kind: self.kind.to_owned(),
+                    path: self.path,
+                    field,
+                })
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Whether an object of one of the names in [`KINDS`] is Kubernetes' own: other groups have
+    /// kinds of the same names.
+    fn is_kubernetes(&self) -> bool {
+        let Some(api_version) = self.value["apiVersion"].as_str() else { return true };
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        ["", "apps", "batch", "extensions"].contains(&group)
+    }
+
+    fn cluster(&self) -> Option<Cluster> {
+        if !["WorkerCluster", "WorkerClass"].contains(&self.kind) {
+            return None;
+        }
+        let spec = &self.value["spec"];
+        Some(Cluster {
+            name: self.name()?.to_owned(),
+            drain_deadline: spec["drain"]["deadline"].as_str().map(str::to_owned),
+            port: spec["port"].as_u64().map(|port| port.to_string()),
+        })
+    }
 }

@@ -1,4 +1,4 @@
-//! Where manifests come from: files, folders, stdin.
+//! Reads manifests from files, folders and stdin.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read};
@@ -6,22 +6,22 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// The most that one source may have.
+/// The largest source.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The most files in a folder.
 const FILES_MAX: usize = 10_000;
 
-/// A text with manifests.
+/// A file, or stdin.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    /// Its name, for messages.
+    /// Its path or `stdin`, for messages.
     pub(crate) name: String,
     /// The text.
     pub(crate) text: String,
 }
 
-/// Reads what the command line names: `-` is stdin; of a folder its `.yaml`, `.yml` and `.json`
-/// files in the order of their names.
+/// Reads the arguments of `--filename`: `-` is stdin; a folder stands for its `.yaml`, `.yml` and
+/// `.json` files, sorted by name.
 pub(crate) fn read(names: &[String]) -> anyhow::Result<Vec<Source>> {
     let mut all = Vec::new();
     let mut stdin = false;
@@ -29,7 +29,7 @@ pub(crate) fn read(names: &[String]) -> anyhow::Result<Vec<Source>> {
         let path = Path::new(name);
         if name == "-" {
             if std::mem::replace(&mut stdin, true) {
-                bail!("stdin is given twice: it can be read once");
+                bail!("-f - is given twice: stdin can be read only once");
             }
             all.push(from_stdin()?);
         } else if path.is_dir() {
@@ -46,7 +46,7 @@ pub(crate) fn read(names: &[String]) -> anyhow::Result<Vec<Source>> {
 fn from_stdin() -> anyhow::Result<Source> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
-        eprintln!("Reading manifests from this terminal: end them with Ctrl-D on an empty line.");
+        eprintln!("reading manifests from the terminal: end with Ctrl-D on an empty line");
     }
     text("stdin", stdin.lock())
 }
@@ -62,14 +62,14 @@ fn text(name: &str, from: impl Read) -> anyhow::Result<Source> {
     let read = from.take(BYTES_MAX + 1).read_to_end(&mut bytes);
     read.with_context(|| format!("cannot read {name}"))?;
     if bytes.len() as u64 > BYTES_MAX {
-        bail!("{name} has more than {} MiB", BYTES_MAX >> 20);
+        bail!("{name} is larger than {} MiB: split it", BYTES_MAX >> 20);
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Source { name: name.into(), text }),
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-            bail!("{name}: line {line} is not UTF-8")
+            bail!("{name}: line {line} is not UTF-8: save the file as UTF-8")
         }
     }
 }
@@ -83,11 +83,11 @@ fn files(folder: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
             all.push(path);
         }
         if all.len() > FILES_MAX {
-            bail!("it has more than {FILES_MAX} manifests");
+            bail!("it has more than {FILES_MAX} manifests: name smaller folders");
         }
     }
     if all.is_empty() {
-        bail!("it has no .yaml, .yml or .json file");
+        bail!("it has no .yaml, .yml or .json file: folders inside it are not read");
     }
     all.sort();
     Ok(all)

@@ -1,22 +1,21 @@
-//! `leasehold uninject`: takes out of manifests what was injected.
+//! `leasehold uninject`: removes from manifests what was injected.
 
 use std::process::ExitCode;
 
 use leasehold_injection::uninject;
 
-use crate::manifests::Aliases;
-use crate::{manifests, output, source, yaml};
+use crate::{manifests, source};
 
 const EXAMPLES: &str = "\
 Examples:
-  # The manifests as they were before
+  # Restore the manifests
   leasehold uninject -f injected.yaml
 
-  # Out of what runs
+  # Remove the sidecar from a running Deployment
   kubectl get deployment builds -o yaml | leasehold uninject -f - | kubectl apply -f -
 
-What was injected is known from the pod's annotation leasehold.dev/status; what was not is left
-alone. Nothing is written where anything is wrong.";
+The pod's annotation leasehold.dev/status lists what was injected; everything else stays. Comments
+and layout stay as they do with inject. After an error stdout is empty.";
 
 /// Options of `uninject`.
 #[derive(Debug, clap::Args)]
@@ -30,14 +29,8 @@ pub(crate) struct Args {
 /// Writes the manifests without the sidecar.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let sources = source::read(&args.filename)?;
-    let text =
-        manifests::rewrite(&sources, Aliases::GivenBack, &mut |_, _, value| uninject(value))?;
-    let left = text.lines().filter_map(yaml::marked);
-    let warnings: Vec<String> = left
-        .map(|alias| {
-            let why = "it does not say any more what its anchor says, or that is gone";
-            format!("{alias} stays a copy: {why}")
-        })
-        .collect();
-    output::write(&text, &warnings)
+    let documents = manifests::parse(&sources)?;
+    let rewritten = manifests::rewrite(&documents, &mut |_, pod| uninject(pod.value))?;
+    rewritten.print()?;
+    Ok(ExitCode::SUCCESS)
 }

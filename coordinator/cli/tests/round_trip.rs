@@ -1,14 +1,13 @@
-//! `inject` and `uninject` on manifests that are not ours, of many kinds and in every way to write
-//! YAML: what is injected is what the webhook would inject, injecting twice is injecting once, and
-//! what is taken out leaves what there was.
+//! `inject` and `uninject` on manifests of many kinds and YAML styles: `inject` adds what the
+//! webhook would add, injecting twice equals injecting once, and `uninject` restores the manifest.
 
 mod shared;
 
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Parser, options};
 use leasehold_injection::{Sidecar, apply, inject};
 use serde_json::Value;
+use serde_yaml::granit_parser::{Event, Parser, ScalarStyle, options};
 
 use shared::{output, run, stderr, testdata};
 
@@ -86,7 +85,7 @@ fn written(text: &[u8]) -> Vec<String> {
         let (event, _) = event.expect("YAML");
         match event {
             Event::Scalar(text, style, ..) => match (style, &*text) {
-                (granit_parser::ScalarStyle::Plain, "" | "~" | "null") => "null".into(),
+                (ScalarStyle::Plain, "" | "~" | "null") => "null".into(),
                 _ => format!("{style:?} {text}"),
             },
             Event::DocumentStart(..) => "document".into(),
@@ -291,16 +290,16 @@ fn what_is_written_oddly_says_the_same_afterwards() {
             assert_eq!(said(&output(&UNINJECT, &injected)), said(before.as_bytes()), "{before}");
         }
     }
-    // A text that ends with its file has no line end, and gets none. (This test's reader would give
-    // it one; kubectl's does not.)
+    // A block of text that ends with its file has no line break at its end. (This test's reader
+    // would give it one; kubectl's does not.)
     let unended = "kind: Pod\nspec:\n  containers:\n  - name: a\n    image: |\n      x";
-    let once = String::from_utf8(output(&INJECT, unended.as_bytes())).expect("UTF-8");
-    assert!(once.contains("image: |-\n"), "{once}");
+    let injected = run(&INJECT, unended.as_bytes());
+    assert!(stderr(&injected).contains("ends within a block of text"), "{}", stderr(&injected));
 }
 
-/// Aliases that inject had to make copies of.
+/// Aliases of what inject changes.
 #[test]
-fn aliases_come_back() {
+fn aliases_that_a_change_touches_become_copies() {
     let before = "\
 kind: List
 items:
@@ -337,34 +336,53 @@ items:
         - *one
         - name: four
 ";
-    for (text, ends) in [(before.to_owned(), "\n"), (before.replace('\n', "\r\n"), "\r\n")] {
+    for text in [before.to_owned(), before.replace('\n', "\r\n")] {
         let injected = run(&INJECT, text.as_bytes());
-        assert_eq!(stderr(&injected), "", "nothing is lost");
-        let once = String::from_utf8(injected.stdout).expect("UTF-8");
-        assert!(once.contains(&format!("env:  # leasehold: *env{ends}")), "{once}");
-        assert_eq!(output(&INJECT, once.as_bytes()), once.as_bytes(), "once is twice");
-        let other =
-            output(&["inject", "-f", "-", "--image", "x:2", "--cluster", "c"], once.as_bytes());
-        for injected in [once.as_bytes(), &other] {
-            let back = run(&UNINJECT, injected);
-            assert_eq!(stderr(&back), "");
-            assert_eq!(String::from_utf8_lossy(&back.stdout), text);
+        let warning = "warning: stdin: document 1: the change touches an anchor or an alias";
+        assert!(stderr(&injected).contains(warning), "{}", stderr(&injected));
+        let once = injected.stdout;
+        assert_eq!(output(&INJECT, &once), once, "once is twice");
+        let other = output(&["inject", "-f", "-", "--image", "x:2", "--cluster", "c"], &once);
+        for injected in [once, other] {
+            let back = run(&UNINJECT, &injected);
+            assert_eq!(stderr(&back), "", "no alias is left to lose");
+            assert_eq!(said(&back.stdout), said(text.as_bytes()));
+            let back = String::from_utf8(back.stdout).expect("UTF-8");
+            assert!(back.contains("# as in the first"), "comments stay: {back}");
         }
     }
-    // What has changed since stays a copy, and both programs say what does not come back.
-    let injected = String::from_utf8(output(&INJECT, before.as_bytes())).expect("UTF-8");
-    let changed = injected.replacen("{name: A, value: b}", "{name: A, value: c}", 1);
-    let back = run(&UNINJECT, changed.as_bytes());
-    assert!(stderr(&back).contains("warning: *env stays a copy"), "{}", stderr(&back));
-    let said = String::from_utf8_lossy(&back.stdout).into_owned();
-    assert!(said.contains("value: c}") && said.contains("value: b\n"), "{said}");
-    let braces = before.replace(
-        "- name: two\n          env: *env   # as in the first\n          image: x",
-        "- {name: two, env: *env}",
-    );
-    let said = stderr(&run(&INJECT, braces.as_bytes()));
-    assert!(said.contains("1 use of *env became a copy, which uninject will leave"), "{said}");
-    let merged = before.replace("- *one\n", "- <<: *one\n          image: y\n");
-    let said = stderr(&run(&INJECT, merged.as_bytes()));
-    assert!(said.contains("merging (<<) became its own, and uninject will leave"), "{said}");
+    for (from, to) in [
+        ("- name: two\n          env: *env", "- {name: two, env: *env}\n        - name: x"),
+        ("- *one\n", "- <<: *one\n          image: y\n"),
+        ("- *one\n", "- <<: [*one, {image: y}]\n"),
+        ("- *one\n", "- {<<: *one}\n"),
+    ] {
+        let text = before.replace(from, to);
+        assert_ne!(text, before);
+        let injected = run(&INJECT, text.as_bytes());
+        assert!(stderr(&injected).contains("aliases of the document became copies"), "{to}");
+        assert_eq!(said(&output(&UNINJECT, &injected.stdout)), said(text.as_bytes()), "{to}");
+    }
+}
+
+/// Aliases that have nothing to do with what is injected.
+#[test]
+fn aliases_beside_the_change_stay() {
+    let before = "\
+kind: Deployment
+metadata: {name: a, labels: &labels {app: a}}
+spec:
+  selector: {matchLabels: *labels}
+  template:
+    spec:
+      terminationGracePeriodSeconds: 7201
+      containers:
+      - name: one
+        resources: {limits: &most {cpu: 1}, requests: *most}
+";
+    let injected = run(&INJECT, before.as_bytes());
+    assert_eq!(stderr(&injected), "");
+    let text = String::from_utf8(injected.stdout).expect("UTF-8");
+    assert!(text.contains("matchLabels: *labels") && text.contains("requests: *most"), "{text}");
+    assert_eq!(String::from_utf8(output(&UNINJECT, text.as_bytes())).expect("UTF-8"), before);
 }

@@ -1,5 +1,5 @@
-//! Deadlines: whatever would end a job that runs, over all workers and WorkerClusters, and the
-//! shortest of them. A node's own shutdown is not known to the API server, and not looked at.
+//! Deadlines that end a running job, of all workers, WorkerClusters and WorkerClasses, and the
+//! shortest of them. The API server does not know a node's own shutdown grace period.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,15 +8,15 @@ use kube::api::ListParams;
 use leasehold_manifest::Span;
 use serde_json::{Value, json};
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::text;
 use super::fleet::{
-    Fleet, Workload, by_workload, drain_deadline, everywhere, kind_of, place, some,
+    Fleet, Workload, by_workload, describe_pods, drain_deadline, kind_of, list_in, place,
 };
-use super::manifests::text;
 use super::report::{Finding, Problem, Report, patch};
 
-/// Beyond the drain, for the agent's goodbye and the worker's own end: what the coordinator adds
-/// where it makes the workload.
+/// Time after the drain for the agent and the worker to exit. The coordinator adds as much to the
+/// workloads that it creates.
 const BEYOND_DRAIN: Duration = Duration::from_secs(30);
 /// Kubernetes' grace period of a pod that names none.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
@@ -28,27 +28,27 @@ struct Deadline {
     place: String,
 }
 
-/// Looks at all deadlines.
-pub(super) async fn look(cluster: &Cluster, fleet: &Fleet, report: &mut Report) {
+/// Checks all deadlines.
+pub(super) async fn look(api: &ApiClient, fleet: &Fleet, report: &mut Report) {
     let (clusters, pods) = match (&fleet.clusters, &fleet.pods) {
         (Ok(clusters), Ok(pods)) => (clusters, pods),
-        (Err(trouble), _) | (_, Err(trouble)) => {
-            let check = "no deadline ends a job that could end by itself";
-            report.tell(Finding::skipped("deadline-grace", check, trouble.text()));
+        (Err(error), _) | (_, Err(error)) => {
+            let check = "no deadline ends a job before its drain is over";
+            report.add(Finding::skipped("deadline-grace", check, error.text()));
             return;
         }
     };
     let mut all = Vec::new();
-    report.tell(grace(fleet, clusters, pods, &mut all));
-    report.tell(active(cluster, fleet, pods, &mut all).await);
-    report.tell(shortest(all));
+    report.add(grace(fleet, clusters, pods, &mut all));
+    report.add(active(api, fleet, pods, &mut all).await);
+    report.add(shortest(all));
 }
 
-/// Whether every grace period covers the drain.
+/// Every grace period covers the drain.
 fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadline>) -> Finding {
     let check = "every grace period covers its drain deadline";
     let mut finding = Finding::new("deadline-grace", check);
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for cluster in clusters {
         let drain = drain_deadline(cluster);
         let name = format!("{} {}", kind_of(cluster), place(cluster));
@@ -59,9 +59,9 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
         let place = format!("terminationGracePeriodSeconds of {name}'s template");
         all.push(Deadline { after: own, place });
         if own < drain {
-            let wrong = format!("{name}: its template {}", says(own, drain));
+            let wrong = format!("{name}: its template {}", too_short(own, drain));
             finding.fail(Problem::new(wrong, "lengthen it").run(patch_cluster(cluster, drain)));
-            told.insert(name);
+            reported.insert(name);
         }
     }
     let workers = pods.iter().filter_map(|pod| Some((pod, fleet.cluster_of(pod)?)));
@@ -74,26 +74,26 @@ fn grace(fleet: &Fleet, clusters: &[Value], pods: &[Value], all: &mut Vec<Deadli
             let place = format!("terminationGracePeriodSeconds of {}", workload.words());
             all.push(Deadline { after: own, place });
         }
-        // What is wrong with a cluster's template has been said.
-        let is_told = is_made_by(&workload, cluster)
-            && told.contains(&format!("{} {}", kind_of(cluster), place(cluster)));
-        if own < drain_deadline(cluster) && !is_told {
+        // A problem of a cluster's template is reported once, with the template.
+        let is_reported = is_created_for(&workload, cluster)
+            && reported.contains(&format!("{} {}", kind_of(cluster), place(cluster)));
+        if own < drain_deadline(cluster) && !is_reported {
             short.entry((workload, own)).or_default().push(pod);
         }
     }
     for ((workload, own), pods) in short {
         let Some(cluster) = fleet.cluster_of(pods[0]) else { continue };
         let drain = drain_deadline(cluster);
-        let (which, what) = (workload.words(), some(&pods));
-        let wrong = format!("{which}: {what} {}", says(own, drain));
+        let (which, what) = (workload.words(), describe_pods(&pods));
+        let wrong = format!("{which}: {what} {}", too_short(own, drain));
         finding.fail(lengthen(wrong, &workload, cluster, drain));
     }
     finding
 }
 
-fn says(own: Duration, drain: Duration) -> String {
+fn too_short(own: Duration, drain: Duration) -> String {
     format!(
-        "has {} s to end (terminationGracePeriodSeconds), and a drain may take {} s \
+        "has {} s to end (terminationGracePeriodSeconds), but a drain may take {} s \
          (drain.deadline): jobs that take longer are killed",
         own.as_secs(),
         drain.as_secs()
@@ -105,35 +105,35 @@ fn grace_of(pod: &Value) -> Duration {
     own.map_or(GRACE_DEFAULT, Duration::from_secs)
 }
 
-/// Whether a WorkerCluster or WorkerClass makes a workload, which then has its name.
-fn is_made_by(workload: &Workload, cluster: &Value) -> bool {
+/// Whether the coordinator created a workload for a WorkerCluster or WorkerClass of that name.
+fn is_created_for(workload: &Workload, cluster: &Value) -> bool {
     matches!(workload.kind.as_str(), "deployment" | "statefulset")
         && cluster["spec"]["template"].is_object()
         && cluster["metadata"]["name"] == *workload.name
 }
 
-/// How a workload gets a longer grace period.
+/// The problem of a short grace period, with the command that lengthens it.
 fn lengthen(wrong: String, workload: &Workload, cluster: &Value, drain: Duration) -> Problem {
     let Workload { namespace, kind, name } = workload;
     let secs = (drain + BEYOND_DRAIN).as_secs();
-    let mend = "lengthen it, which rolls its pods, or shorten the drain";
+    let fix = "lengthen it, which restarts its pods, or shorten drain.deadline";
     match kind.as_str() {
-        _ if is_made_by(workload, cluster) => {
-            let mend = format!("lengthen it in the {}'s template", kind_of(cluster));
-            Problem::new(wrong, mend).run(patch_cluster(cluster, drain))
+        _ if is_created_for(workload, cluster) => {
+            let fix = format!("lengthen it in the {}'s template", kind_of(cluster));
+            Problem::new(wrong, fix).run(patch_cluster(cluster, drain))
         }
         "deployment" | "statefulset" | "daemonset" | "replicaset" | "replicationcontroller" => {
             let grace = json!({ "terminationGracePeriodSeconds": secs });
             let body = json!({ "spec": { "template": { "spec": grace } } });
             let object = format!("{kind}/{name} -n {namespace}");
-            Problem::new(wrong, mend).run(patch(&object, "strategic", &body))
+            Problem::new(wrong, fix).run(patch(&object, "strategic", &body))
         }
         _ => {
-            let mend = format!(
-                "set terminationGracePeriodSeconds: {secs} in its manifest and make it anew: it \
-                 cannot be changed"
+            let fix = format!(
+                "set terminationGracePeriodSeconds: {secs} in its manifest and create it again: \
+                 the field is immutable"
             );
-            Problem::new(wrong, mend)
+            Problem::new(wrong, fix)
         }
     }
 }
@@ -148,14 +148,14 @@ fn patch_cluster(cluster: &Value, drain: Duration) -> String {
     patch(&format!("{kind}/{name} -n {namespace}"), "merge", &body)
 }
 
-/// Whether no pod and no Job is ended by its age before a job could be drained.
+/// No `activeDeadlineSeconds` of a pod or Job is shorter than the drain.
 async fn active(
-    cluster: &Cluster,
+    api: &ApiClient,
     fleet: &Fleet,
     pods: &[Value],
     all: &mut Vec<Deadline>,
 ) -> Finding {
-    let check = "no Job and no pod is ended by its age before a drain could be over";
+    let check = "no activeDeadlineSeconds is shorter than the drain deadline";
     let mut finding = Finding::new("deadline-active", check);
     let workers = pods.iter().filter(|pod| fleet.cluster_of(pod).is_some());
     let by_workload = by_workload(workers);
@@ -166,9 +166,9 @@ async fn active(
             let place = format!("activeDeadlineSeconds of the pod {}", place(pod));
             all.push(Deadline { after: own, place: place.clone() });
             if let Some(drain) = fleet.cluster_of(pod).map(drain_deadline).filter(|it| own < *it) {
-                let wrong = format!("{}: {place} {}", workload.words(), ages(own, drain));
-                let mend = "take it out of the pod's manifest, or lengthen it";
-                finding.fail(Problem::new(wrong, mend));
+                let wrong = format!("{}: {place} {}", workload.words(), ends_too_early(own, drain));
+                let fix = "remove it from the pod's manifest, or lengthen it";
+                finding.fail(Problem::new(wrong, fix));
             }
         }
     }
@@ -180,10 +180,10 @@ async fn active(
         return finding;
     }
     let jobs = ("/apis/batch/v1", "jobs");
-    let jobs = match everywhere(cluster, &namespaces, jobs, &ListParams::default()).await {
+    let jobs = match list_in(api, &namespaces, jobs, &ListParams::default()).await {
         Ok(jobs) => jobs,
-        Err(trouble) => {
-            finding.skip(trouble.text());
+        Err(error) => {
+            finding.skip(error.text());
             return finding;
         }
     };
@@ -199,32 +199,32 @@ async fn active(
         let place = format!("activeDeadlineSeconds of job/{name} in {namespace}");
         all.push(Deadline { after: own, place: place.clone() });
         if let Some(drain) = fleet.cluster_of(pods[0]).map(drain_deadline).filter(|it| own < *it) {
-            let wrong = format!("{place} {}", ages(own, drain));
-            let mend = "take it out, or lengthen it";
+            let wrong = format!("{place} {}", ends_too_early(own, drain));
+            let fix = "remove it, or lengthen it";
             let job = format!("job/{name} -n {namespace}");
             let body = json!({ "spec": { "activeDeadlineSeconds": null } });
-            finding.fail(Problem::new(wrong, mend).run(patch(&job, "merge", &body)));
+            finding.fail(Problem::new(wrong, fix).run(patch(&job, "merge", &body)));
         }
     }
     finding
 }
 
-fn ages(own: Duration, drain: Duration) -> String {
+fn ends_too_early(own: Duration, drain: Duration) -> String {
     format!(
-        "is {} s: it is ended then, whatever runs, sooner than a drain may take ({} s, \
-         drain.deadline)",
+        "is {} s, which is shorter than a drain may take ({} s, drain.deadline): running jobs \
+         are killed",
         own.as_secs(),
         drain.as_secs()
     )
 }
 
-/// The shortest of all, said even where all is well.
+/// The shortest deadline; it is shown even if nothing is wrong.
 fn shortest(all: Vec<Deadline>) -> Finding {
     let check = match all.into_iter().min() {
         Some(Deadline { after, place }) => {
             format!("the shortest deadline that ends a running job is {}: {place}", Span(after))
         }
-        None => "there are no workers yet whose jobs a deadline could end".into(),
+        None => "there are no workers yet, so no deadline ends a job".into(),
     };
     Finding::new("deadline-shortest", check)
 }
@@ -263,18 +263,18 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_deadline_is_named_even_where_all_is_well() {
+    fn the_shortest_deadline_is_named_even_where_all_is_ok() {
         let (finding, shortest) = looked_at(cluster(&Value::Null), vec![pod("a", 630)]);
-        assert!(finding.is_well() && shortest.is_well());
+        assert!(finding.is_ok() && shortest.is_ok());
         let text = format!("{shortest:?}");
         assert!(text.contains("is 10m: drain.deadline of WorkerCluster ci/builds"), "{text}");
     }
 
     #[test]
     fn a_drain_just_fits_and_a_second_less_does_not() {
-        assert!(looked_at(cluster(&Value::Null), vec![pod("a", 600)]).0.is_well());
+        assert!(looked_at(cluster(&Value::Null), vec![pod("a", 600)]).0.is_ok());
         let (finding, shortest) = looked_at(cluster(&Value::Null), vec![pod("a", 599)]);
-        assert!(!finding.is_well());
+        assert!(!finding.is_ok());
         let text = format!("{shortest:?}");
         assert!(text.contains("is 9m59s: terminationGracePeriodSeconds of pod/a in ci"), "{text}");
     }
@@ -283,7 +283,7 @@ mod tests {
     fn a_template_counts_without_any_pod() {
         let template = json!({ "spec": { "terminationGracePeriodSeconds": 60 } });
         let (finding, shortest) = looked_at(cluster(&template), Vec::new());
-        assert!(!finding.is_well() && format!("{shortest:?}").contains("is 1m:"));
+        assert!(!finding.is_ok() && format!("{shortest:?}").contains("is 1m:"));
         let text = format!("{finding:?}");
         assert!(text.contains("workercluster/builds -n ci") && text.contains("630"), "{text}");
     }

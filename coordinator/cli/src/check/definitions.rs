@@ -1,29 +1,29 @@
-//! The definitions of the kinds: there, established, and with the schema of this version. What only
-//! describes is not compared.
+//! The CustomResourceDefinitions: they exist, are established, and have the schema of this version.
+//! Descriptions are not compared.
 
 use serde_json::Value;
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::{self, list, text};
 use super::installation::Installation;
-use super::manifests::{self, list, text};
 use super::report::{Finding, Problem, Report};
 
-/// Where definitions are.
+/// The API path of definitions.
 pub(super) const FOLDER: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Differences of one definition that are listed.
+/// At most this many differences of one definition are listed.
 const DIFFERENCES_MAX: usize = 3;
 
-/// What is said of a field that this version has not.
-const UNKNOWN: &str = "is unknown here";
+/// The end of the message about a field that only the cluster's definition has.
+const UNKNOWN: &str = "is not in this version";
 
-/// Looks at all kinds.
-pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
-    let wanted = match manifests::definitions() {
+/// Checks all kinds.
+pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
+    let wanted = match expected::definitions() {
         Ok(wanted) => wanted,
         Err(error) => {
-            let mut finding = Finding::new("kinds", "the kinds are known");
-            finding.fail(Problem::new(error.to_string(), "report this as a fault of the program"));
-            report.tell(finding);
+            let mut finding = Finding::new("kinds", "the program knows its kinds");
+            finding.fail(Problem::new(error.to_string(), "report this as a bug"));
+            report.add(finding);
             return;
         }
     };
@@ -36,19 +36,22 @@ pub(super) async fn look(cluster: &Cluster, installation: &Installation, report:
             "Pipeline" => "kind-pipeline",
             _ => "kind-pipeline-binding",
         };
-        let check = format!("{kind} is defined as version {} has it", super::version::OWN);
+        let check = format!(
+            "the CustomResourceDefinition of {kind} is that of version {}",
+            super::installation::OWN_VERSION
+        );
         let mut finding = Finding::new(id, check);
         let name = text(&definition["metadata"]["name"]);
-        match cluster.get(FOLDER, name).await {
+        match api.get(FOLDER, name).await {
             Ok(Some(there)) => compare(&mut finding, name, &definition, &there, installation),
             Ok(None) => {
                 let wrong = format!("there is no CustomResourceDefinition {name}");
-                let mend = "apply the definitions";
-                finding.fail(Problem::new(wrong, mend).run(installation.apply()));
+                let fix = "apply the definitions";
+                finding.fail(Problem::new(wrong, fix).run(installation.apply()));
             }
-            Err(trouble) => finding.skip(trouble.text()),
+            Err(error) => finding.skip(error.text()),
         }
-        report.tell(finding);
+        report.add(finding);
     }
 }
 
@@ -70,16 +73,17 @@ fn compare(
             "CustomResourceDefinition {name} is of another version: {}{more}",
             shown.join("; ")
         );
-        // What somebody else has put there stays when it is only applied.
+        // `apply` does not remove fields that others added: only `replace` does.
         let is_newer = differences.iter().any(|it| it.ends_with(UNKNOWN));
         finding.fail(match is_newer {
             true => {
-                let mend = "check with the program of that version, or go back to this one's";
-                Problem::new(wrong, mend).run("kubectl replace --save-config -k deploy/crds")
+                let fix =
+                    "use the program of that version, or put the definitions of this version back";
+                Problem::new(wrong, fix).run("kubectl replace --save-config -k deploy/crds")
             }
             false => {
-                let mend = "apply the definitions of this version";
-                Problem::new(wrong, mend).run(installation.apply())
+                let fix = "apply the definitions of this version";
+                Problem::new(wrong, fix).run(installation.apply())
             }
         });
     }
@@ -88,13 +92,13 @@ fn compare(
         if is.is_none_or(|it| it["status"] != "True") {
             let why = is.map_or("", |it| text(&it["message"]));
             let wrong = format!("CustomResourceDefinition {name} is not {condition}: {why}");
-            let mend = "see what is in its way, as another definition of the same names";
-            finding.fail(Problem::new(wrong, mend).run(format!("kubectl describe crd {name}")));
+            let fix = "see what blocks it, for example another definition with the same names";
+            finding.fail(Problem::new(wrong, fix).run(format!("kubectl describe crd {name}")));
         }
     }
 }
 
-/// How a definition that is there differs from the one that is wanted; places as in the objects.
+/// How the definition in the cluster differs from that of this version, field by field.
 pub(super) fn differences(wanted: &Value, there: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for version in list(&wanted["spec"]["versions"]) {
@@ -118,7 +122,7 @@ pub(super) fn differences(wanted: &Value, there: &Value) -> Vec<String> {
     found
 }
 
-/// Goes down both schemas, and names the highest places at which they differ.
+/// Compares two schemas and names the outermost fields that differ.
 fn of_schema(found: &mut Vec<String>, path: &str, wanted: &Value, there: &Value) {
     let fields = |schema: &Value| schema["properties"].as_object().cloned().unwrap_or_default();
     let (wanted_fields, there_fields) = (fields(wanted), fields(there));
@@ -140,7 +144,7 @@ fn of_schema(found: &mut Vec<String>, path: &str, wanted: &Value, there: &Value)
     words.sort();
     words.dedup();
     for word in words {
-        // The first is compared above, the second only describes.
+        // Properties are compared above, and descriptions do not count.
         let is_other = matches!(word.as_str(), "properties" | "description")
             || word == "items" && wanted.get("items").is_some() && there.get("items").is_some();
         if !is_other && !is_same(&wanted[word], &there[word]) {
@@ -150,7 +154,7 @@ fn of_schema(found: &mut Vec<String>, path: &str, wanted: &Value, there: &Value)
     }
 }
 
-/// Whether two values say the same: numbers by what they are, however they are written.
+/// Whether two values are equal: 1 and 1.0 are, and descriptions do not count.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
@@ -173,7 +177,7 @@ mod tests {
     use super::*;
 
     fn cluster() -> Value {
-        manifests::definitions().unwrap().remove(0)
+        expected::definitions().unwrap().remove(0)
     }
 
     #[test]
@@ -195,7 +199,7 @@ mod tests {
             ),
             (
                 |spec| spec["properties"]["extra"] = serde_json::json!({ "type": "string" }),
-                "the field spec.extra is unknown here",
+                "the field spec.extra is not in this version",
             ),
             (
                 |spec| spec["properties"]["maxJobs"]["maximum"] = 5.into(),

@@ -1,5 +1,5 @@
-//! The fleet: all WorkerClusters and WorkerClasses, and all pods that are workers or have asked to
-//! be, read once.
+//! The fleet, read once: all WorkerClusters, WorkerClasses, and pods that are workers or ask for a
+//! sidecar.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,29 +12,28 @@ use leasehold_manifest::Span;
 use leasehold_manifest::manifest::{API_VERSION, DrainSpec};
 use serde_json::Value;
 
-use super::cluster::{Cluster, Trouble};
+use super::api::{ApiClient, ApiError};
+use super::expected::{list, text};
 use super::installation::Installation;
-use super::manifests::{list, text};
 
-/// Pods that one command names.
-const NAMED_MAX: usize = 10;
+/// At most this many pods are named in one command.
+const LISTED_MAX: usize = 10;
 
-/// What runs, in the namespaces that are looked at.
+/// Clusters and workers in the checked namespaces.
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
-    /// The WorkerClusters, and after them the WorkerClasses: of two of one name the first has it.
-    pub(super) clusters: Result<Vec<Value>, Trouble>,
-    /// The pods that are workers or have asked for a sidecar, but for those that are over or about
-    /// to end.
-    pub(super) pods: Result<Vec<Value>, Trouble>,
-    /// The namespaces that are looked at; all where it is empty.
+    /// The WorkerClusters, then the WorkerClasses: of two with one name the first owns the pods.
+    pub(super) clusters: Result<Vec<Value>, ApiError>,
+    /// The pods that are workers or ask for a sidecar, without ended and terminating ones.
+    pub(super) pods: Result<Vec<Value>, ApiError>,
+    /// The checked namespaces; all if it is empty.
     pub(super) namespaces: Vec<String>,
 }
 
 impl Fleet {
-    /// Reads it, in the namespaces that the user names; `all` means those that are served.
+    /// Reads the fleet in the wanted namespaces; `all` stands for those that are served.
     pub(super) async fn read(
-        cluster: &Cluster,
+        api: &ApiClient,
         installation: &Installation,
         wanted: &[String],
     ) -> Self {
@@ -46,21 +45,20 @@ impl Fleet {
         let mut clusters = Ok(Vec::new());
         for plural in [WorkerCluster::PLURAL, WorkerClass::PLURAL] {
             let of_kind = (&*folder, plural);
-            let found = everywhere(cluster, &namespaces, of_kind, &ListParams::default()).await;
+            let found = list_in(api, &namespaces, of_kind, &ListParams::default()).await;
             clusters = clusters.and_then(|all| found.map(|found| [all, found].concat()));
         }
-        let pods = match pods(cluster, &namespaces).await {
+        let pods = match pods(api, &namespaces).await {
             Ok(mut pods) => {
-                pods.retain(is_there);
+                pods.retain(is_active);
                 Ok(pods)
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         };
         Self { clusters, pods, namespaces }
     }
 
-    /// The WorkerCluster or WorkerClass of a pod; none where there is none of the name that its
-    /// label says.
+    /// The WorkerCluster or WorkerClass that a pod's label names, if it exists.
     pub(super) fn cluster_of(&self, pod: &Value) -> Option<&Value> {
         let clusters = self.clusters.as_ref().ok()?;
         let (namespace, label) =
@@ -77,34 +75,34 @@ impl Fleet {
     }
 }
 
-/// Objects of all these namespaces; of all there are where none is named.
-pub(super) async fn everywhere(
-    cluster: &Cluster,
+/// The objects in the given namespaces; in all namespaces if the list is empty.
+pub(super) async fn list_in(
+    api: &ApiClient,
     namespaces: &[String],
     (folder, plural): (&str, &str),
     wanted: &ListParams,
-) -> Result<Vec<Value>, Trouble> {
+) -> Result<Vec<Value>, ApiError> {
     if namespaces.is_empty() {
-        return cluster.list(&format!("{folder}/{plural}"), wanted.clone()).await;
+        return api.list(&format!("{folder}/{plural}"), wanted.clone()).await;
     }
     let mut all = Vec::new();
     for namespace in namespaces {
         let folder = format!("{folder}/namespaces/{namespace}/{plural}");
-        all.extend(cluster.list(&folder, wanted.clone()).await?);
+        all.extend(api.list(&folder, wanted.clone()).await?);
     }
     Ok(all)
 }
 
-async fn pods(cluster: &Cluster, namespaces: &[String]) -> Result<Vec<Value>, Trouble> {
+async fn pods(api: &ApiClient, namespaces: &[String]) -> Result<Vec<Value>, ApiError> {
     let pods = ("/api/v1", "pods");
     let labelled = ListParams::default().labels(CLUSTER_LABEL);
-    let mut all = everywhere(cluster, namespaces, pods, &labelled).await?;
+    let mut all = list_in(api, namespaces, pods, &labelled).await?;
     let asking = ListParams::default().labels(&format!("{INJECT}=true,!{CLUSTER_LABEL}"));
-    all.extend(everywhere(cluster, namespaces, pods, &asking).await?);
+    all.extend(list_in(api, namespaces, pods, &asking).await?);
     Ok(all)
 }
 
-fn is_there(pod: &Value) -> bool {
+fn is_active(pod: &Value) -> bool {
     let is_over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     !is_over && pod["metadata"]["deletionTimestamp"].is_null()
 }
@@ -116,14 +114,14 @@ pub(super) fn sidecar(pod: &Value) -> Option<&Value> {
     containers.into_iter().find(|container| container["name"] == CONTAINER)
 }
 
-/// Whether a pod has asked for a sidecar.
-pub(super) fn asks(pod: &Value) -> bool {
+/// Whether a pod's label asks for a sidecar.
+pub(super) fn wants_sidecar(pod: &Value) -> bool {
     pod["metadata"]["labels"][INJECT] == "true"
 }
 
-/// Whether a pod's sidecar was injected as it asked; one that was written by hand is left alone.
+/// Whether a pod's sidecar was injected, not written by hand.
 pub(super) fn is_injected(pod: &Value) -> bool {
-    asks(pod) && pod["metadata"]["annotations"][STATUS].is_string()
+    wants_sidecar(pod) && pod["metadata"]["annotations"][STATUS].is_string()
 }
 
 /// An object's namespace and name, as `default/builds`.
@@ -147,17 +145,17 @@ pub(super) fn drain_deadline(cluster: &Value) -> Duration {
     span.unwrap_or(DrainSpec::default().deadline).0
 }
 
-/// What made a pod.
+/// The workload that a pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Workload {
     pub(super) namespace: String,
-    /// In lower case: `deployment`; `pod` for one that nothing made.
+    /// In lower case: `deployment`; `pod` for a pod without a controller.
     pub(super) kind: String,
     pub(super) name: String,
 }
 
 impl Workload {
-    /// The one of a pod.
+    /// The workload of a pod.
     pub(super) fn of(pod: &Value) -> Self {
         let metadata = &pod["metadata"];
         let namespace = text(&metadata["namespace"]).to_owned();
@@ -166,7 +164,7 @@ impl Workload {
             return Self { namespace, kind: "pod".into(), name: text(&metadata["name"]).into() };
         };
         let (kind, name) = (text(&owner["kind"]).to_lowercase(), text(&owner["name"]));
-        // A Deployment's ReplicaSets are named for it and for the template.
+        // A ReplicaSet of a Deployment is named DEPLOYMENT-HASH.
         let template = text(&metadata["labels"]["pod-template-hash"]);
         let deployment = name.strip_suffix(template).and_then(|stem| stem.strip_suffix('-'));
         match deployment.filter(|_| kind == "replicaset" && !template.is_empty()) {
@@ -175,36 +173,36 @@ impl Workload {
         }
     }
 
-    /// As kubectl takes it, with its namespace: `deployment/web in default`.
+    /// For messages: `deployment/web in default`.
     pub(super) fn words(&self) -> String {
         format!("{}/{} in {}", self.kind, self.name, self.namespace)
     }
 
-    /// The command that has its pods made anew, each after its drain.
-    pub(super) fn renew(&self, pods: &[&Value]) -> String {
+    /// The command that replaces its pods, each after its drain.
+    pub(super) fn restart_command(&self, pods: &[&Value]) -> String {
         let Self { namespace, kind, name } = self;
         match kind.as_str() {
             "deployment" | "statefulset" | "daemonset" => {
                 format!("kubectl -n {namespace} rollout restart {kind}/{name}")
             }
             _ => {
-                let names = pods.iter().take(NAMED_MAX).map(|pod| text(&pod["metadata"]["name"]));
+                let names = pods.iter().take(LISTED_MAX).map(|pod| text(&pod["metadata"]["name"]));
                 let names: Vec<&str> = names.collect();
                 format!("kubectl -n {namespace} delete pods {}", names.join(" "))
             }
         }
     }
 
-    /// What to say to that command.
-    pub(super) fn renewal(&self) -> &'static str {
+    /// What that command does, for messages.
+    pub(super) fn restart_words(&self) -> &'static str {
         match self.kind.as_str() {
-            "pod" => "delete the pod, which drains it first, and make it anew from its manifest",
-            _ => "have its pods made anew, each is drained first",
+            "pod" => "delete the pod, which drains it first, and create it again from its manifest",
+            _ => "restart its pods; each is drained first",
         }
     }
 }
 
-/// Pods by what made them.
+/// Pods by their workload.
 pub(super) fn by_workload<'a>(
     pods: impl Iterator<Item = &'a Value>,
 ) -> BTreeMap<Workload, Vec<&'a Value>> {
@@ -215,11 +213,11 @@ pub(super) fn by_workload<'a>(
     all
 }
 
-/// Pods in words: `the pod default/a`, or `3 pods, default/a among them`.
-pub(super) fn some(pods: &[&Value]) -> String {
+/// Pods for messages: `the pod default/a`, or `3 pods, for example default/a`.
+pub(super) fn describe_pods(pods: &[&Value]) -> String {
     match pods {
         [] => "no pod".into(),
         [one] => format!("the pod {}", place(one)),
-        [first, ..] => format!("{} pods, {} among them", pods.len(), place(first)),
+        [first, ..] => format!("{} pods, for example {}", pods.len(), place(first)),
     }
 }

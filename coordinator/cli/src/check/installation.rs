@@ -1,21 +1,21 @@
-//! The installation itself: its Deployment, from which the other lines learn how it is set up, its
-//! replicas, and its version.
+//! The installation: the coordinator's Deployment, which says how it is configured, its replicas,
+//! its version and its Service.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Trouble};
-use super::manifests::{list, objects, text};
-use super::report::{Finding, Problem, Report, patch};
-use super::version::{self, Version};
+use super::api::{ApiClient, ApiError};
+use super::expected::{list, objects, text};
+use super::report::{Finding, Problem, Report, counted, patch};
 
 /// The name of the Deployment, the Service and the service account.
 const NAME: &str = "leasehold-coordinator";
-/// Replicas without which a failover has nobody to go to.
+/// With fewer replicas there is no standby.
 const REPLICAS_MIN: u64 = 2;
 
-/// An installation, as its Deployment says that it is set up.
+/// An installation, as its Deployment configures it.
 #[derive(Clone, Debug)]
 pub(super) struct Installation {
     /// The coordinator's namespace.
@@ -24,29 +24,29 @@ pub(super) struct Installation {
     pub(super) service: String,
     /// The coordinator's service account.
     pub(super) account: String,
-    /// The namespaces that are served; all where it is empty.
+    /// The served namespaces; all if it is empty.
     pub(super) served: Vec<String>,
     /// The coordinator's image.
     pub(super) image: String,
-    /// The Secret of a certificate that others make; none where the coordinator makes its own.
-    pub(super) foreign_secret: Option<String>,
-    /// What is set in the coordinator's environment.
+    /// The Secret of a certificate from elsewhere; `None` if the coordinator issues its own.
+    pub(super) external_secret: Option<String>,
+    /// The coordinator's environment variables.
     environment: BTreeMap<String, String>,
     deployment: Value,
 }
 
 impl Installation {
-    /// The installation in a namespace; none where there is no Deployment.
-    pub(super) async fn find(cluster: &Cluster, namespace: &str) -> Result<Found, Trouble> {
+    /// The installation in a namespace, if it has a Deployment.
+    pub(super) async fn find(api: &ApiClient, namespace: &str) -> Result<Found, ApiError> {
         let folder = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
-        let deployment = cluster.get(&folder, NAME).await?;
+        let deployment = api.get(&folder, NAME).await?;
         Ok(match deployment {
-            Some(deployment) => Found::There(Box::new(Self::of(namespace, deployment))),
-            None => Found::Nowhere(namespace.to_owned()),
+            Some(deployment) => Found::Installed(Box::new(Self::of(namespace, deployment))),
+            None => Found::Missing(namespace.to_owned()),
         })
     }
 
-    /// The one that `deploy/` makes.
+    /// The installation that `deploy/` makes.
     #[cfg(test)]
     pub(super) fn example() -> Self {
         let deployment = objects().iter().find(|object| object["kind"] == "Deployment");
@@ -63,7 +63,7 @@ impl Installation {
         let set = |name: &str| environment.get(name).filter(|value| !value.is_empty());
         let served = set("LEASEHOLD_WATCH_NAMESPACE").map(String::as_str).unwrap_or_default();
         let served = served.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let foreign_secret =
+        let external_secret =
             set("LEASEHOLD_TLS_CERT").and_then(|file| mounted(pod, container, file));
         let account = text(&pod["serviceAccountName"]);
         Self {
@@ -72,26 +72,26 @@ impl Installation {
             account: if account.is_empty() { "default" } else { account }.to_owned(),
             served: served.map(str::to_owned).collect(),
             image: text(&container["image"]).to_owned(),
-            foreign_secret,
+            external_secret,
             environment: environment.clone(),
             deployment,
         }
     }
 
-    /// The agent's image that is injected unless a cluster or a pod wants another.
+    /// The image that is injected unless a cluster or a pod sets another.
     pub(super) fn agent_image(&self) -> String {
         match self.environment.get("LEASEHOLD_AGENT_IMAGE") {
             Some(image) => image.clone(),
             None => {
-                // The coordinator goes by its own version, whatever its image is called.
-                let own = Version::of_image(&self.image).and_then(|_| version::tag(&self.image));
+                // The coordinator injects the agent of its own version, wherever its image is from.
+                let own = Version::of_image(&self.image).and_then(|_| tag(&self.image));
                 let own = own.map(|tag| tag.strip_prefix('v').unwrap_or(tag));
-                format!("leasehold/agent:{}", own.unwrap_or(version::OWN))
+                format!("leasehold/agent:{}", own.unwrap_or(OWN_VERSION))
             }
         }
     }
 
-    /// The command that installs it again, or brings it up to this program's version.
+    /// The command that applies this program's version of its overlay.
     pub(super) fn apply(&self) -> String {
         let overlay = match (self.served.is_empty(), self.replicas()) {
             (false, _) => "namespaced",
@@ -124,44 +124,44 @@ fn mounted(pod: &Value, container: &Value, file: &str) -> Option<String> {
     volume["secret"]["secretName"].as_str().map(str::to_owned)
 }
 
-/// What was found.
+/// The result of [`Installation::find`].
 #[derive(Clone, Debug)]
 pub(super) enum Found {
-    There(Box<Installation>),
-    /// The namespace in which there is none.
-    Nowhere(String),
+    Installed(Box<Installation>),
+    /// There is none in this namespace.
+    Missing(String),
 }
 
-/// Looks at the installation; without one, there is nothing else to look at.
+/// Checks the installation; without one nothing else can be checked.
 pub(super) async fn look(
-    cluster: &Cluster,
-    found: Result<Found, Trouble>,
+    api: &ApiClient,
+    found: Result<Found, ApiError>,
     report: &mut Report,
 ) -> Option<Installation> {
     let check = "the coordinator is installed";
     let mut finding = Finding::new("installed", check);
     let installation = match found {
-        Ok(Found::There(installation)) => *installation,
-        Ok(Found::Nowhere(namespace)) => {
+        Ok(Found::Installed(installation)) => *installation,
+        Ok(Found::Missing(namespace)) => {
             let wrong = format!("there is no Deployment {NAME} in namespace {namespace}");
-            let mend = "install it, or name its namespace (--namespace)";
-            finding.fail(Problem::new(wrong, mend).run(apply("ha")));
-            report.tell(finding);
+            let fix = "install it, or pass its namespace (--namespace)";
+            finding.fail(Problem::new(wrong, fix).run(apply("ha")));
+            report.add(finding);
             return None;
         }
-        Err(trouble) => {
-            let wrong = format!("the Deployment {NAME} cannot be read: {}", trouble.text());
-            let mend = "run this as somebody who may read the coordinator's namespace";
-            finding.fail(Problem::new(wrong, mend));
-            report.tell(finding);
+        Err(error) => {
+            let wrong = format!("cannot read the Deployment {NAME}: {}", error.text());
+            let fix = "run this as a user who may read the coordinator's namespace";
+            finding.fail(Problem::new(wrong, fix));
+            report.add(finding);
             return None;
         }
     };
     finding.note(format!("{} in namespace {}", installation.image, installation.namespace));
-    report.tell(finding);
-    report.tell(replicas(&installation));
-    report.tell(same_version(&installation));
-    report.tell(service(cluster, &installation).await);
+    report.add(finding);
+    report.add(replicas(&installation));
+    report.add(same_version(&installation));
+    report.add(service(api, &installation).await);
     Some(installation)
 }
 
@@ -170,114 +170,165 @@ fn replicas(it: &Installation) -> Finding {
         (it.replicas(), it.deployment["status"]["readyReplicas"].as_u64().unwrap_or(0));
     let namespace = &it.namespace;
     let mut finding =
-        Finding::new("replicas", "the coordinator's replicas are ready, two at least");
+        Finding::new("replicas", "the coordinator has at least two replicas, all ready");
     finding.note(format!("{ready} of {wanted} are ready"));
     if ready == 0 || ready < wanted {
-        let wrong = format!("Deployment {NAME} in {namespace}: {ready} of {wanted} replicas ready");
+        let wrong =
+            format!("Deployment {NAME} in {namespace}: {ready} of {wanted} replicas are ready");
         let problem = Problem::new(wrong, "see what they wait for")
             .run(format!("kubectl -n {namespace} get pods,events"))
             .run(format!("kubectl -n {namespace} logs deployment/{NAME} --tail=20"));
-        // With one that is ready, everything works.
+        // One ready replica is enough to work.
         if ready == 0 { finding.fail(problem) } else { finding.warn(problem) }
     } else if wanted < REPLICAS_MIN {
-        let wrong = format!("Deployment {NAME} in {namespace}: one replica, and nobody stands by");
+        let wrong = format!("Deployment {NAME} in {namespace}: one replica, without a standby");
         let scale = format!("kubectl -n {namespace} scale deployment/{NAME} --replicas=3");
-        finding.warn(Problem::new(wrong, "run more than one").run(scale));
+        finding.warn(Problem::new(wrong, "run at least two").run(scale));
     }
     finding
 }
 
 fn same_version(it: &Installation) -> Finding {
-    let check = format!("the coordinator and this program, {}, are of one version", version::OWN);
+    let check = format!("the coordinator has the version of this program, {}", OWN_VERSION);
     let mut finding = Finding::new("coordinator-version", check);
     let (theirs, own) = (Version::of_image(&it.image), Version::own());
     let Some((theirs, own)) = theirs.zip(own) else {
-        finding.skip(format!("the image {} does not say its version", it.image));
+        finding.skip(format!("the tag of the image {} is not a version", it.image));
         return finding;
     };
     if theirs == own {
         return finding;
     }
     let wrong = format!(
-        "Deployment {NAME} in {} runs {}: what this program expects of its kinds, rights and \
-         settings is that of {own}",
+        "Deployment {NAME} in {} runs {}; this program checks kinds, rights and settings of \
+         version {own}",
         it.namespace, it.image
     );
-    let mend = match theirs < own {
+    let fix = match theirs < own {
         true => "upgrade the coordinator",
-        false => "check with the program of that version, or put the coordinator back",
+        false => "use the program of that version, or downgrade the coordinator",
     };
-    let problem = Problem::new(wrong, mend).run(it.apply());
-    match theirs.understands(own) {
+    let problem = Problem::new(wrong, fix).run(it.apply());
+    match theirs.is_compatible(own) {
         true => finding.warn(problem),
         false => finding.fail(problem),
     }
     finding
 }
 
-/// The Service that agents dial, and who is behind it.
-async fn service(cluster: &Cluster, it: &Installation) -> Finding {
-    let check = "agents find the coordinator: its Service has endpoints";
+/// The Service that agents dial has endpoints.
+async fn service(api: &ApiClient, it: &Installation) -> Finding {
+    let check = "the coordinator's Service has endpoints for agents";
     let mut finding = Finding::new("service", check);
-    reached_at(&mut finding, cluster, it, "grpc").await;
+    check_endpoints(&mut finding, api, it, "grpc").await;
     finding
 }
 
-/// Says how many are behind a port of the Service, and what is wrong where nobody is.
-pub(super) async fn reached_at(
+/// Adds the number of endpoints of a Service's port, or the problem that there are none.
+pub(super) async fn check_endpoints(
     finding: &mut Finding,
-    cluster: &Cluster,
+    api: &ApiClient,
     it: &Installation,
     port: &str,
 ) {
     let Installation { namespace, service, .. } = it;
-    match endpoints(cluster, it, port).await {
+    match endpoints(api, it, port).await {
         Ok(0) => {}
-        Ok(ready) => return finding.note(format!("{ready} behind {service}.{namespace}.svc")),
-        Err(trouble) => return finding.skip(trouble.text()),
+        Ok(ready) => {
+            return finding
+                .note(format!("{} of {service}.{namespace}.svc", counted(ready, "endpoint")));
+        }
+        Err(error) => return finding.skip(error.text()),
     }
     let folder = format!("/api/v1/namespaces/{namespace}/services");
-    match cluster.get(&folder, service).await {
-        Ok(there) => finding.fail(nobody(it, port, there.as_ref())),
-        Err(trouble) => finding.skip(trouble.text()),
+    match api.get(&folder, service).await {
+        Ok(there) => finding.fail(no_endpoints(it, port, there.as_ref())),
+        Err(error) => finding.skip(error.text()),
     }
 }
 
-/// Why nobody is behind a port of the Service.
-fn nobody(it: &Installation, port: &str, there: Option<&Value>) -> Problem {
+/// Why a port of the Service has no endpoints.
+fn no_endpoints(it: &Installation, port: &str, there: Option<&Value>) -> Problem {
     let Installation { namespace, service, .. } = it;
     let place = format!("Service {service} in {namespace}");
     let again = "apply the overlay again";
     let Some(there) = there else {
         return Problem::new(format!("there is no {place}"), again).run(it.apply());
     };
-    let place = format!("{place}: nobody is behind its port `{port}`");
+    let place = format!("{place}: its port `{port}` has no endpoints");
     let wanted = objects().iter().find(|object| object["kind"] == "Service");
     let wanted = wanted.map_or(&Value::Null, |wanted| &wanted["spec"]["selector"]);
     let is = &there["spec"]["selector"];
     if is != wanted {
-        let wrong = format!("{place}: it selects {is}, and not {wanted}");
+        let wrong = format!("{place}: its selector is {is} instead of {wanted}");
         let path = "/spec/selector";
         let body = json!([{ "op": "replace", "path": path, "value": wanted }]);
         let object = format!("service/{service} -n {namespace}");
-        let mend = "have it select the coordinator";
-        return Problem::new(wrong, mend).run(patch(&object, "json", &body));
+        let fix = "restore the selector";
+        return Problem::new(wrong, fix).run(patch(&object, "json", &body));
     }
     if !list(&there["spec"]["ports"]).any(|it| it["name"] == port) {
-        return Problem::new(format!("{place}: it has none of that name"), again).run(it.apply());
+        return Problem::new(format!("{place}: it has no port of that name"), again)
+            .run(it.apply());
     }
     let pods = format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name={NAME}");
     Problem::new(format!("{place}: no pod is ready"), "see what they wait for").run(pods)
 }
 
-/// How many are ready behind a port of the Service.
-async fn endpoints(cluster: &Cluster, it: &Installation, port: &str) -> Result<usize, Trouble> {
+/// The number of ready endpoints of a Service's port.
+async fn endpoints(api: &ApiClient, it: &Installation, port: &str) -> Result<usize, ApiError> {
     let folder = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", it.namespace);
     let label = format!("kubernetes.io/service-name={}", it.service);
-    let slices = cluster.list(&folder, kube::api::ListParams::default().labels(&label)).await?;
+    let slices = api.list(&folder, kube::api::ListParams::default().labels(&label)).await?;
     let of_port = slices.iter().filter(|slice| list(&slice["ports"]).any(|it| it["name"] == port));
     let ready = |endpoint: &&Value| endpoint["conditions"]["ready"] != false;
     Ok(of_port.flat_map(|slice| list(&slice["endpoints"])).filter(ready).count())
+}
+
+/// This program's version, which is that of the coordinator and agent built with it.
+pub(super) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(u64, u64, u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(major, minor, patch) = self;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+impl Version {
+    /// This program's.
+    pub(super) fn own() -> Option<Self> {
+        Self::parse(OWN_VERSION)
+    }
+
+    /// The version in an image's tag; `None` if the tag is not a version, or is missing.
+    pub(super) fn of_image(image: &str) -> Option<Self> {
+        Self::parse(tag(image)?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix('v').unwrap_or(text);
+        let text = text.split_once(['-', '+']).map_or(text, |(version, _)| version);
+        let mut parts = text.split('.').map(|part| part.parse().ok());
+        let version = Self(parts.next()??, parts.next()??, parts.next()??);
+        parts.next().is_none().then_some(version)
+    }
+
+    /// Whether both work together: neighbouring minor versions do.
+    pub(super) fn is_compatible(self, other: Self) -> bool {
+        self.0 == other.0 && self.1.abs_diff(other.1) <= 1
+    }
+}
+
+/// The tag of an image, if it has one.
+fn tag(image: &str) -> Option<&str> {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
+    last.split_once(':').map(|(_, tag)| tag)
 }
 
 #[cfg(test)]
@@ -286,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_agent_that_is_injected_is_of_the_coordinators_version_not_of_its_images_name() {
-        let own = format!("leasehold/agent:{}", version::OWN);
+        let own = format!("leasehold/agent:{}", OWN_VERSION);
         for (image, agent) in [
             ("mirror:5000/leasehold/coordinator:0.9.1", "leasehold/agent:0.9.1"),
             ("leasehold/coordinator:v0.9.1", "leasehold/agent:0.9.1"),
@@ -296,5 +347,37 @@ mod tests {
             let installation = Installation { image: image.into(), ..Installation::example() };
             assert_eq!(installation.agent_image(), agent, "{image}");
         }
+    }
+
+    #[test]
+    fn versions_are_read_from_tags_and_nothing_else() {
+        for (image, wanted) in [
+            ("leasehold/agent:0.1.0", Some((0, 1, 0))),
+            ("mirror:5000/leasehold/agent:v1.20.3", Some((1, 20, 3))),
+            ("mirror:5000/leasehold/agent", None),
+            ("agent:1.2.3-rc.1@sha256:00", Some((1, 2, 3))),
+            ("agent@sha256:00", None),
+            ("agent:latest", None),
+            ("agent:1.2", None),
+            ("agent:1.2.3.4", None),
+        ] {
+            let wanted = wanted.map(|(major, minor, patch)| Version(major, minor, patch));
+            assert_eq!(Version::of_image(image), wanted, "{image}");
+        }
+    }
+
+    #[test]
+    fn neighbouring_versions_are_compatible() {
+        let own = Version(0, 3, 1);
+        for (other, wanted) in [
+            (Version(0, 3, 9), true),
+            (Version(0, 2, 0), true),
+            (Version(0, 4, 0), true),
+            (Version(0, 1, 9), false),
+            (Version(1, 3, 1), false),
+        ] {
+            assert_eq!(own.is_compatible(other), wanted, "{other}");
+        }
+        assert!(Version::own().is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! Workers: each has the sidecar that it asks for, of a version that the coordinator understands,
-//! belongs to a cluster that there is, is connected, and cannot be evicted while it is busy.
+//! Workers: each has the sidecar that it asks for, of a version that the coordinator supports,
+//! belongs to an existing cluster, is connected, and cannot be evicted while it is busy.
 
 use std::collections::BTreeMap;
 
@@ -9,76 +9,78 @@ use leasehold_injection::names::{CONFIG, CONTAINER};
 use leasehold_kube_api::names::{BUSY_LABEL, CLUSTER_LABEL, TRUE, disruption_budget};
 use serde_json::Value;
 
-use super::cluster::Cluster;
+use super::api::ApiClient;
+use super::expected::{list, text};
 use super::fleet::{
-    Fleet, Workload, asks, by_workload, everywhere, is_injected, kind_of, place, sidecar, some,
+    Fleet, Workload, by_workload, describe_pods, is_injected, kind_of, list_in, place, sidecar,
+    wants_sidecar,
 };
-use super::installation::Installation;
-use super::manifests::{list, text};
+use super::installation::{Installation, Version};
 use super::report::{Finding, Problem, Report};
-use super::version::Version;
 
-/// What [`well`] finds.
-const WELL: &str = "the WorkerClusters and WorkerClasses are well";
-/// A pod that is younger may still be connecting, a cluster waiting for its first status.
+/// The check of [`cluster_conditions`].
+const CLUSTERS_OK: &str = "no WorkerCluster or WorkerClass is Degraded or Stalled";
+/// A younger pod may still be connecting, and a younger cluster have no status yet.
 const YOUNG_SECS: i64 = 120;
 
-/// Looks at all workers.
+/// Checks all workers.
 pub(super) async fn look(
-    cluster: &Cluster,
+    api: &ApiClient,
     installation: &Installation,
     fleet: &Fleet,
     report: &mut Report,
 ) {
     let pods = match &fleet.pods {
         Ok(pods) => pods,
-        Err(trouble) => {
-            let check = "the workers' pods are known";
-            let mut finding = Finding::skipped("pods", check, trouble.text());
-            finding.note("name the namespaces that you may read: -n NAMESPACE");
-            report.tell(finding);
+        Err(error) => {
+            let check = "the workers' pods can be read";
+            let mut finding = Finding::skipped("pods", check, error.text());
+            finding.note("pass the namespaces that you may read: -n NAMESPACE");
+            report.add(finding);
             return;
         }
     };
-    report.tell(with_sidecar(pods));
-    report.tell(with_new_sidecar(installation, fleet, pods));
-    report.tell(of_a_cluster(fleet, pods));
+    report.add(sidecars(pods));
+    report.add(sidecar_versions(installation, fleet, pods));
+    report.add(cluster_of_each_pod(fleet, pods));
     match &fleet.clusters {
         Ok(clusters) => {
             let now = Timestamp::now().as_second();
-            report.tell(connected(clusters, pods, now));
-            report.tell(well(clusters, now));
-            report.tell(kept(cluster, fleet, clusters).await);
+            report.add(connected(clusters, pods, now));
+            report.add(cluster_conditions(clusters, now));
+            report.add(busy_budgets(api, fleet, clusters).await);
         }
-        Err(trouble) => {
-            let check = WELL;
-            report.tell(Finding::skipped("clusters", check, trouble.text()));
+        Err(error) => {
+            let check = CLUSTERS_OK;
+            report.add(Finding::skipped("clusters", check, error.text()));
         }
     }
 }
 
-fn with_sidecar(pods: &[Value]) -> Finding {
+fn sidecars(pods: &[Value]) -> Finding {
     let check = "pods that ask for a sidecar have one";
     let mut finding = Finding::new("sidecars", check);
-    let asking = pods.iter().filter(|pod| asks(pod));
+    let asking = pods.iter().filter(|pod| wants_sidecar(pod));
     let count = asking.clone().count();
     for (workload, pods) in by_workload(asking.filter(|pod| sidecar(pod).is_none())) {
         let wrong = format!(
-            "{}: {} asked for a sidecar and got none, so its jobs are in nobody's budget",
+            "{}: {} asked for a sidecar and got none, so no budget counts its jobs",
             workload.words(),
-            some(&pods)
+            describe_pods(&pods)
         );
-        finding.fail(Problem::new(wrong, workload.renewal()).run(workload.renew(&pods)));
+        finding.fail(
+            Problem::new(wrong, workload.restart_words()).run(workload.restart_command(&pods)),
+        );
     }
-    finding.note(format!("{count} pods ask for one"));
+    finding.note(format!("pods that ask for one: {count}"));
     finding
 }
 
-fn with_new_sidecar(installation: &Installation, fleet: &Fleet, pods: &[Value]) -> Finding {
-    let check = "sidecars are what would be injected now";
+fn sidecar_versions(installation: &Installation, fleet: &Fleet, pods: &[Value]) -> Finding {
+    let check = "sidecars have the image that would be injected now";
     let mut finding = Finding::new("sidecar-versions", check);
     let ours = Version::of_image(&installation.image).or_else(Version::own);
-    // Pods of one workload with one image are one problem.
+    // One problem per workload and image.
     let mut old: BTreeMap<(Workload, &str, String), Vec<&Value>> = BTreeMap::new();
     for pod in pods {
         let Some(sidecar) = sidecar(pod) else { continue };
@@ -86,7 +88,7 @@ fn with_new_sidecar(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
         let wanted = wanted_image(installation, fleet, pod);
         let is_new = match is_injected(pod) {
             true => image == wanted,
-            // A sidecar that was written by hand may come from anywhere.
+            // The registry of a sidecar written by hand is the user's choice.
             false => Version::of_image(image).is_none_or(|theirs| Some(theirs) == ours),
         };
         if !is_new {
@@ -95,65 +97,67 @@ fn with_new_sidecar(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
     }
     for ((workload, image, wanted), pods) in old {
         let theirs = Version::of_image(image);
-        let is_understood = theirs.zip(ours).is_none_or(|(one, other)| one.understands(other));
-        let beside = match is_understood {
+        let is_compatible = theirs.zip(ours).is_none_or(|(one, other)| one.is_compatible(other));
+        let beside = match is_compatible {
             true => String::new(),
             false => {
-                format!(", which the coordinator ({}) does not speak with", installation.image)
+                format!(", which the coordinator ({}) does not support", installation.image)
             }
         };
-        let what = some(&pods);
+        let what = describe_pods(&pods);
         let wrong = format!(
-            "{}: {what} with an old sidecar, {image}{beside}; now it would be {wanted}",
+            "{}: {what} with the sidecar {image}{beside}; {wanted} would be injected now",
             workload.words()
         );
         let is_asked = pods.iter().all(|pod| is_injected(pod));
         let Workload { namespace, kind, name } = &workload;
         let problem = match is_asked || kind == "pod" {
-            true => Problem::new(wrong, workload.renewal()).run(workload.renew(&pods)),
+            true => {
+                Problem::new(wrong, workload.restart_words()).run(workload.restart_command(&pods))
+            }
             false => Problem::new(wrong, "set the image in the workload's manifest").run(format!(
                 "kubectl -n {namespace} set image {kind}/{name} {CONTAINER}={wanted}"
             )),
         };
-        if is_understood { finding.warn(problem) } else { finding.fail(problem) }
+        if is_compatible { finding.warn(problem) } else { finding.fail(problem) }
     }
     finding
 }
 
-/// The image that a pod would get now: its own wish before its cluster's before the installation's.
+/// The image that a pod would get now: set by the pod, else by its cluster, else the default.
 fn wanted_image(installation: &Installation, fleet: &Fleet, pod: &Value) -> String {
     let own = pod["metadata"]["annotations"][format!("{CONFIG}image")].as_str();
     let clusters = fleet.cluster_of(pod).and_then(|it| it["spec"]["agent"]["image"].as_str());
     own.or(clusters).map_or_else(|| installation.agent_image(), str::to_owned)
 }
 
-fn of_a_cluster(fleet: &Fleet, pods: &[Value]) -> Finding {
+fn cluster_of_each_pod(fleet: &Fleet, pods: &[Value]) -> Finding {
     let check = "every worker's pod belongs to a WorkerCluster or a WorkerClass";
     let mut finding = Finding::new("pods-clusters", check);
-    if let Err(trouble) = &fleet.clusters {
-        finding.skip(trouble.text());
+    if let Err(error) = &fleet.clusters {
+        finding.skip(error.text());
         return finding;
     }
     let lost = pods.iter().filter(|pod| fleet.cluster_of(pod).is_none());
     for (workload, pods) in by_workload(lost) {
         let namespace = &workload.namespace;
         let label = text(&pods[0]["metadata"]["labels"][CLUSTER_LABEL]);
-        let (which, what) = (workload.words(), some(&pods));
+        let (which, what) = (workload.words(), describe_pods(&pods));
         let wrong = match label {
             "" => format!("{which}: {what} without the label {CLUSTER_LABEL}"),
             name => format!(
-                "{which}: {what} of {name}, and {namespace} has no WorkerCluster or WorkerClass of \
-                 that name"
+                "{which}: {what} with {CLUSTER_LABEL}={name}, but {namespace} has no WorkerCluster \
+                 or WorkerClass {name}"
             ),
         };
-        let mend = "name one of these in the label of the workload's template, or make one";
+        let fix = "set the label in the workload's template to one of these, or create one";
         let list = format!("kubectl -n {namespace} get workerclusters,workerclasses");
-        finding.fail(Problem::new(wrong, mend).run(list));
+        finding.fail(Problem::new(wrong, fix).run(list));
     }
     finding
 }
 
-/// Whether workers are connected, as the leader says in the status of their clusters.
+/// Workers are connected, by the status that the leader writes.
 fn connected(clusters: &[Value], pods: &[Value], now: i64) -> Finding {
     let mut finding = Finding::new("connected", "workers are connected to the coordinator");
     let mut count = 0;
@@ -168,19 +172,19 @@ fn connected(clusters: &[Value], pods: &[Value], now: i64) -> Finding {
             });
             let is_young = pod.is_none_or(|pod| is_young(pod, now));
             let why = match phase {
-                "Lost" => "was connected, and is silent",
-                "Unreported" => "has not reported to the present leader",
-                "Pending" if !is_young => "has never connected, and is not new",
+                "Lost" => "was connected and is silent now",
+                "Unreported" => "has not reported to the current leader",
+                "Pending" if !is_young => "has never connected since its start",
                 _ => continue,
             };
             let namespace = text(namespace);
             let wrong = format!("the pod {namespace}/{name} of {} {why}", place(cluster));
-            let mend = "see what its agent says";
+            let fix = "see what its agent logs";
             let logs = format!("kubectl -n {namespace} logs {name} -c {CONTAINER} --tail=20");
-            finding.fail(Problem::new(wrong, mend).run(logs));
+            finding.fail(Problem::new(wrong, fix).run(logs));
         }
     }
-    finding.note(format!("{count} are"));
+    finding.note(format!("connected: {count}"));
     finding
 }
 
@@ -189,9 +193,9 @@ fn is_young(object: &Value, now: i64) -> bool {
     made.is_ok_and(|made| now - made.as_second() < YOUNG_SECS)
 }
 
-/// Whether the leader finds nothing wrong with the clusters.
-fn well(clusters: &[Value], now: i64) -> Finding {
-    let mut finding = Finding::new("clusters", WELL);
+/// Every cluster has a status without a bad condition.
+fn cluster_conditions(clusters: &[Value], now: i64) -> Finding {
+    let mut finding = Finding::new("clusters", CLUSTERS_OK);
     for cluster in clusters {
         let metadata = &cluster["metadata"];
         let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
@@ -199,12 +203,13 @@ fn well(clusters: &[Value], now: i64) -> Finding {
             format!("kubectl -n {namespace} describe {} {name}", kind_of(cluster).to_lowercase());
         if cluster["status"].is_null() && !is_young(cluster, now) {
             let wrong = format!(
-                "{} {} has no status: nobody serves its namespace, or nobody leads",
+                "{} {} has no status: the coordinator does not serve its namespace, or no replica \
+                 leads",
                 kind_of(cluster),
                 place(cluster)
             );
-            let mend = "see what the lines of the election say, and what the coordinator serves";
-            finding.fail(Problem::new(wrong, mend).run(describe.clone()));
+            let fix = "see the checks of the election, and which namespaces the coordinator serves";
+            finding.fail(Problem::new(wrong, fix).run(describe.clone()));
         }
         for condition in list(&cluster["status"]["conditions"]) {
             let aspect = text(&condition["type"]);
@@ -214,23 +219,23 @@ fn well(clusters: &[Value], now: i64) -> Finding {
             let (reason, message) = (text(&condition["reason"]), text(&condition["message"]));
             let wrong =
                 format!("{} {} is {aspect}: {reason}: {message}", kind_of(cluster), place(cluster));
-            finding.warn(Problem::new(wrong, "do what it says").run(describe.clone()));
+            finding.warn(Problem::new(wrong, "follow the message").run(describe.clone()));
         }
     }
-    finding.note(format!("{} are there", clusters.len()));
+    finding.note(format!("checked: {}", clusters.len()));
     finding
 }
 
-/// Whether busy pods are kept from evictions.
-async fn kept(cluster: &Cluster, fleet: &Fleet, clusters: &[Value]) -> Finding {
-    let check = "busy pods are not evicted: each WorkerCluster and WorkerClass has its budget";
+/// Each cluster has the PodDisruptionBudget that protects its busy pods.
+async fn busy_budgets(api: &ApiClient, fleet: &Fleet, clusters: &[Value]) -> Finding {
+    let check = "each WorkerCluster and WorkerClass has a PodDisruptionBudget for busy pods";
     let mut finding = Finding::new("busy-budgets", check);
     let budgets = ("/apis/policy/v1", "poddisruptionbudgets");
     let labelled = ListParams::default().labels(CLUSTER_LABEL);
-    let budgets = match everywhere(cluster, &fleet.namespaces, budgets, &labelled).await {
+    let budgets = match list_in(api, &fleet.namespaces, budgets, &labelled).await {
         Ok(budgets) => budgets,
-        Err(trouble) => {
-            finding.skip(trouble.text());
+        Err(error) => {
+            finding.skip(error.text());
             return finding;
         }
     };
@@ -243,14 +248,14 @@ async fn kept(cluster: &Cluster, fleet: &Fleet, clusters: &[Value]) -> Finding {
         });
         let wrong = match there {
             None => format!("there is no PodDisruptionBudget {wanted} in {namespace}"),
-            Some(budget) if !keeps(&budget["spec"], name) => {
-                format!("PodDisruptionBudget {wanted} in {namespace} does not keep busy pods")
+            Some(budget) if !protects_busy_pods(&budget["spec"], name) => {
+                format!("PodDisruptionBudget {wanted} in {namespace} does not protect busy pods")
             }
             Some(_) => continue,
         };
         let selector = format!("{CLUSTER_LABEL}={name},{BUSY_LABEL}={TRUE}");
-        let mend = "whoever leads makes it by itself, where it may; by hand";
-        finding.fail(Problem::new(wrong, mend).run(format!(
+        let fix = "the leader creates it, if it has the right to; by hand:";
+        finding.fail(Problem::new(wrong, fix).run(format!(
             "kubectl create poddisruptionbudget {wanted} --max-unavailable=0 \
              --selector={selector} --dry-run=client -o yaml | kubectl label --local -f - \
              {CLUSTER_LABEL}={name} -o yaml | kubectl -n {namespace} apply --server-side \
@@ -260,7 +265,7 @@ async fn kept(cluster: &Cluster, fleet: &Fleet, clusters: &[Value]) -> Finding {
     finding
 }
 
-fn keeps(budget: &Value, name: &str) -> bool {
+fn protects_busy_pods(budget: &Value, name: &str) -> bool {
     let labels = &budget["selector"]["matchLabels"];
     let selects = labels[CLUSTER_LABEL] == name && labels[BUSY_LABEL] == TRUE;
     let only = labels.as_object().is_some_and(|labels| labels.len() == 2);
@@ -292,11 +297,11 @@ mod tests {
                 "namespace": "ci", "name": "p", "labels": { CLUSTER_LABEL: name },
             } })
         };
-        assert!(of_a_cluster(&fleet, &[pod("blue")]).is_well());
-        let lost = of_a_cluster(&fleet, &[pod("green")]);
+        assert!(cluster_of_each_pod(&fleet, &[pod("blue")]).is_ok());
+        let lost = cluster_of_each_pod(&fleet, &[pod("green")]);
         let text = format!("{lost:?}");
-        assert!(!lost.is_well() && text.contains("no WorkerCluster or WorkerClass"), "{text}");
-        let text = format!("{:?}", well(&clusters, 0));
+        assert!(!lost.is_ok() && text.contains("no WorkerCluster or WorkerClass"), "{text}");
+        let text = format!("{:?}", cluster_conditions(&clusters, 0));
         assert!(text.contains("WorkerClass ci/blue is Degraded: R: m"), "{text}");
         assert!(text.contains("kubectl -n ci describe workerclass blue"), "{text}");
     }
@@ -313,7 +318,7 @@ mod tests {
                 },
                 "spec": { "initContainers": [{ "name": CONTAINER, "image": image }] },
             });
-            with_new_sidecar(&Installation::example(), &fleet, &[pod]).is_well()
+            sidecar_versions(&Installation::example(), &fleet, &[pod]).is_ok()
         };
         let injected = || json!({ STATUS: "{}" });
         assert!(is_well(injected(), &Installation::example().agent_image()));

@@ -1,21 +1,21 @@
-//! What was found, told line by line as it is found: as text for people, as one JSON object for
-//! programs. A line that is not well says what is wrong, where, and how to mend it.
+//! The report: text for people, printed check by check, or one JSON object for programs. A check
+//! that is not ok says what is wrong, where, and how to fix it.
 
 use std::io::{IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-/// Problems of one line that are listed; how many more there are is said.
+/// At most this many problems of one check are listed, the others counted.
 const PROBLEMS_MAX: usize = 10;
 
-/// How one line came out; the worst is the greatest.
+/// The result of one check; the worst is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
-    /// It is as it should be.
+    /// Nothing is wrong.
     Ok,
-    /// It could not be looked at, for a reason that is no fault of the installation.
+    /// Not checked, for a reason that is not the installation's fault.
     Skip,
-    /// It works, and somebody should know.
+    /// It works, but needs attention.
     Warn,
     /// It is wrong.
     Fail,
@@ -36,30 +36,35 @@ impl Verdict {
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     wrong: String,
-    mend: String,
+    fix: String,
     run: Vec<String>,
 }
 
 impl Problem {
-    /// `wrong` says what and where, `mend` what to do about it.
-    pub(super) fn new(wrong: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { wrong: wrong.into(), mend: mend.into(), run: Vec::new() }
+    /// `wrong` says what is wrong and where, `fix` what to do about it.
+    pub(super) fn new(wrong: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { wrong: wrong.into(), fix: fix.into(), run: Vec::new() }
     }
 
-    /// A command that mends it, as a shell takes it.
+    /// Adds a shell command that fixes it.
     pub(super) fn run(mut self, command: impl Into<String>) -> Self {
         self.run.push(command.into());
         self
     }
 }
 
+/// A number with its noun: `1 check`, `2 checks`.
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// The command that patches an object, as kubectl names it with its namespace.
 pub(super) fn patch(object: &str, kind: &str, body: &Value) -> String {
-    // What is patched holds names and numbers: no quotes that a shell would stop at.
+    // A body holds names and numbers only, so no quote ends the shell's.
     format!("kubectl patch {object} --type={kind} -p '{body}'")
 }
 
-/// One line: something that was looked at.
+/// One check and its result.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     id: &'static str,
@@ -71,47 +76,47 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// A line that is well so far. `id` is its name for programs, `check` says what should be.
+    /// A check that is ok so far. `id` names it for programs, `check` says what should be true.
     pub(super) fn new(id: &'static str, check: impl Into<String>) -> Self {
         let (notes, problems) = (Vec::new(), Vec::new());
         Self { id, check: check.into(), verdict: Verdict::Ok, notes, problems, more: 0 }
     }
 
-    /// A line that nothing can be said about, and why.
+    /// A check that could not be made, and why.
     pub(super) fn skipped(id: &'static str, check: &str, why: impl Into<String>) -> Self {
         let mut finding = Self::new(id, check);
         finding.skip(why);
         finding
     }
 
-    /// Adds what is worth knowing though nothing is wrong.
+    /// Adds information.
     pub(super) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// Says that it could not be looked at.
+    /// Marks it as not checked.
     pub(super) fn skip(&mut self, why: impl Into<String>) {
         self.verdict = self.verdict.max(Verdict::Skip);
         self.note(why);
     }
 
-    /// Says that something is wrong though it works.
+    /// Adds a problem that leaves the installation working.
     pub(super) fn warn(&mut self, problem: Problem) {
-        self.add(Verdict::Warn, problem);
+        self.add_problem(Verdict::Warn, problem);
     }
 
-    /// Says that something is wrong.
+    /// Adds a problem.
     pub(super) fn fail(&mut self, problem: Problem) {
-        self.add(Verdict::Fail, problem);
+        self.add_problem(Verdict::Fail, problem);
     }
 
-    /// Whether nothing is wrong, as far as it could be looked at.
-    pub(super) fn is_well(&self) -> bool {
+    /// Whether there is no problem, as far as it could be checked.
+    pub(super) fn is_ok(&self) -> bool {
         self.verdict < Verdict::Warn
     }
 
-    fn add(&mut self, verdict: Verdict, problem: Problem) {
-        // What fails goes before what is only worth a warning.
+    fn add_problem(&mut self, verdict: Verdict, problem: Problem) {
+        // Failures come before warnings.
         let at = if verdict > self.verdict { 0 } else { self.problems.len() };
         self.verdict = self.verdict.max(verdict);
         self.problems.insert(at, problem);
@@ -122,7 +127,7 @@ impl Finding {
     }
 
     fn json(&self) -> Value {
-        let problem = |it: &Problem| json!({ "wrong": it.wrong, "mend": it.mend, "run": it.run });
+        let problem = |it: &Problem| json!({ "wrong": it.wrong, "mend": it.fix, "run": it.run });
         json!({
             "id": self.id,
             "check": self.check,
@@ -134,10 +139,10 @@ impl Finding {
     }
 }
 
-/// How it is told.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
-    /// Signs and colours.
+    /// Symbols and colours.
     Coloured,
     /// ASCII words.
     Plain,
@@ -145,7 +150,7 @@ enum Style {
     Json,
 }
 
-/// Everything that was found so far.
+/// All checks so far, by section.
 #[derive(Debug)]
 pub(super) struct Report {
     style: Style,
@@ -171,7 +176,7 @@ impl Report {
     /// Begins a section.
     pub(super) fn section(&mut self, title: &str) {
         let gap = if self.sections.is_empty() { "" } else { "\n" };
-        self.say(&match self.style {
+        self.print(&match self.style {
             Style::Coloured => format!("{gap}\x1b[1m{title}\x1b[0m\n"),
             Style::Plain => format!("{gap}{title}\n"),
             Style::Json => String::new(),
@@ -179,31 +184,31 @@ impl Report {
         self.sections.push((title.to_owned(), Vec::new()));
     }
 
-    /// Adds a line to the present section.
-    pub(super) fn tell(&mut self, finding: Finding) {
+    /// Adds a check to the current section and prints it.
+    pub(super) fn add(&mut self, finding: Finding) {
         if self.style != Style::Json {
-            self.say(&lines(self.style, &finding));
+            self.print(&lines(self.style, &finding));
         }
         if let Some((_, findings)) = self.sections.last_mut() {
             findings.push(finding);
         }
     }
 
-    /// The worst of all lines.
+    /// The worst result.
     pub(super) fn verdict(&self) -> Verdict {
         let all = self.sections.iter().flat_map(|(_, findings)| findings);
         all.map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok)
     }
 
-    /// Says how it came out as a whole.
-    pub(super) fn end(&self) {
-        self.say(&match self.style {
-            Style::Json => format!("{:#}\n", self.whole()),
+    /// Prints the summary, or the JSON.
+    pub(super) fn print_summary(&self) {
+        self.print(&match self.style {
+            Style::Json => format!("{:#}\n", self.as_json()),
             Style::Coloured | Style::Plain => format!("\n{}\n", self.summary()),
         });
     }
 
-    fn whole(&self) -> Value {
+    fn as_json(&self) -> Value {
         let section = |(title, findings): &(String, Vec<Finding>)| {
             json!({
                 "title": title,
@@ -232,16 +237,18 @@ impl Report {
             skipped => format!(", {skipped} skipped"),
         };
         match (failed, warned) {
-            (0, 0) => format!("All is well{skipped}."),
-            (0, warned) => format!("All is well, with {warned} to know about{skipped}."),
-            (failed, 0) => format!("Not well: {failed} failed{skipped}."),
-            (failed, warned) => format!("Not well: {failed} failed, {warned} warned{skipped}."),
+            (0, 0) => format!("All checks passed{skipped}."),
+            (0, warned) => format!("All checks passed, {warned} with a warning{skipped}."),
+            (failed, 0) => format!("{} failed{skipped}.", counted(failed, "check")),
+            (failed, warned) => {
+                format!("{} failed, {warned} with a warning{skipped}.", counted(failed, "check"))
+            }
         }
     }
 
-    fn say(&self, text: &str) {
+    fn print(&self, text: &str) {
         let mut out = std::io::stdout().lock();
-        // Where nobody reads any more, the exit code still says how it came out.
+        // A closed stdout is no error: the exit code still says the result.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }
@@ -258,7 +265,7 @@ fn lines(style: Style, finding: &Finding) -> String {
         (_, Verdict::Fail) => "FAIL",
     };
     let mut text = format!("  {sign} {}", finding.check);
-    if !finding.is_well() {
+    if !finding.is_ok() {
         text.push_str(&format!(" [{}]", finding.id));
     }
     text.push('\n');
@@ -268,15 +275,15 @@ fn lines(style: Style, finding: &Finding) -> String {
     }
     for problem in &finding.problems {
         text.push_str(&format!("{inset}{}\n", problem.wrong));
-        if !problem.mend.is_empty() {
-            text.push_str(&format!("{inset}  to mend it, {}\n", problem.mend));
+        if !problem.fix.is_empty() {
+            text.push_str(&format!("{inset}  to fix it: {}\n", problem.fix));
         }
         for command in &problem.run {
             text.push_str(&format!("{inset}    {command}\n"));
         }
     }
     if finding.more > 0 {
-        text.push_str(&format!("{inset}and {} more like that\n", finding.more));
+        text.push_str(&format!("{inset}and {} more\n", finding.more));
     }
     text
 }

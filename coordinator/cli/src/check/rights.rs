@@ -1,32 +1,31 @@
-//! Rights: the coordinator's, each that its manifests give it, asked of the API server; and the
-//! user's own for what the admin API is asked. Nothing is read of roles and bindings: what counts
-//! is what the API server answers.
+//! Rights: those that the manifests give the coordinator, and the user's rights for the admin API.
+//! Access reviews decide, not roles and bindings: other authorizers may give rights too.
 
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Trouble};
+use super::api::{ApiClient, ApiError};
+use super::expected::{self, Right, Scope};
 use super::installation::Installation;
-use super::manifests::{self, Right, Within};
-use super::report::{Finding, Problem, Report};
+use super::report::{Finding, Problem, Report, counted};
 
-/// Questions that are asked at once.
-const AT_ONCE: usize = 16;
-/// Rights of one role that are named where they are missing.
-const NAMED_MAX: usize = 5;
-/// The role for what only a coordinator of the whole cluster may.
+/// At most this many requests are in flight.
+const REQUESTS_IN_FLIGHT_MAX: usize = 16;
+/// At most this many missing rights of one role are listed.
+const LISTED_MAX: usize = 5;
+/// The role that only a coordinator of the whole cluster has.
 const OF_THE_CLUSTER: &str = "ClusterRole leasehold-coordinator-nodes";
 
-/// Looks at the coordinator's rights and the user's.
-pub(super) async fn look(cluster: &Cluster, installation: &Installation, report: &mut Report) {
-    report.tell(coordinators(cluster, installation).await);
-    report.tell(users(cluster).await);
+/// Checks the coordinator's rights and the user's.
+pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
+    report.add(coordinators(api, installation).await);
+    report.add(users(api).await);
 }
 
-async fn coordinators(cluster: &Cluster, installation: &Installation) -> Finding {
-    let check = "the coordinator may do what it needs";
+async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
+    let check = "the coordinator has the rights that it needs";
     let mut finding = Finding::new("coordinator-rights", check);
     let questions = questions(installation);
     let count = questions.len();
@@ -39,38 +38,40 @@ async fn coordinators(cluster: &Cluster, installation: &Installation) -> Finding
             "system:authenticated",
         ],
     });
-    match denied(cluster, "SubjectAccessReview", &who, questions).await {
-        Ok(denied) if denied.is_empty() => finding.note(format!("{count} rights were asked for")),
+    match denied(api, "SubjectAccessReview", &who, questions).await {
+        Ok(denied) if denied.is_empty() => {
+            finding.note(format!("{} checked", counted(count, "right")))
+        }
         Ok(denied) => {
             for (role, missing) in by_role(denied) {
                 let account = format!("service account {namespace}/{account}");
                 let wrong = format!("{account} lacks what {role} gives: {missing}");
-                let mend = "apply the roles and their bindings again";
-                finding.fail(Problem::new(wrong, mend).run(installation.apply()));
+                let fix = "apply the roles and their bindings again";
+                finding.fail(Problem::new(wrong, fix).run(installation.apply()));
             }
         }
-        Err(trouble) => finding.skip(trouble.text()),
+        Err(error) => finding.skip(error.text()),
     }
     finding
 }
 
-/// A right, and the namespace in which it is needed; none for all, or for what belongs to none.
+/// A right and the namespace in which it is needed; `None` stands for all, or for no namespace.
 type Question = (Right, Option<String>);
 
 fn questions(installation: &Installation) -> Vec<Question> {
     let mut questions = Vec::new();
-    for right in manifests::rights() {
-        match right.within {
-            Within::Own => {
+    for right in expected::rights() {
+        match right.scope {
+            Scope::OwnNamespace => {
                 let own = Some(installation.namespace.clone());
                 questions.push((right, own));
             }
-            Within::Served if installation.served.is_empty() || belongs_to_none(&right) => {
+            Scope::Served if installation.served.is_empty() || is_cluster_scoped(&right) => {
                 if installation.served.is_empty() || right.role != OF_THE_CLUSTER {
                     questions.push((right, None));
                 }
             }
-            Within::Served => {
+            Scope::Served => {
                 let served = installation.served.iter();
                 questions.extend(served.map(|name| (right.clone(), Some(name.clone()))));
             }
@@ -79,25 +80,25 @@ fn questions(installation: &Installation) -> Vec<Question> {
     questions
 }
 
-fn belongs_to_none(right: &Right) -> bool {
+fn is_cluster_scoped(right: &Right) -> bool {
     let of_cluster =
         ["nodes", "tokenreviews", "subjectaccessreviews", "mutatingwebhookconfigurations"];
     of_cluster.contains(&right.resource.as_str())
 }
 
-/// Those of the questions that are answered with no.
+/// The rights that are denied.
 async fn denied(
-    cluster: &Cluster,
+    api: &ApiClient,
     kind: &str,
     who: &Value,
     questions: Vec<Question>,
-) -> Result<Vec<Question>, Trouble> {
+) -> Result<Vec<Question>, ApiError> {
     let answers = stream::iter(questions)
         .map(|question| async move {
             let review = review(kind, who, &question);
-            (cluster.is_allowed(&review).await, question)
+            (api.is_allowed(&review).await, question)
         })
-        .buffered(AT_ONCE);
+        .buffered(REQUESTS_IN_FLIGHT_MAX);
     let mut denied = Vec::new();
     let mut answers = std::pin::pin!(answers);
     while let Some((answer, question)) = answers.next().await {
@@ -121,7 +122,7 @@ fn review(kind: &str, who: &Value, (right, namespace): &Question) -> Value {
     json!({ "apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec })
 }
 
-/// What is missing, said once for each role.
+/// The missing rights of each role, in words.
 fn by_role(denied: Vec<Question>) -> BTreeMap<String, String> {
     let mut roles: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (right, namespace) in denied {
@@ -129,25 +130,25 @@ fn by_role(denied: Vec<Question>) -> BTreeMap<String, String> {
         roles.entry(right.role.clone()).or_default().push(format!("{}{place}", right.words()));
     }
     let say = |missing: Vec<String>| {
-        let more = match missing.len().saturating_sub(NAMED_MAX) {
+        let more = match missing.len().saturating_sub(LISTED_MAX) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        format!("{}{more}", missing[..missing.len().min(NAMED_MAX)].join(", "))
+        format!("{}{more}", missing[..missing.len().min(LISTED_MAX)].join(", "))
     };
     roles.into_iter().map(|(role, missing)| (role, say(missing))).collect()
 }
 
-/// Whether the user may do something; `namespace` is none for all of them.
-pub(super) async fn user_may(
-    cluster: &Cluster,
+/// Whether the user has a right in a namespace; `None` stands for all.
+pub(super) async fn user_can(
+    api: &ApiClient,
     verb: &str,
     (group, resource, subresource): (&str, &str, &str),
     namespace: Option<&str>,
-) -> Result<bool, Trouble> {
+) -> Result<bool, ApiError> {
     let right = Right {
         role: String::new(),
-        within: Within::Served,
+        scope: Scope::Served,
         group: group.into(),
         resource: resource.into(),
         subresource: subresource.into(),
@@ -155,44 +156,50 @@ pub(super) async fn user_may(
         name: String::new(),
     };
     let question = (right, namespace.map(str::to_owned));
-    cluster.is_allowed(&review("SelfSubjectAccessReview", &json!({}), &question)).await
+    api.is_allowed(&review("SelfSubjectAccessReview", &json!({}), &question)).await
 }
 
-/// Those of the coordinator's rights that the user has not, and so cannot give.
-pub(super) async fn not_the_users(
-    cluster: &Cluster,
+/// The rights of the coordinator that the user lacks and so cannot grant.
+pub(super) async fn rights_missing_for_user(
+    api: &ApiClient,
     namespace: &str,
-) -> Result<Vec<String>, Trouble> {
-    let place = |right: Right| match right.within {
-        Within::Own => (right, Some(namespace.to_owned())),
-        Within::Served => (right, None),
+) -> Result<Vec<String>, ApiError> {
+    let place = |right: Right| match right.scope {
+        Scope::OwnNamespace => (right, Some(namespace.to_owned())),
+        Scope::Served => (right, None),
     };
-    let questions = manifests::rights().into_iter().map(place).collect();
-    let denied = denied(cluster, "SelfSubjectAccessReview", &json!({}), questions).await?;
+    let questions = expected::rights().into_iter().map(place).collect();
+    let denied = denied(api, "SelfSubjectAccessReview", &json!({}), questions).await?;
     Ok(by_role(denied).into_iter().map(|(role, missing)| format!("{role}: {missing}")).collect())
 }
 
-/// What the user may ask of the admin API, in all namespaces.
-async fn users(cluster: &Cluster) -> Finding {
-    let check = "you may ask and steer by the admin API, in all namespaces";
+/// The user's rights for the admin API, in all namespaces.
+async fn users(api: &ApiClient) -> Finding {
+    let check = "you may read and change state through the admin API, in all namespaces";
     let mut finding = Finding::new("admin-rights", check);
     for (verb, resource, subresource, calls, role) in [
         (
             "get",
             "workerclusters",
             "",
-            "look (GetStatus, ListWorkers and others)",
+            "read state (GetStatus, ListWorkers and others)",
             "leasehold-viewer",
         ),
-        ("get", "streamsets", "", "look at streams (ExplainStream and others)", "leasehold-viewer"),
-        ("create", "workerclusters", "drain", "steer (DrainWorker and others)", "leasehold-admin"),
+        ("get", "streamsets", "", "read streams (ExplainStream and others)", "leasehold-viewer"),
+        (
+            "create",
+            "workerclusters",
+            "drain",
+            "change state (DrainWorker and others)",
+            "leasehold-admin",
+        ),
     ] {
-        match user_may(cluster, verb, ("leasehold.dev", resource, subresource), None).await {
+        match user_can(api, verb, ("leasehold.dev", resource, subresource), None).await {
             Ok(true) => {}
             Ok(false) => finding.skip(format!(
-                "you may not {calls}: the ClusterRole {role}, bound in a namespace, gives it there"
+                "you may not {calls} in all namespaces: the ClusterRole {role} gives this right"
             )),
-            Err(trouble) => finding.skip(trouble.text()),
+            Err(error) => finding.skip(error.text()),
         }
     }
     finding

@@ -1,5 +1,5 @@
-//! The injection: its webhook is configured, trusted and answered. Whether it works is not judged
-//! from its parts alone: a pod that asks for a sidecar is created, as a dry run.
+//! The injection webhook: it is configured, the API server trusts it, and it answers. A dry run of
+//! a pod that asks for a sidecar tests the whole.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -7,22 +7,22 @@ use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{CA_CONFIG_MAP, CLUSTER_LABEL};
 use serde_json::{Value, json};
 
+use super::api::{ApiClient, ApiError};
 use super::certificates::{Bundle, bundle};
-use super::cluster::{Cluster, Trouble};
+use super::expected::{list, objects, text};
 use super::fleet::{Fleet, sidecar};
-use super::installation::{Installation, reached_at};
-use super::manifests::{list, objects, text};
-use super::report::{Finding, Problem, Report, patch};
+use super::installation::{Installation, check_endpoints};
+use super::report::{Finding, Problem, Report, counted, patch};
 
 const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
-/// By this annotation cert-manager knows whose bundles are its own to write.
+/// The annotation by which cert-manager keeps the caBundle.
 const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
-/// Settings that have to be as the manifests have them. Where it is asked, who is trusted and which
-/// namespaces are left out differ from one installation to another.
+/// Fields that must be as in the manifests. Address, caBundle and namespaceSelector differ between
+/// installations.
 const FIXED: [&str; 5] =
     ["failurePolicy", "objectSelector", "reinvocationPolicy", "rules", "sideEffects"];
 
-/// The configuration that this version installs.
+/// The MutatingWebhookConfiguration of this version.
 fn wanted() -> &'static Value {
     objects()
         .iter()
@@ -30,42 +30,42 @@ fn wanted() -> &'static Value {
         .expect("the manifests configure the webhook, as a test says")
 }
 
-/// Looks at the webhook.
+/// Checks the webhook.
 pub(super) async fn look(
-    cluster: &Cluster,
+    api: &ApiClient,
     installation: &Installation,
     fleet: &Fleet,
     trusted: Option<&Bundle>,
     report: &mut Report,
 ) {
     let name = text(&wanted()["metadata"]["name"]);
-    let mut finding = Finding::new("webhook", "the webhook is configured as this version has it");
-    match cluster.get(FOLDER, name).await {
+    let mut finding = Finding::new("webhook", "the webhook is configured as in this version");
+    match api.get(FOLDER, name).await {
         Ok(Some(there)) => {
             configured(&mut finding, installation, &there);
-            report.tell(finding);
-            report.tell(trusts(installation, &there, trusted));
-            report.tell(behind(cluster, installation, &there).await);
-            report.tell(answers(cluster, installation, fleet).await);
+            report.add(finding);
+            report.add(ca_bundle(installation, &there, trusted));
+            report.add(webhook_service(api, installation, &there).await);
+            report.add(dry_run(api, installation, fleet).await);
         }
         Ok(None) => {
             let wrong = format!(
                 "there is no MutatingWebhookConfiguration {name}: pods that ask for a sidecar get \
                  none"
             );
-            let mend = "apply the overlay again";
-            finding.fail(Problem::new(wrong, mend).run(installation.apply()));
-            report.tell(finding);
+            let fix = "apply the overlay again";
+            finding.fail(Problem::new(wrong, fix).run(installation.apply()));
+            report.add(finding);
         }
-        Err(trouble) => {
-            finding.skip(trouble.text());
-            report.tell(finding);
-            report.tell(answers(cluster, installation, fleet).await);
+        Err(error) => {
+            finding.skip(error.text());
+            report.add(finding);
+            report.add(dry_run(api, installation, fleet).await);
         }
     }
 }
 
-/// The webhook of a configuration that is ours, with its index.
+/// Leasehold's webhook in a configuration, with its index.
 fn ours(there: &Value) -> Option<(usize, &Value)> {
     let name = &wanted()["webhooks"][0]["name"];
     list(&there["webhooks"]).enumerate().find(|(_, webhook)| webhook["name"] == *name)
@@ -77,21 +77,21 @@ fn configured(finding: &mut Finding, installation: &Installation, there: &Value)
     let wanted = &wanted()["webhooks"][0];
     let Some((index, webhook)) = ours(there) else {
         let wrong = format!("{place}: the webhook {} is missing", text(&wanted["name"]));
-        let mend = "apply the overlay again";
-        return finding.fail(Problem::new(wrong, mend).run(installation.apply()));
+        let fix = "apply the overlay again";
+        return finding.fail(Problem::new(wrong, fix).run(installation.apply()));
     };
     for field in FIXED.iter().filter(|field| webhook[**field] != wanted[**field]) {
         let (is, should) = (&webhook[*field], &wanted[*field]);
-        let wrong = format!("{place}: {field} is {is}, and should be {should}");
+        let wrong = format!("{place}: {field} is {is} instead of {should}");
         let path = format!("/webhooks/{index}/{field}");
         let body = json!([{ "op": "add", "path": path, "value": should }]);
         let object = format!("mutatingwebhookconfiguration/{name}");
-        finding.fail(Problem::new(wrong, "set it again").run(patch(&object, "json", &body)));
+        finding.fail(Problem::new(wrong, "restore it").run(patch(&object, "json", &body)));
     }
 }
 
-/// Whether the API server trusts those who serve it.
-fn trusts(installation: &Installation, there: &Value, trusted: Option<&Bundle>) -> Finding {
+/// The caBundle holds the certificates that the coordinator serves with.
+fn ca_bundle(installation: &Installation, there: &Value, trusted: Option<&Bundle>) -> Finding {
     let check = "the API server trusts the coordinator's certificate";
     let mut finding = Finding::new("webhook-trust", check);
     let Some((index, webhook)) = ours(there) else {
@@ -105,12 +105,12 @@ fn trusts(installation: &Installation, there: &Value, trusted: Option<&Bundle>) 
     let issuer = text(&there["metadata"]["annotations"][CERT_MANAGER]);
     if !issuer.is_empty() {
         match there_bundle {
-            Ok(_) => finding.note(format!("cert-manager keeps the caBundle, from {issuer}")),
+            Ok(_) => finding.note(format!("cert-manager writes the caBundle, from {issuer}")),
             Err(why) => {
                 let wrong = format!("{place}.caBundle {why}: cert-manager has not written it");
-                let mend = "see what cert-manager's injector says";
+                let fix = "see what cert-manager's injector logs";
                 let logs = "kubectl -n cert-manager logs deployment/cert-manager-cainjector";
-                finding.fail(Problem::new(wrong, mend).run(logs));
+                finding.fail(Problem::new(wrong, fix).run(logs));
             }
         }
         return finding;
@@ -118,7 +118,8 @@ fn trusts(installation: &Installation, there: &Value, trusted: Option<&Bundle>) 
     let wrong = match (there_bundle, trusted) {
         (Err(why), _) => format!("{place}.caBundle {why}"),
         (Ok(_), None) => {
-            finding.skip("what it should trust is not known: see the certificates above");
+            finding
+                .skip("the CA bundle to compare with is missing: see the checks of certificates");
             return finding;
         }
         (Ok(is), Some(wanted)) if !wanted.is_subset(&is) => format!(
@@ -126,16 +127,19 @@ fn trusts(installation: &Installation, there: &Value, trusted: Option<&Bundle>) 
             installation.namespace
         ),
         (Ok(is), Some(_)) => {
-            finding.note(format!("{} certificates, with all that agents trust", is.len()));
+            finding.note(format!(
+                "{}, the CA bundle of agents included",
+                counted(is.len(), "certificate")
+            ));
             return finding;
         }
     };
-    let mend = "whoever leads writes it by itself, where it may; by hand";
-    finding.fail(Problem::new(wrong, mend).run(write_bundle(installation, name, index)));
+    let fix = "the leader writes it, if it has the right to; by hand:";
+    finding.fail(Problem::new(wrong, fix).run(write_bundle(installation, name, index)));
     finding
 }
 
-/// The command that writes what agents trust into a webhook.
+/// The command that writes the CA bundle into a webhook.
 fn write_bundle(installation: &Installation, name: &str, index: usize) -> String {
     let path = format!("/webhooks/{index}/clientConfig/caBundle");
     let read = format!(
@@ -144,14 +148,14 @@ fn write_bundle(installation: &Installation, name: &str, index: usize) -> String
         installation.namespace
     );
     let body = json!([{ "op": "add", "path": path, "value": "BUNDLE" }]).to_string();
-    // The shell puts the bundle in: the JSON stands in quotes that let it.
+    // The shell inserts the bundle, so the JSON is in double quotes.
     let body = body.replace('"', "\\\"").replace("BUNDLE", &format!("$({read})"));
     format!("kubectl patch mutatingwebhookconfiguration/{name} --type=json -p \"{body}\"")
 }
 
-/// Who is behind the address that the API server asks.
-async fn behind(cluster: &Cluster, installation: &Installation, there: &Value) -> Finding {
-    let check = "the API server finds the coordinator: the webhook's Service has endpoints";
+/// The Service that the API server calls has endpoints.
+async fn webhook_service(api: &ApiClient, installation: &Installation, there: &Value) -> Finding {
+    let check = "the webhook's Service has endpoints";
     let mut finding = Finding::new("webhook-service", check);
     let Some((_, webhook)) = ours(there) else {
         finding.skip("the webhook is missing");
@@ -159,13 +163,13 @@ async fn behind(cluster: &Cluster, installation: &Installation, there: &Value) -
     };
     let to = &webhook["clientConfig"];
     if let Some(url) = to["url"].as_str() {
-        finding.note(format!("it asks {url}, and no Service"));
+        finding.note(format!("it calls {url}, not a Service"));
         return finding;
     }
     let (namespace, name) = (text(&to["service"]["namespace"]), text(&to["service"]["name"]));
     if (namespace, name) != (&*installation.namespace, &*installation.service) {
         let wrong = format!(
-            "MutatingWebhookConfiguration {}: it asks Service {name} in {namespace}, and not {} \
+            "MutatingWebhookConfiguration {}: it calls Service {name} in {namespace} instead of {} \
              in {}",
             text(&there["metadata"]["name"]),
             installation.service,
@@ -174,13 +178,13 @@ async fn behind(cluster: &Cluster, installation: &Installation, there: &Value) -
         finding.fail(Problem::new(wrong, "apply the overlay again").run(installation.apply()));
         return finding;
     }
-    reached_at(&mut finding, cluster, installation, "webhook").await;
+    check_endpoints(&mut finding, api, installation, "webhook").await;
     finding
 }
 
-/// Creates a pod that asks for a sidecar, as a dry run, and looks at what would become of it.
-async fn answers(cluster: &Cluster, installation: &Installation, fleet: &Fleet) -> Finding {
-    let check = "a pod that asks for a sidecar gets one (a dry run)";
+/// Creates a pod that asks for a sidecar, as a dry run, and looks for the sidecar.
+async fn dry_run(api: &ApiClient, installation: &Installation, fleet: &Fleet) -> Finding {
+    let check = "a pod that asks for a sidecar gets one (dry run)";
     let mut finding = Finding::new("webhook-answers", check);
     let (namespace, named) = match fleet.clusters.iter().flatten().next() {
         Some(first) => {
@@ -190,64 +194,64 @@ async fn answers(cluster: &Cluster, installation: &Installation, fleet: &Fleet) 
         None => (fleet.namespaces.first().map_or("default", String::as_str), None),
     };
     let folder = format!("/api/v1/namespaces/{namespace}/pods");
-    match cluster.would_create(&folder, &pod(namespace, named)).await {
+    match api.dry_run_create(&folder, &pod(namespace, named)).await {
         Ok(made) => match sidecar(&made) {
             Some(sidecar) => {
                 finding.note(format!("in {namespace}, with {}", text(&sidecar["image"])));
             }
             None => {
                 let wrong = format!(
-                    "in {namespace} a pod with {INJECT}=true would be made without a sidecar: the \
-                     webhook was not asked, by its namespaceSelector perhaps"
+                    "a pod with {INJECT}=true in {namespace} would be created without a sidecar: \
+                     the API server did not call the webhook; see its namespaceSelector"
                 );
-                let mend = "apply the overlay again, and compare with what the webhook selects";
+                let fix = "apply the overlay again, and compare with the webhook's selectors";
                 let name = text(&wanted()["metadata"]["name"]);
                 finding.fail(
-                    Problem::new(wrong, mend)
+                    Problem::new(wrong, fix)
                         .run(installation.apply())
                         .run(format!("kubectl get mutatingwebhookconfiguration {name} -o yaml")),
                 );
             }
         },
-        Err(trouble) => unanswered(&mut finding, installation, namespace, named, &trouble),
+        Err(error) => dry_run_refused(&mut finding, installation, namespace, named, &error),
     }
     finding
 }
 
-fn unanswered(
+fn dry_run_refused(
     finding: &mut Finding,
     installation: &Installation,
     namespace: &str,
     named: Option<&str>,
-    trouble: &Trouble,
+    error: &ApiError,
 ) {
-    let said = trouble.text();
+    let said = error.text();
     let is_denied = said.contains("admission webhook") && said.contains("leasehold.dev");
     let logs = format!(
         "kubectl -n {} logs deployment/leasehold-coordinator --tail=20",
         installation.namespace
     );
     if is_denied && named.is_none() {
-        // There is no cluster that it could have been made for, and it says so.
-        finding.note(format!("in {namespace} it answers: {said}"));
+        // Without any cluster the webhook rightly refuses the pod.
+        finding.note(format!("the webhook answers in {namespace}: {said}"));
     } else if is_denied {
-        let wrong = format!("in {namespace} a pod with {INJECT}=true is refused: {said}");
-        finding.fail(Problem::new(wrong, "do what it says").run(logs));
+        let wrong = format!("a pod with {INJECT}=true in {namespace} is refused: {said}");
+        finding.fail(Problem::new(wrong, "follow the message").run(logs));
     } else if said.contains("failed calling webhook") {
         let wrong = format!(
-            "the webhook does not answer, so no pod with {INJECT}=true can be made: {said}"
+            "the webhook does not answer, so no pod with {INJECT}=true can be created: {said}"
         );
-        let mend = match said.contains("x509") {
-            true => "have the right certificate trusted, as the lines above say",
+        let fix = match said.contains("x509") {
+            true => "fix the certificates first, see the checks above",
             false => "see whether the coordinator runs, and whether the API server reaches it",
         };
-        finding.fail(Problem::new(wrong, mend).run(logs));
+        finding.fail(Problem::new(wrong, fix).run(logs));
     } else {
-        finding.skip(format!("a pod could not be tried in {namespace}: {said}"));
+        finding.skip(format!("the dry run of a pod in {namespace} failed: {said}"));
     }
 }
 
-/// A pod that passes the strictest level of pod security, and that nobody ever runs.
+/// A pod for the dry run; it passes the strictest level of pod security.
 pub(super) fn pod(namespace: &str, named: Option<&str>) -> Value {
     let mut pod = json!({
         "apiVersion": "v1",

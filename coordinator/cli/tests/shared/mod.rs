@@ -20,21 +20,21 @@ pub(crate) fn run(args: &[&str], input: &[u8]) -> Output {
         .expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     let input = input.to_vec();
-    // A program that refuses its command line reads nothing.
-    let fed = std::thread::spawn(move || stdin.write_all(&input).is_ok());
+    // A program that rejects its arguments does not read stdin.
+    let writer = std::thread::spawn(move || stdin.write_all(&input).is_ok());
     let output = child.wait_with_output().expect("it ends");
-    fed.join().expect("it was fed");
+    writer.join().expect("it was fed");
     output
 }
 
-/// What it writes where all is well.
+/// Its stdout; it must succeed.
 pub(crate) fn output(args: &[&str], input: &[u8]) -> Vec<u8> {
     let output = run(args, input);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
     output.stdout
 }
 
-/// What it says.
+/// Its stderr.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -34,7 +34,7 @@ async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
     assert!(shortest.contains("10m: drain.deadline of WorkerCluster workers-"), "{shortest}");
     let text = check_as_text(access, &[]);
     println!("{text}");
-    assert!(text.is_ascii() && text.contains("All is well"), "{text}");
+    assert!(text.is_ascii() && text.contains("All checks passed"), "{text}");
     // It would mend some of what follows by itself.
     scene.coordinator.process.kill();
     scene.ask_the_service();
@@ -67,7 +67,7 @@ fn kinds(access: &Access) {
     let field = field.replace("refresh", "later");
     let newer = json!([{ "op": "add", "path": field, "value": { "type": "string" } }]);
     patch_json(access, "crd/streamsets.leasehold.dev", &newer);
-    fails("kind-stream-set", &["spec.later is unknown here"]).comes_and_goes(access);
+    fails("kind-stream-set", &["spec.later is not in this version"]).comes_and_goes(access);
     for (name, line) in [
         ("workerclasses", "kind-worker-class"),
         ("pipelines", "kind-pipeline"),
@@ -105,7 +105,7 @@ fn rights_and_replicas(access: &Access) {
     fails("coordinator-version", &["leasehold/coordinator:0.9.0", "0.1.0"]).comes_and_goes(access);
     let selector = json!([{ "op": "add", "path": "/spec/selector/tier", "value": "none" }]);
     patch_json(access, "service/leasehold-coordinator", &selector);
-    let says = &["nobody is behind its port `grpc`", "tier"];
+    let says = &["its port `grpc` has no endpoints", "tier"];
     fails("service", says).comes_and_goes(access);
 }
 
@@ -127,7 +127,7 @@ fn webhook(access: &Access) {
     fails("webhook", &["failurePolicy is \\\"Ignore\\\""]).comes_and_goes(access);
     let selector = json!([{ "op": "add", "path": "/spec/selector/tier", "value": "none" }]);
     patch_json(access, "service/leasehold-coordinator", &selector);
-    fails("webhook-service", &["nobody is behind its port `webhook`"]).comes_and_goes(access);
+    fails("webhook-service", &["its port `webhook` has no endpoints"]).comes_and_goes(access);
     // No pod is behind the Service but played ones.
     fails("webhook-answers", &["the webhook does not answer"]).is_found(access);
 }
@@ -138,7 +138,8 @@ fn published(access: &Access, scene: &Scene<'_>) {
         .comes_and_goes(access);
     let other = json!({ "data": { "ca.crt": authority(1, 4_000) } }).to_string();
     scene.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
-    fails("published-everywhere", &["is not the one of leasehold-system"]).comes_and_goes(access);
+    fails("published-everywhere", &["differs from the one in leasehold-system"])
+        .comes_and_goes(access);
     scene.kubectl(&["delete", "poddisruptionbudget/builds-busy"]);
     fails("busy-budgets", &["no PodDisruptionBudget builds-busy"]).comes_and_goes(access);
 }
@@ -148,14 +149,14 @@ async fn election_and_authority(access: &Access, scene: &mut Scene<'_>) {
     let long_ago = "2020-01-01T00:00:00.000000Z";
     let stale = json!([{ "op": "replace", "path": "/spec/renewTime", "value": long_ago }]);
     patch_json(access, lease, &stale);
-    let over = fails("leader", &["nobody leads"]);
+    let over = fails("leader", &["no replica leads"]);
     over.is_mended_as_told(access);
     let expired = json!({ "data": {
         "tls.crt": base64::Engine::encode(&base64::prelude::BASE64_STANDARD, authority(10, 5)),
     } });
     let patch = ["patch", "secret/leasehold-ca", "--patch", &expired.to_string()];
     access.kubectl(&[&["--namespace", OWN], &patch[..]].concat());
-    let ended = fails("authority", &["tls.crt has been over since"]);
+    let ended = fails("authority", &["tls.crt expired on"]);
     ended.is_mended_as_told(access);
     let missing = fails("authority", &["no Secret leasehold-ca"]);
     missing.is_mended_as_told(access);

@@ -59,7 +59,7 @@ spec:
 ",
     );
     scene.kubectl(&["label", "pod/late", "leasehold.dev/inject=true"]);
-    let says = &["pod/late", "got none", "make it anew"];
+    let says = &["pod/late", "got none", "create it again"];
     Fault { line: "sidecars", result: "fail", says }.comes_and_goes(scene.access);
     assert!(!scene.pods().contains(&"late".to_owned()));
 }

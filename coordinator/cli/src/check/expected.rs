@@ -1,11 +1,11 @@
-//! The manifests of `deploy/`, as this program was built with them: what an installation of its
-//! version consists of, and which rights the coordinator needs. There is no second list.
+//! The manifests of `deploy/`, built into this program: the objects of an installation of this
+//! version, and the rights that the coordinator needs.
 
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The files of `deploy/base` and what the overlays add, with their names.
+/// The files of `deploy/base` and those that overlays add.
 const FILES: &[(&str, &str)] = &[
     ("namespace.yaml", include_str!("../../../../deploy/base/namespace.yaml")),
     ("service-account.yaml", include_str!("../../../../deploy/base/service-account.yaml")),
@@ -27,13 +27,12 @@ const FILES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The role that is Kubernetes' own, and what it is bound for: to ask whose a token is, and what
-/// its owner may do.
+/// A role of Kubernetes itself, and its rights: to review tokens and access.
 const AUTH_DELEGATOR: &str = "system:auth-delegator";
 const AUTH_DELEGATOR_MAY: [(&str, &str); 2] =
     [("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")];
 
-/// All objects of the installation but the definitions of kinds.
+/// All objects of an installation except CustomResourceDefinitions.
 pub(super) fn objects() -> &'static [Value] {
     static OBJECTS: OnceLock<Vec<Value>> = OnceLock::new();
     OBJECTS.get_or_init(|| FILES.iter().flat_map(|(_, text)| documents(text)).collect())
@@ -44,20 +43,20 @@ fn documents(text: &str) -> Vec<Value> {
     serde_yaml::from_multiple(text).expect("the manifests of deploy/ are YAML, as a test says")
 }
 
-/// The definitions of the kinds, as this version has them.
+/// The CustomResourceDefinitions of this version.
 ///
 /// # Errors
-/// Where they cannot be written.
+/// If they cannot be generated, which is a bug.
 pub(super) fn definitions() -> anyhow::Result<Vec<Value>> {
     Ok(documents(&leasehold_kube_api::crd::yaml()?))
 }
 
-/// Where a right holds.
+/// Where a right is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Within {
+pub(super) enum Scope {
     /// In the coordinator's own namespace.
-    Own,
-    /// In all namespaces that it serves, and on what belongs to none.
+    OwnNamespace,
+    /// In all served namespaces, and for objects without a namespace.
     Served,
 }
 
@@ -66,17 +65,17 @@ pub(super) enum Within {
 pub(super) struct Right {
     /// The role that gives it.
     pub(super) role: String,
-    pub(super) within: Within,
+    pub(super) scope: Scope,
     pub(super) group: String,
     pub(super) resource: String,
     pub(super) subresource: String,
     pub(super) verb: String,
-    /// The one object that it is for; all where it is empty.
+    /// The name of the only object that it is for; all objects if it is empty.
     pub(super) name: String,
 }
 
 impl Right {
-    /// As people say it: `patch configmaps/leasehold-ca`.
+    /// For messages: `patch configmaps leasehold-ca`.
     pub(super) fn words(&self) -> String {
         let mut words = format!("{} {}", self.verb, self.resource);
         if !self.group.is_empty() {
@@ -96,16 +95,16 @@ impl Right {
 pub(super) fn rights() -> Vec<Right> {
     let mut rights = Vec::new();
     for binding in objects() {
-        let within = match binding["kind"].as_str() {
-            Some("ClusterRoleBinding") => Within::Served,
-            Some("RoleBinding") => Within::Own,
+        let scope = match binding["kind"].as_str() {
+            Some("ClusterRoleBinding") => Scope::Served,
+            Some("RoleBinding") => Scope::OwnNamespace,
             _ => continue,
         };
         let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
         if name == AUTH_DELEGATOR {
             rights.extend(AUTH_DELEGATOR_MAY.map(|(group, resource)| Right {
                 role: AUTH_DELEGATOR.into(),
-                within: Within::Served,
+                scope: Scope::Served,
                 group: group.into(),
                 resource: resource.into(),
                 subresource: String::new(),
@@ -118,14 +117,14 @@ pub(super) fn rights() -> Vec<Right> {
             objects().iter().find(|it| it["kind"] == *kind && it["metadata"]["name"] == *name);
         let rules = role.into_iter().flat_map(|role| list(&role["rules"]));
         let shown = format!("{} {}", text(kind), text(name));
-        rights.extend(rules.flat_map(|rule| of_rule(&shown, within, rule)));
+        rights.extend(rules.flat_map(|rule| of_rule(&shown, scope, rule)));
     }
     rights.sort();
     rights.dedup();
     rights
 }
 
-fn of_rule(role: &str, within: Within, rule: &Value) -> Vec<Right> {
+fn of_rule(role: &str, scope: Scope, rule: &Value) -> Vec<Right> {
     let mut rights = Vec::new();
     let names: Vec<&str> = match rule.get("resourceNames") {
         Some(names) => list(names).filter_map(Value::as_str).collect(),
@@ -137,7 +136,7 @@ fn of_rule(role: &str, within: Within, rule: &Value) -> Vec<Right> {
             for verb in list(&rule["verbs"]) {
                 rights.extend(names.iter().map(|name| Right {
                     role: role.into(),
-                    within,
+                    scope,
                     group: text(group).into(),
                     resource: resource.into(),
                     subresource: subresource.into(),
@@ -173,7 +172,7 @@ pub(super) fn kinds() -> Vec<(String, String, bool)> {
     kinds
 }
 
-/// A kind's name in addresses, for the kinds of [`FILES`].
+/// A kind's name in API paths, for the kinds of [`FILES`].
 fn plural(kind: &str) -> String {
     let lower = kind.to_lowercase();
     match lower.strip_suffix('y') {
@@ -183,12 +182,12 @@ fn plural(kind: &str) -> String {
     }
 }
 
-/// The items of a list; none where it is no list.
+/// The items of a list; none if it is not a list.
 pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// A text; empty where it is none.
+/// A text; empty if it is not a text.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -218,16 +217,19 @@ mod tests {
     #[test]
     fn rights_are_those_of_the_roles() {
         let rights = rights();
-        let has = |within, words: &str| {
-            rights.iter().any(|right| right.within == within && right.words() == words)
+        let has = |scope, words: &str| {
+            rights.iter().any(|right| right.scope == scope && right.words() == words)
         };
-        assert!(has(Within::Served, "patch workerclusters.leasehold.dev/status"));
-        assert!(has(Within::Served, "delete pods"));
-        assert!(has(Within::Served, "watch nodes"));
-        assert!(has(Within::Served, "create tokenreviews.authentication.k8s.io"));
-        assert!(has(Within::Own, "update leases.coordination.k8s.io leasehold-coordinator"));
-        assert!(!has(Within::Served, "update leases.coordination.k8s.io leasehold-coordinator"));
-        assert!(!has(Within::Own, "get secrets"));
+        assert!(has(Scope::Served, "patch workerclusters.leasehold.dev/status"));
+        assert!(has(Scope::Served, "delete pods"));
+        assert!(has(Scope::Served, "watch nodes"));
+        assert!(has(Scope::Served, "create tokenreviews.authentication.k8s.io"));
+        assert!(has(
+            Scope::OwnNamespace,
+            "update leases.coordination.k8s.io leasehold-coordinator"
+        ));
+        assert!(!has(Scope::Served, "update leases.coordination.k8s.io leasehold-coordinator"));
+        assert!(!has(Scope::OwnNamespace, "get secrets"));
     }
 
     #[test]
