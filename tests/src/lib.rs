@@ -5,6 +5,7 @@ pub mod chaos;
 pub mod http;
 pub mod keda;
 pub mod kube;
+pub mod modules;
 pub mod process;
 pub mod reader;
 pub mod readme;

@@ -62,9 +62,10 @@ impl Modules {
         }
         let tie = |circle: &BTreeSet<&PathBuf>| {
             let inside = circle.iter().flat_map(|from| {
-                arrows[*from].iter().filter(|to| circle.contains(to)).map(|to| {
-                    format!("  {} -> {}\n", from.display(), to.display())
-                })
+                arrows[*from]
+                    .iter()
+                    .filter(|to| circle.contains(to))
+                    .map(|to| format!("  {} -> {}\n", from.display(), to.display()))
             });
             inside.collect::<String>()
         };

@@ -1,10 +1,11 @@
 //! The rules of `docs/ARCHITECTURE.md` that a machine can check: who depends on whom, what the
 //! pure crates may name, and what no tracked file may hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tests::modules::Modules;
 use tests::toolbox::{self, Missing};
 
 /// The pure crates: package and folder.
@@ -105,15 +106,44 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     for path in tracked().into_iter().filter(in_source).filter(|it| has_extension(it, &["rs"])) {
         let whole = text(&path).expect("Rust is UTF-8");
-        let shipped = whole.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        let shipped = without_tests(&whole);
         all.push((path, shipped));
     }
     all
 }
 
+/// The text with its lines in their places, but empty where only tests have them: from
+/// `#[cfg(test)]` to the end of the item below it, which rustfmt indents as the attribute.
+fn without_tests(text: &str) -> String {
+    let mut shipped = String::new();
+    let mut skips: Option<usize> = None;
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        if skips.is_none() && line.trim() == "#[cfg(test)]" {
+            skips = Some(indent);
+        } else if let Some(begun) = skips {
+            let is_end = indent == begun && (line.ends_with('}') || line.ends_with(';'));
+            skips = if is_end { None } else { Some(begun) };
+        } else {
+            shipped.push_str(line);
+        }
+        shipped.push('\n');
+    }
+    shipped
+}
+
 /// A file that only tests use, as its parent declares it under `#[cfg(test)]`.
 fn is_test_file(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+}
+
+/// The files of all crates below a folder that are part of a library or binary.
+fn crates_below(folder: &str) -> Vec<(PathBuf, String)> {
+    let crates = tracked().into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    let crates = crates.filter(|path| path.starts_with(folder));
+    let folders: Vec<PathBuf> =
+        crates.filter_map(|path| path.parent().map(Path::to_owned)).collect();
+    folders.iter().flat_map(|folder| sources(folder.to_str().expect("UTF-8"))).collect()
 }
 
 /// The lines of `text` that are no comments, with their numbers.
@@ -180,7 +210,7 @@ fn the_two_binaries_share_contracts_and_no_code() {
 
 #[test]
 fn nothing_depends_on_the_tests() {
-    const TESTS: [&str; 3] = ["tests", "leasehold-simulator", "leasehold-model"];
+    const TESTS: [&str; 4] = ["tests", "leasehold-demo", "leasehold-simulator", "leasehold-model"];
     for package in packages().iter().filter(|name| !TESTS.contains(&name.as_str())) {
         let all = closure(package, "normal,build,dev");
         let found = TESTS.iter().find(|tests| all.contains(**tests));
@@ -188,17 +218,133 @@ fn nothing_depends_on_the_tests() {
     }
 }
 
+/// What a program with deliberate faults in it contains (`proto/types/src/mutation.rs`).
+const FAULTS: &[u8] = b"leasehold: deliberate faults built in";
+
 #[test]
-fn no_shipped_crate_switches_mutations_on() {
-    let output = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "--edges", "normal,features", "--prefix", "none"])
-        .args(["--package", "leasehold-coordinator", "--package", "leasehold-agent"])
+fn programs_contain_no_deliberate_faults() {
+    let contains = |program: &Path| {
+        let bytes = std::fs::read(program).unwrap_or_else(|error| {
+            panic!("{}: {error}: run `make binaries`", program.display());
+        });
+        bytes.windows(FAULTS.len()).any(|window| window == FAULTS)
+    };
+    for name in ["leasehold-coordinator", "leasehold-agent", "leasehold"] {
+        assert!(!contains(&toolbox::binary(name)), "{name} is built with deliberate faults");
+    }
+    // The same search finds them in the simulator, which is built with them.
+    let program = Command::new(toolbox::root().join("tests/tools/with-faults"))
+        .args([env!("CARGO"), "build", "--offline", "--message-format", "json"])
+        .args(["-p", "leasehold-simulator", "--bin", "simulate"])
         .current_dir(toolbox::root())
         .output()
         .expect("cargo starts");
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(text.contains("leasehold-coordinator-core"), "{text}");
-    assert!(!text.contains("feature \"mutations\""), "a binary is built with deliberate faults");
+    let said = String::from_utf8_lossy(&program.stdout);
+    let built = said.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let program = built
+        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
+    let program = program.last().expect("a program is built");
+    assert!(contains(&program), "{} has no deliberate faults", program.display());
+}
+
+/// Each package of the workspace with those that it is built from directly.
+fn arrows() -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
+        .current_dir(toolbox::root())
+        .output()
+        .expect("cargo starts");
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let own: BTreeSet<String> = packages().into_iter().collect();
+    let list = all["packages"].as_array().expect("a list of packages");
+    let arrows = list.iter().map(|package| {
+        let normal = package["dependencies"].as_array().expect("dependencies").iter();
+        let normal = normal.filter(|it| it["kind"].is_null());
+        let names = normal.map(|it| it["name"].as_str().expect("a name").to_owned());
+        let name = package["name"].as_str().expect("a name").to_owned();
+        (name, names.filter(|name| own.contains(name)).collect())
+    });
+    arrows.collect()
+}
+
+/// The arrows that do not follow from others: what a picture needs.
+fn reduced(arrows: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<(String, String)> {
+    let below = |name: &String| {
+        let mut found = BTreeSet::new();
+        let mut left: Vec<&String> = arrows[name].iter().collect();
+        while let Some(next) = left.pop() {
+            if found.insert(next.clone()) {
+                left.extend(&arrows[next]);
+            }
+        }
+        found
+    };
+    let mut all = BTreeSet::new();
+    for (from, direct) in arrows {
+        for to in direct {
+            let is_implied = direct.iter().any(|other| other != to && below(other).contains(to));
+            if !is_implied {
+                all.insert((from.clone(), to.clone()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn the_picture_of_the_crates_is_what_cargo_builds() {
+    let page = text(Path::new("docs/ARCHITECTURE.md")).expect("UTF-8");
+    let picture = page.split("```mermaid\n").nth(1).and_then(|rest| rest.split("```").next());
+    let lines = picture.expect("a picture in docs/ARCHITECTURE.md").lines();
+    let drawn: BTreeSet<(String, String)> = lines
+        .filter_map(|line| line.split_once(" --> "))
+        .map(|(from, to)| (from.trim().to_owned(), to.trim().to_owned()))
+        .collect();
+    let real = reduced(&arrows());
+    let show = |arrows: Vec<&(String, String)>| {
+        arrows.iter().map(|(from, to)| format!("  {from} --> {to}\n")).collect::<String>()
+    };
+    let missing = show(real.difference(&drawn).collect());
+    let wrong = show(drawn.difference(&real).collect());
+    assert!(
+        missing.is_empty() && wrong.is_empty(),
+        "the picture lacks\n{missing}and has without cause\n{wrong}"
+    );
+}
+
+/// The roots of all crates of the workspace.
+fn crate_roots() -> Vec<PathBuf> {
+    let is_root = |path: &PathBuf| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    tracked().into_iter().filter(is_root).map(|path| toolbox::root().join(path)).collect()
+}
+
+#[test]
+fn modules_name_each_other_in_one_direction_only() {
+    let circles: Vec<String> =
+        crate_roots().iter().flat_map(|root| Modules::read(root).circles()).collect();
+    let root = format!("{}/", toolbox::root().display());
+    let shown = circles.join("\n").replace(&root, "");
+    assert!(circles.is_empty(), "modules in circles:\n{shown}");
+}
+
+#[test]
+fn a_planted_circle_is_found_through_a_reexport_a_macro_and_a_file_with_tests_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    };
+    write("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\npub use self::b::B;\n");
+    write("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::d::D;\n}\nuse super::B;\n");
+    write("b.rs", "pub struct B;\npub fn b() {\n    println!(\"{}\", crate::c::C);\n}\n");
+    write("c.rs", "pub const C: u8 = crate::a::A;\n");
+    write("d.rs", "use super::a;\n");
+    let circles = Modules::read(&folder.path().join("lib.rs")).circles();
+    let [circle] = circles.as_slice() else { panic!("one circle expected: {circles:?}") };
+    for (from, to) in [("a.rs", "b.rs"), ("b.rs", "c.rs"), ("c.rs", "a.rs")] {
+        let is_tie = |line: &str| line.contains(&format!("/{from} -> ")) && line.ends_with(to);
+        assert!(circle.lines().any(is_tie), "{from} -> {to} in\n{circle}");
+    }
+    assert!(!circle.contains("d.rs"), "only tests name d:\n{circle}");
 }
 
 #[test]
@@ -225,25 +371,60 @@ fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
     );
 }
 
-/// What only some files of a shell may name: the words, and how those files' paths begin.
+/// What only some folders below another may name: the words, and how those files' paths begin.
 const RESERVED: [(&str, &[&str], &[&str]); 6] = [
-    ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/src/clock.rs"]),
+    ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/driver/src/clock.rs"]),
     ("agent", &["clock_gettime", "SystemTime"], &["agent/src/clock.rs"]),
-    ("coordinator", &["Core::new"], &["coordinator/src/driver"]),
-    ("agent", &["Holder::new"], &["agent/src/driver"]),
+    ("coordinator", &["Core::new"], &["coordinator/driver/src/driver", "coordinator/core"]),
+    ("agent", &["Holder::new"], &["agent/src/driver", "agent/core"]),
     (
         "coordinator",
-        &["serde_yaml", "notify::"],
-        &["coordinator/src/spec", "coordinator/src/platform"],
+        &["serde_yaml", "notify"],
+        &[
+            "coordinator/manifest",
+            "coordinator/driver/src/",
+            "coordinator/kube-api",
+            "coordinator/cli",
+        ],
     ),
-    ("coordinator", &["k8s_openapi", "kube::Client"], &["coordinator/src/platform/kube"]),
+    (
+        "coordinator",
+        &["k8s_openapi", "kube"],
+        &[
+            "coordinator/kube-api",
+            "coordinator/platform-kube",
+            "coordinator/operator",
+            "coordinator/cli",
+        ],
+    ),
 ];
+
+/// Packages with what they must never be built from, however indirectly.
+const APART: [(&str, &[&str]); 6] = [
+    ("leasehold-manifest", &["tokio", "kube", "k8s-openapi", "tonic"]),
+    ("leasehold-injection", &["tokio", "kube", "k8s-openapi", "tonic"]),
+    ("leasehold-platform-file", &["leasehold-platform-kube", "leasehold-server", "kube"]),
+    ("leasehold-platform-kube", &["leasehold-platform-file", "leasehold-server"]),
+    ("leasehold-server", &["kube", "leasehold-platform-kube", "leasehold-platform-file"]),
+    ("leasehold-cli", &["leasehold-coordinator", "leasehold-coordinator-driver", "tonic"]),
+];
+
+#[test]
+fn each_crate_keeps_apart_from_what_it_must_not_know() {
+    for (package, forbidden) in APART {
+        let all = closure(package, "normal,build");
+        let found: Vec<_> = forbidden.iter().filter(|name| all.contains(**name)).collect();
+        assert!(found.is_empty(), "{package} is built from {found:?}");
+    }
+    let demo = closure("leasehold-demo", "normal,build");
+    assert!(!demo.contains("kube"), "the demo is built with the client of Kubernetes");
+}
 
 #[test]
 fn clocks_cores_and_manifests_stay_in_their_rooms() {
     let mut wrong = Vec::new();
     for (folder, words, rooms) in RESERVED {
-        for (path, text) in sources(folder) {
+        for (path, text) in crates_below(folder) {
             let shown = path.to_str().expect("UTF-8");
             if rooms.iter().any(|room| shown.starts_with(room)) || is_test_file(&path) {
                 continue;
