@@ -10,7 +10,6 @@ use std::pin::Pin;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
@@ -23,7 +22,7 @@ use tracing::Instrument;
 
 use self::page::{PageSize, PipelinePage, StreamPage, WorkerPage};
 use self::refused::Refused;
-use crate::driver::Handle;
+use crate::driver::{Handle, WorkerOrder};
 use crate::platform::{Access, Subject, Wants};
 use crate::server::bearer::bearer;
 
@@ -53,7 +52,7 @@ impl Admin {
     async fn ask<T: Send + 'static>(
         &self,
         name: &'static str,
-        question: impl FnOnce(&mut Core, Moment) -> Result<T, Refused> + Send + 'static,
+        question: impl FnOnce(&Core, Moment) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let asked = self.handle.ask(move |core, now| match core.leadership() {
             Leadership::Leads(_) => question(core, now),
@@ -61,6 +60,27 @@ impl Admin {
         });
         let span = tracing::debug_span!("admin", call = name);
         let answer = asked.instrument(span).await.map_err(|_| Refused::Stopped)?;
+        Ok(Response::new(answer?))
+    }
+
+    /// Gives an order that `check` allows, if this replica leads.
+    async fn order<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        check: impl FnOnce(&Core, Moment) -> Result<(WorkerOrder, T), Refused> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let ordered = self.handle.order(move |core, now| {
+            let checked = match core.leadership() {
+                Leadership::Leads(_) => check(core, now),
+                Leadership::StandsBy(leader) => Err(Refused::NotLeading(leader)),
+            };
+            match checked {
+                Ok((order, answer)) => (vec![order], Ok(answer)),
+                Err(refused) => (Vec::new(), Err(refused)),
+            }
+        });
+        let span = tracing::debug_span!("admin", call = name);
+        let answer = ordered.instrument(span).await.map_err(|_| Refused::Stopped)?;
         Ok(Response::new(answer?))
     }
 }
@@ -323,11 +343,10 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        self.ask("DrainWorker", move |core, now| {
+        self.order("DrainWorker", move |core, now| {
             core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
             tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
-            core.handle(Event::Drain(key), now);
-            Ok(proto::DrainWorkerResponse {})
+            Ok((WorkerOrder::Drain(key), proto::DrainWorkerResponse {}))
         })
         .await
     }
@@ -339,18 +358,18 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        self.ask("DeclareWorkerGone", move |core, now| {
+        self.order("DeclareWorkerGone", move |core, now| {
             let worker = core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
             if worker.presence == Presence::Connected {
                 return Err(Refused::Connected(key));
             }
             tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
             // All that it has ends, from the next turn on.
-            core.handle(Event::Gone(vec![key]), now);
-            Ok(proto::DeclareWorkerGoneResponse {
+            let freed = proto::DeclareWorkerGoneResponse {
                 slots_freed: worker.committed,
                 streams_freed: wire::count(worker.streams),
-            })
+            };
+            Ok((WorkerOrder::DeclareGone(key), freed))
         })
         .await
     }

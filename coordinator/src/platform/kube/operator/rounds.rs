@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
-use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
@@ -35,7 +34,7 @@ use super::turn::{Look, Turn, turn};
 use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, disruption, nodes};
 use crate::clock;
-use crate::driver::Stopped;
+use crate::driver::{Stopped, WorkerOrder};
 use crate::spec::manifest::{RefreshSpec, WorkloadKind};
 
 /// Between the starts of two rounds.
@@ -403,12 +402,8 @@ async fn order_drains(context: &Context, orders: Vec<WorkerKey>) -> Result<(), S
     for key in &orders {
         tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
     }
-    let order = move |core: &mut leasehold_coordinator_core::Core, now| {
-        for key in orders {
-            core.handle(Event::Drain(key), now);
-        }
-    };
-    context.handle.ask(order).await
+    let orders = orders.into_iter().map(WorkerOrder::Drain).collect();
+    context.handle.order(move |_, _| (orders, ())).await
 }
 
 /// The API of a kind, in each namespace that is watched.
