@@ -11,7 +11,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
 
 use super::slices::{Look, STEP};
-use super::{Core, Role, Timer};
+use super::{Leader, Timer};
 use crate::effect::Freed;
 use crate::event::ConnId;
 use crate::ledger::{Absent, Begun, Unknown};
@@ -38,7 +38,7 @@ pub(super) struct Adoption {
     beats: VecDeque<(Beat, Moment)>,
 }
 
-impl Core {
+impl Leader {
     /// Adopts a report: at once, or in slices where it is long.
     pub(super) fn begin_adoption(
         &mut self,
@@ -50,10 +50,9 @@ impl Core {
         let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl);
         let Some(worker) = self.observed(key) else { return };
         let incarnation = worker.incarnation;
-        let Role::Leads(term) = &mut self.role else { return };
-        let begun = term.ledger.begin_adoption(key, incarnation, ttl, at);
-        let streams = term.ledger.account(key).map_or(0, |account| account.streams.len());
-        let most = STEP.min(self.config.slice as usize / 4);
+        let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);
+        let streams = self.ledger.account(key).map_or(0, |account| account.streams.len());
+        let most = STEP.min(self.replica.config.slice as usize / 4);
         let listed = report.streams.len();
         let is_short = listed + streams <= most;
         let adoption = Adoption {
@@ -77,21 +76,19 @@ impl Core {
 
     /// Goes on with reports, as far as the budget goes.
     pub(super) fn adopt(&mut self) {
-        while self.budget.is_left()
+        while self.replica.budget.is_left()
             && let Some(conn) = self.adoptions.keys().next().copied()
         {
-            let most = STEP.min(self.budget.left());
+            let most = STEP.min(self.replica.budget.left());
             let adopted = self.adopt_some(conn, most).unwrap_or(1);
-            self.budget.spend(adopted);
+            self.replica.budget.spend(adopted);
         }
     }
 
     /// Drops what is left of a report: its connection is over, and it counts for nothing.
     pub(super) fn drop_adoption(&mut self, conn: ConnId) {
         let Some(adoption) = self.adoptions.remove(&conn) else { return };
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(&adoption.key)
-        {
+        if let Some(mut account) = self.ledger.account_mut(&adoption.key) {
             account.adopting = false;
         }
         self.watch_silence(&adoption.key);
@@ -122,11 +119,11 @@ impl Core {
             return None;
         };
         let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
-        let class = self.desired.clusters.get(&key.cluster).and_then(|it| it.class.as_ref());
+        let class =
+            self.replica.desired.clusters.get(&key.cluster).and_then(|it| it.class.as_ref());
         let capacity = class.map_or(Load::MAX, |class| class.capacity);
         let adoption = self.adoptions.get_mut(&conn)?;
-        let Role::Leads(term) = &mut self.role else { return None };
-        let ledger = &mut term.ledger;
+        let ledger = &mut self.ledger;
         let all = adoption.report.streams.len();
         if adoption.adopted < all {
             let end = adoption.adopted.saturating_add(most).min(all);
@@ -179,8 +176,7 @@ impl Core {
     /// The account as the whole report says that it is.
     fn end_adoption(&mut self, key: &WorkerKey, incarnation: Incarnation, adoption: &Adoption) {
         let Adoption { report, at, begun, .. } = adoption;
-        let Role::Leads(term) = &mut self.role else { return };
-        let ledger = &mut term.ledger;
+        let ledger = &mut self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;

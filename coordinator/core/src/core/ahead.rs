@@ -9,8 +9,8 @@ use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
-use super::{Core, Role, Timer};
-use crate::effect::{Effect, Notice, Order};
+use super::{Leader, Timer};
+use crate::effect::{Notice, Order};
 
 /// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
 /// near that; an agent that says so would use the epochs up.
@@ -38,7 +38,7 @@ struct Word {
     told_at: Option<Moment>,
 }
 
-impl Core {
+impl Leader {
     /// Refuses an agent that remembers a later term than this one, and has the store asked.
     pub(super) fn refuse_ahead(
         &mut self,
@@ -46,16 +46,13 @@ impl Core {
         seen: Epoch,
         now: Moment,
     ) -> (RefusalReason, String) {
-        let Some(epoch) = self.ledger().map(crate::ledger::Ledger::epoch) else {
-            return (RefusalReason::NotLeader(None), "this replica does not lead".into());
-        };
+        let epoch = self.ledger.epoch();
         if seen.0.saturating_sub(epoch.0) > EPOCH_LEAP_MAX {
             let message = format!("{key} remembers an epoch that no coordinator can have had");
             return (RefusalReason::Invalid, message);
         }
         if mutation::on(Mutation::HelloDeposes) {
-            self.order(Order::StepDown { above: Some(seen) });
-            self.deposed(None);
+            self.deposed_by = Some(seen);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
         let known = self.ahead.workers.len();
@@ -93,8 +90,7 @@ impl Core {
 
     /// The term stood in the store at that moment: agents that said otherwise before it are named.
     pub(super) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
-        let Role::Leads(term) = &self.role else { return };
-        if term.ledger.epoch() != epoch {
+        if self.ledger.epoch() != epoch {
             return;
         }
         for (key, word) in &mut self.ahead.workers {
@@ -105,7 +101,7 @@ impl Core {
             if word.told_at.is_none_or(|told| asked_at.since(told) >= TELL_EVERY) {
                 word.told_at = Some(asked_at);
                 let notice = Notice::EpochAhead { worker: key.clone(), seen: word.seen };
-                self.effects.push_back(Effect::Notice(notice));
+                self.replica.notice(notice);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::slices::STEP;
-use super::{Core, Planned};
+use super::{Planned, Replica};
 use crate::desired::{Stream, StreamSet};
 use crate::ledger::Ledger;
 
@@ -63,7 +63,7 @@ impl Garbage {
     }
 }
 
-impl Core {
+impl Replica {
     /// Drops some of what is not needed any more.
     pub(super) fn drop_garbage(&mut self) {
         while self.budget.is_left() && !self.garbage.is_empty() {

@@ -3,11 +3,11 @@
 
 use leasehold_types::{ClusterName, Moment, WorkerKey};
 
-use super::{Core, Timer};
+use super::{Leader, Timer};
 use crate::desired::Desired;
-use crate::effect::{Effect, Notice};
+use crate::effect::Notice;
 
-impl Core {
+impl Leader {
     /// Reminds of the moment at which a worker of which nothing more is heard counts as gone.
     pub(super) fn watch_lost(&mut self, key: &WorkerKey) {
         if let Some(at) = self.gone_at(key) {
@@ -17,10 +17,11 @@ impl Core {
 
     /// The same for those that are missing already where another time is desired now than `before`.
     pub(super) fn watch_lost_anew(&mut self, before: &Desired) {
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
-        let clusters = self.desired.clusters.keys();
-        let changed = clusters.filter(|name| after(before, name) != after(&self.desired, name));
+        let clusters = self.replica.desired.clusters.keys();
+        let changed =
+            clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
         let workers = changed.flat_map(|name| ledger.accounts_of(name));
         let missing = workers.map(|(key, _)| key).filter(|key| self.is_missing(key));
         for key in missing.cloned().collect::<Vec<_>>() {
@@ -30,18 +31,18 @@ impl Core {
 
     pub(super) fn lost_due(&mut self, key: &WorkerKey) {
         let Some(at) = self.gone_at(key).filter(|_| self.is_missing(key)) else { return };
-        if self.heard < at {
+        if self.replica.heard < at {
             self.timers.insert((at, Timer::Lost(key.clone())));
             return;
         }
         // It may have gone to a successor of this leader.
-        if !self.ledger().is_some_and(|ledger| ledger.confirmed_since(at)) {
+        if !self.ledger.confirmed_since(at) {
             self.unconfirmed.insert(Timer::Lost(key.clone()));
             return;
         }
         let cluster = self.clusters.get(&key.cluster);
         let after = cluster.and_then(|cluster| cluster.spec.lost_after).unwrap_or_default();
-        self.effects.push_back(Effect::Notice(Notice::GivenUp { worker: key.clone(), after }));
+        self.replica.notice(Notice::GivenUp { worker: key.clone(), after });
         self.end_accounts(vec![key.clone()]);
     }
 
@@ -49,7 +50,7 @@ impl Core {
     /// new leader counts from when nothing granted before its term can last.
     fn gone_at(&self, key: &WorkerKey) -> Option<Moment> {
         let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
-        let ledger = self.ledger()?;
+        let ledger = &self.ledger;
         ledger.account(key)?;
         let unheard = ledger.unheard_until(key).unwrap_or_default();
         Some(ledger.free_at(key).max(unheard) + after)
@@ -57,7 +58,7 @@ impl Core {
 
     /// Whether nothing is heard of a worker that has an account, and no report of it waits.
     pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         if account.is_none_or(|account| account.adopting) {
             return false;
         }

@@ -10,9 +10,8 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamName};
 
 use super::places::Places;
-use super::pools::Pools;
 use super::slices::{STEP, Walk};
-use super::{ClusterState, Core, Planned, SetState};
+use super::{ClusterState, Leader, Planned, Replica, SetState};
 use crate::desired::{Cluster, Desired, Mode, StreamSet};
 
 /// A manifest that is not in force yet.
@@ -40,9 +39,23 @@ struct SetDraft {
     same: bool,
 }
 
-impl Core {
-    /// Takes a manifest in place of any other that is not in force yet: at once where it is short.
-    pub(super) fn receive(&mut self, desired: Arc<Desired>, now: Moment) {
+/// What a manifest that was put in force changes for a leader.
+#[derive(Debug)]
+pub(super) struct Enforced {
+    /// What was in force before.
+    before: Arc<Desired>,
+    /// Clusters whose sets have changed.
+    clusters: BTreeSet<ClusterName>,
+    /// Sets of which a worker may have streams that are desired otherwise now.
+    altered: BTreeSet<SetName>,
+    /// Sets that are gone, with the time that a worker has to let go of their streams.
+    gone: Vec<(SetName, Duration)>,
+}
+
+impl Replica {
+    /// Takes a manifest in place of any other that is not in force yet; where it is short, it is
+    /// put in force at once.
+    pub(super) fn receive(&mut self, desired: Arc<Desired>) -> Option<Enforced> {
         let mut earlier = self.incoming.take().map(|it| it.drafts).unwrap_or_default();
         let mut incoming = Incoming { desired, unread: Vec::new(), drafts: Drafts::new() };
         let mut length = 0;
@@ -57,25 +70,29 @@ impl Core {
             incoming.unread.push(name.clone());
         }
         self.incoming = Some(incoming);
-        if length <= STEP.min(self.config.slice as usize / 4) {
-            let read = self.read_some(usize::MAX);
-            self.worked(read);
-            self.enforce(now);
+        if length > STEP.min(self.config.slice as usize / 4) {
+            return None;
         }
+        let read = self.read_some(usize::MAX);
+        self.budget.count(read);
+        self.enforce()
     }
 
-    /// Goes on with a manifest, as far as the budget goes.
-    pub(super) fn read_manifest(&mut self, now: Moment) {
+    /// Goes on with a manifest until it is in force, as far as the budget goes.
+    pub(super) fn read_manifest(&mut self) -> Option<Enforced> {
         while self.budget.is_left() && self.incoming.is_some() {
             let most = STEP.min(self.budget.left());
             let read = self.read_some(most);
             self.budget.spend(read.max(1));
-            self.enforce(now);
+            if let Some(enforced) = self.enforce() {
+                return Some(enforced);
+            }
         }
+        None
     }
 
     /// Reads some more streams of the manifest; how many.
-    pub(super) fn read_some(&mut self, most: usize) -> usize {
+    fn read_some(&mut self, most: usize) -> usize {
         let Some(incoming) = &mut self.incoming else { return 0 };
         let mut read = 0;
         while let Some(name) = incoming.unread.last() {
@@ -90,119 +107,54 @@ impl Core {
     }
 
     /// Puts the manifest in force if it is read to its end.
-    pub(super) fn enforce(&mut self, now: Moment) {
-        let Some(incoming) = &mut self.incoming else { return };
+    fn enforce(&mut self) -> Option<Enforced> {
+        let incoming = self.incoming.as_ref()?;
         if mutation::on(Mutation::ActOnHalfManifest) && !incoming.unread.is_empty() {
             let mut half = (*incoming.desired).clone();
             half.sets.retain(|name, _| !incoming.unread.contains(name));
-            return self.desire(Arc::new(half), Drafts::new(), now);
+            return Some(self.put_in_force(Arc::new(half), Drafts::new()));
         }
-        if incoming.unread.is_empty()
-            && let Some(Incoming { desired, drafts, .. }) = self.incoming.take()
-        {
-            self.desire(desired, drafts, now);
-        }
+        let Incoming { desired, drafts, .. } =
+            self.incoming.take_if(|incoming| incoming.unread.is_empty())?;
+        Some(self.put_in_force(desired, drafts))
     }
 
-    fn desire(&mut self, desired: Arc<Desired>, drafts: Drafts, now: Moment) {
+    fn put_in_force(&mut self, desired: Arc<Desired>, drafts: Drafts) -> Enforced {
         let before = std::mem::replace(&mut self.desired, desired);
-        let mut changed = self.desire_clusters();
-        self.watch_lost_anew(&before);
-        changed.append(&mut self.desire_sets(&before, drafts, now));
-        self.list_sets(&changed);
-        self.wake_wants(now);
-        self.desire_pipelines(&before, now);
-        let begins = |walk: &Walk| matches!(walk, Walk::Conns { after: None });
-        if self.ledger().is_some() && !self.walks.iter().any(begins) {
-            self.walks.push_back(Walk::Conns { after: None });
+        let unread = before.unread.difference(&self.desired.unread).cloned();
+        let mut enforced = Enforced {
+            // A set of which nothing was known, and that is no more.
+            altered: unread.collect(),
+            clusters: BTreeSet::new(),
+            gone: Vec::new(),
+            before,
+        };
+        self.put_sets_in_force(drafts, &mut enforced);
+        let is_class = |desired: &Desired, name: &ClusterName| {
+            desired.clusters.get(name).map(|cluster| cluster.class.is_some())
+        };
+        let (before, now) = (&enforced.before, &self.desired);
+        let names = before.clusters.keys().chain(now.clusters.keys());
+        let other = names.filter(|name| is_class(before, name) != is_class(now, name));
+        let relisted: BTreeSet<_> = other.chain(&enforced.clusters).cloned().collect();
+        for cluster in relisted {
+            self.list_sets(&cluster);
         }
+        enforced
     }
 
-    /// The manifest in force begins anew: a new term knows nothing of where streams are planned.
-    pub(super) fn desire_anew(&mut self, now: Moment) {
-        for state in self.clusters.values_mut() {
-            state.begin_anew();
-        }
-        let changed = self.desire_clusters();
-        for set in self.sets.values_mut().filter(|set| set.is_planned) {
-            let streams = vec![Planned::default(); set.streams.len()];
-            self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
-            (set.limited, set.is_planned) = (false, false);
-        }
-        let clusters: Vec<_> = self.cluster_sets.keys().cloned().collect();
-        for cluster in &clusters {
-            self.plan_now(cluster, now);
-        }
-        self.list_sets(&changed);
+    /// Brings the sets up to what is desired.
+    fn put_sets_in_force(&mut self, mut drafts: Drafts, enforced: &mut Enforced) {
         let desired = self.desired.clone();
-        self.desire_pipelines(&desired, now);
-    }
-
-    /// Brings the clusters up to what is desired; those of which others are now what sets they may
-    /// have.
-    fn desire_clusters(&mut self) -> BTreeSet<ClusterName> {
-        let desired = self.desired.clone();
-        let mut changed = BTreeSet::new();
-        for (name, state) in &mut self.clusters {
-            let is_defined = desired.clusters.contains_key(name);
-            if std::mem::replace(&mut state.defined, is_defined) != is_defined {
-                changed.insert(name.clone());
-            }
-            if !is_defined {
-                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-        }
-        for (name, spec) in &desired.clusters {
-            let state = self.clusters.entry(name.clone()).or_insert_with(|| {
-                changed.insert(name.clone());
-                ClusterState {
-                    spec: spec.clone(),
-                    defined: true,
-                    workers: BTreeMap::new(),
-                    pools: Pools::default(),
-                    plan: None,
-                    plan_again: None,
-                    balance_waits: None,
-                    plan_waits: false,
-                    lists: Default::default(),
-                    hold_ended: false,
-                }
-            });
-            if state.spec.class.is_some() != spec.class.is_some() {
-                changed.insert(name.clone());
-            }
-            if state.spec != *spec || !state.hold_ended {
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-            state.spec = spec.clone();
-        }
-        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
-        changed
-    }
-
-    /// Brings the sets up to what is desired; the clusters whose sets have changed.
-    fn desire_sets(
-        &mut self,
-        before: &Desired,
-        mut drafts: Drafts,
-        now: Moment,
-    ) -> BTreeSet<ClusterName> {
-        let desired = self.desired.clone();
-        let mut changed = BTreeSet::new();
-        // A set of which nothing was known, and that is no more.
-        let mut altered: BTreeSet<_> = before.unread.difference(&desired.unread).cloned().collect();
         let gone: Vec<_> =
             self.sets.extract_if(.., |name, _| !desired.sets.contains_key(name)).collect();
         for (name, set) in gone {
             self.leave_cluster(&name, &set.spec.cluster);
-            changed.insert(set.spec.cluster.clone());
-            self.note_handover(&name, set.spec.handover_deadline);
+            enforced.clusters.insert(set.spec.cluster.clone());
+            enforced.gone.push((name.clone(), set.spec.handover_deadline));
             self.garbage.add_spec(set.spec);
             self.garbage.add_planned(set.streams);
-            altered.insert(name);
+            enforced.altered.insert(name);
         }
         for (name, spec) in &desired.sets {
             let Some(draft) = drafts.remove(name) else { continue };
@@ -215,10 +167,10 @@ impl Core {
             let former = self.sets.remove(name);
             if let Some(former) = &former {
                 self.leave_cluster(name, &former.spec.cluster);
-                changed.insert(former.spec.cluster.clone());
+                enforced.clusters.insert(former.spec.cluster.clone());
             }
             self.cluster_sets.entry(spec.cluster.clone()).or_default().insert(name.clone());
-            changed.insert(spec.cluster.clone());
+            enforced.clusters.insert(spec.cluster.clone());
             let (set, former) = draft.put_in_place_of(former);
             if let Some(SetState { spec, streams, .. }) = former {
                 self.garbage.add_spec(spec);
@@ -226,24 +178,8 @@ impl Core {
             }
             self.sets.insert(name.clone(), set);
             self.former_handovers.remove(name);
-            altered.insert(name.clone());
+            enforced.altered.insert(name.clone());
         }
-        for cluster in &changed {
-            self.plan_now(cluster, now);
-        }
-        // A stream that is desired no more is in no plan: its owner is asked to give it back.
-        if self.ledger().is_some() && !altered.is_empty() {
-            self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
-        }
-        changed
-    }
-
-    /// A set is gone: what is left of it is asked back within the time that it gave.
-    fn note_handover(&mut self, set: &SetName, deadline: Duration) {
-        let mut former = std::mem::take(&mut self.former_handovers);
-        former.insert(set.clone(), deadline);
-        former.retain(|set, _| self.ledger().is_some_and(|ledger| ledger.claimed(set) > 0));
-        self.former_handovers = former;
     }
 
     /// A set does not run on a cluster any more.
@@ -256,32 +192,90 @@ impl Core {
         }
     }
 
-    /// Notes of which sets the workers of these clusters may own streams from now on.
-    fn list_sets(&mut self, clusters: &BTreeSet<ClusterName>) {
-        for name in clusters {
-            let Some(state) = self.clusters.get_mut(name) else { continue };
-            let sets = self.cluster_sets.get(name).into_iter().flatten();
-            let sets = sets.filter_map(|name| self.sets.get_key_value(name));
-            let mut unstoppable = BTreeMap::new();
-            let mut stoppable = BTreeMap::new();
-            for (set, SetState { spec, .. }) in sets {
-                unstoppable.insert(set.clone(), true);
-                stoppable.insert(set.clone(), spec.mode == Mode::Pinned);
-            }
-            if state.spec.class.is_some() && state.defined {
-                unstoppable.insert(name.shares(), true);
-                stoppable.insert(name.shares(), false);
-            }
-            state.lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
-            for list in &state.lists {
-                self.lists.note(name, list);
-            }
+    /// Notes of which sets the workers of a cluster may own streams from now on.
+    fn list_sets(&mut self, name: &ClusterName) {
+        let Some(cluster) = self.desired.clusters.get(name) else {
+            self.cluster_lists.remove(name);
+            return;
+        };
+        let mut unstoppable = BTreeMap::new();
+        let mut stoppable = BTreeMap::new();
+        for (set, SetState { spec, .. }) in
+            self.sets_of(name).filter_map(|set| self.sets.get_key_value(set))
+        {
+            unstoppable.insert(set.clone(), true);
+            stoppable.insert(set.clone(), spec.mode == Mode::Pinned);
+        }
+        if cluster.class.is_some() {
+            unstoppable.insert(name.shares(), true);
+            stoppable.insert(name.shares(), false);
+        }
+        let lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
+        for list in &lists {
+            self.lists.note(name, list);
+        }
+        self.cluster_lists.insert(name.clone(), lists);
+    }
+}
+
+impl Leader {
+    /// The term begins with the manifest that is in force.
+    pub(super) fn begin_with_desired(&mut self, now: Moment) {
+        self.desire_clusters();
+        let clusters: Vec<_> = self.replica.cluster_sets.keys().cloned().collect();
+        for cluster in &clusters {
+            self.plan_now(cluster, now);
+        }
+        let desired = self.replica.desired.clone();
+        self.desire_pipelines(&desired, now);
+    }
+
+    /// Another manifest was put in force.
+    pub(super) fn desire(&mut self, enforced: Enforced, now: Moment) {
+        let Enforced { before, clusters, altered, gone } = enforced;
+        self.desire_clusters();
+        self.watch_lost_anew(&before);
+        if !gone.is_empty() {
+            let former = &mut self.replica.former_handovers;
+            former.extend(gone);
+            former.retain(|set, _| self.ledger.claimed(set) > 0);
+        }
+        for cluster in &clusters {
+            self.plan_now(cluster, now);
+        }
+        // A stream that is desired no more is in no plan: its owner is asked to give it back.
+        if !altered.is_empty() {
+            self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
+        }
+        self.wake_wants(now);
+        self.desire_pipelines(&before, now);
+        let begins = |walk: &Walk| matches!(walk, Walk::Conns { after: None });
+        if !self.walks.iter().any(begins) {
+            self.walks.push_back(Walk::Conns { after: None });
         }
     }
 
-    /// The sets of a cluster, by name.
-    pub(super) fn sets_of(&self, cluster: &ClusterName) -> impl Iterator<Item = &SetName> {
-        self.cluster_sets.get(cluster).into_iter().flatten()
+    /// Brings the clusters up to what is desired.
+    fn desire_clusters(&mut self) {
+        let desired = self.replica.desired.clone();
+        for (name, state) in &mut self.clusters {
+            state.defined = desired.clusters.contains_key(name);
+            if !state.defined {
+                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
+        }
+        for (name, spec) in &desired.clusters {
+            let cluster = || ClusterState::new(spec.clone());
+            let state = self.clusters.entry(name.clone()).or_insert_with(cluster);
+            if state.spec != *spec || !state.hold_ended {
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
+            state.spec = spec.clone();
+        }
+        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
     }
 }
 
@@ -359,16 +353,6 @@ fn rearranged(former: &mut Vec<Planned>, positions: &[Option<u32>]) -> Vec<Plann
     former.extend(streams.drain(kept..));
     streams.resize_with(positions.len(), Planned::default);
     streams
-}
-
-impl ClusterState {
-    /// A new term knows nothing of its workers.
-    fn begin_anew(&mut self) {
-        self.workers.clear();
-        self.pools = Pools::default();
-        (self.plan, self.plan_again, self.balance_waits) = (None, None, None);
-        (self.plan_waits, self.hold_ended) = (false, false);
-    }
 }
 
 impl SetState {

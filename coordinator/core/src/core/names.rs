@@ -13,11 +13,11 @@ use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
-use super::Core;
+use super::Leader;
 use super::session::Refused;
 use crate::observed::Worker;
 
-impl Core {
+impl Leader {
     /// Refuses an agent whose worker's name another one has that is alive.
     pub(super) fn check_name(
         &self,
@@ -77,7 +77,7 @@ impl Core {
 
     /// The newest agent that was granted anything under the name, as written down.
     fn registered_name(&self, key: &WorkerKey) -> Option<(Incarnation, Option<AgentId>)> {
-        let exposure = &self.ledger()?.account(key)?.exposure;
+        let exposure = &self.ledger.account(key)?.exposure;
         Some((exposure.incarnation, exposure.identity))
     }
 
@@ -87,13 +87,14 @@ impl Core {
     /// a sign.
     fn is_alive(&self, key: &WorkerKey) -> bool {
         let session = self.observed(key).and_then(|worker| worker.session.as_ref());
-        let Some(ledger) = self.ledger() else { return false };
-        let unheard = ledger.unheard_until(key).is_some_and(|until| self.heard < until);
+        let ledger = &self.ledger;
+        let unheard = ledger.unheard_until(key).is_some_and(|until| self.replica.heard < until);
         let awaited = |conn| self.admission.awaits(conn) || self.adoptions.contains_key(&conn);
         let greets =
             session.is_some_and(|session| !session.reported && (unheard || awaited(session.conn)));
-        let comes_back = ledger.comes_back_until(key).is_some_and(|until| self.heard < until);
-        greets || comes_back || self.heard < ledger.free_at(key)
+        let comes_back =
+            ledger.comes_back_until(key).is_some_and(|until| self.replica.heard < until);
+        greets || comes_back || self.replica.heard < ledger.free_at(key)
     }
 
     /// Who has the name, since when and where.
@@ -105,12 +106,12 @@ impl Core {
         let Worker { incarnation, peer, named_at, session, .. } = worker;
         let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
         let secs = now.since(*named_at).as_secs();
-        let gone = match (session, self.ledger()) {
-            (None, Some(ledger)) => {
-                let left = ledger.free_at(key).since(now).as_secs_f64();
+        let gone = match session {
+            None => {
+                let left = self.ledger.free_at(key).since(now).as_secs_f64();
                 format!("; it is not connected, and its leases last {left:.0} s more at the most")
             }
-            _ => String::new(),
+            Some(_) => String::new(),
         };
         format!("incarnation {incarnation}{at}, for {secs} s{gone}")
     }

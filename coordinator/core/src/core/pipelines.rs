@@ -16,11 +16,11 @@ mod views;
 
 use leasehold_types::Moment;
 
-use super::{Core, Timer};
+use super::{Leader, Timer};
 pub(super) use routes::{Again, RouteRoom};
 pub(super) use state::Pipelines;
 
-impl Core {
+impl Leader {
     /// Plans whatever of pipelines has changed, until nothing follows.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
         self.judge(now);

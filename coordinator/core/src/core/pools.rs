@@ -8,8 +8,8 @@ use leasehold_types::message::Jobs;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
+use super::Leader;
 use super::slices::Walk;
-use super::{Core, Role};
 use crate::ledger::Account;
 use crate::observed::Worker;
 use crate::planner::pools::{self, KeptShares, PoolInput, PoolWorker};
@@ -56,7 +56,7 @@ impl Pools {
     }
 }
 
-impl Core {
+impl Leader {
     /// Something of a worker has changed that pools are planned by.
     pub(super) fn pool_changed(&mut self, key: &WorkerKey) {
         if let Some(cluster) = self.clusters.get_mut(&key.cluster) {
@@ -67,15 +67,13 @@ impl Core {
 
     /// Has those workers looked at whose accounts have changed.
     pub(super) fn note_accounts(&mut self) {
-        let Role::Leads(term) = &mut self.role else { return };
-        for key in term.ledger.take_changed() {
+        for key in self.ledger.take_changed() {
             self.pool_changed(&key);
         }
     }
 
     /// Plans a cluster's pools as far as the budget goes; whether that is done.
     pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
-        let Role::Leads(term) = &self.role else { return true };
         let Some(cluster) = self.clusters.get_mut(name) else { return true };
         let pools = &mut cluster.pools;
         if pools.unread.is_empty() {
@@ -88,14 +86,14 @@ impl Core {
         // At least one, however little the turn may do.
         while let Some(worker) = pools.unread.pop_first() {
             let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-            let known = cluster.workers.get(&worker).zip(term.ledger.account(&key));
+            let known = cluster.workers.get(&worker).zip(self.ledger.account(&key));
             let known = known.filter(|(worker, account)| takes_jobs(worker, account));
             let facts = known.map(|(worker, account)| (worker.generation, account.size()));
             pools.shares.set(&worker, facts);
             pools.count(&worker, known.map(|(_, account)| account.committed()));
             pools.read.push(worker);
-            self.budget.spend(1);
-            if !self.budget.is_left() {
+            self.replica.budget.spend(1);
+            if !self.replica.budget.is_left() {
                 break;
             }
         }
@@ -105,7 +103,7 @@ impl Core {
         }
         let elsewhere = match mutation::on(Mutation::GrowOverBudget) {
             true => 0,
-            false => u64::from(term.ledger.committed(name)).saturating_sub(pools.counted_sum),
+            false => u64::from(self.ledger.committed(name)).saturating_sub(pools.counted_sum),
         };
         let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
         let budget = cluster.spec.jobs_max.saturating_sub(elsewhere);
@@ -119,7 +117,7 @@ impl Core {
         if cfg!(debug_assertions) && mutation::is_none() && is_current {
             self.check_shares(name);
         }
-        self.budget.spend(changed.len() / RESHARED_PER_UNIT);
+        self.replica.budget.spend(changed.len() / RESHARED_PER_UNIT);
         self.walks.push_back(Walk::Pools { cluster: name.clone(), workers: changed });
         is_current
     }
@@ -143,10 +141,9 @@ impl Core {
 
     /// Takes over what the plan wants of a worker's pool, and has it told where that is news.
     pub(super) fn retarget(&mut self, key: WorkerKey) {
-        let Role::Leads(term) = &self.role else { return };
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };
-        let account = term.ledger.account(&key);
+        let account = self.ledger.account(&key);
         let share = cluster.pools.shares.share(&key.worker);
         // Nothing can be sent to a silent worker: what it has, it keeps.
         let silent = worker.is_working() && share.is_none();
@@ -181,9 +178,8 @@ impl Core {
         name: &ClusterName,
         what_if: Option<&WhatIf>,
     ) -> BTreeMap<WorkerName, u32> {
-        let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
-            return BTreeMap::new();
-        };
+        let Some(cluster) = self.clusters.get(name) else { return BTreeMap::new() };
+        let ledger = &self.ledger;
         let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
         let mut workers = Vec::new();
         let mut elsewhere = 0u32;

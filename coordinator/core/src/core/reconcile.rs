@@ -4,21 +4,20 @@ use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
+use super::Leader;
 use super::slices::{Look, Walk};
-use super::{Core, Role};
 use crate::ledger::Phase;
 
-impl Core {
+impl Leader {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
     /// and may is granted it.
     pub(super) fn touch(&mut self, stream: &StreamKey, now: Moment) {
-        let Role::Leads(term) = &self.role else { return };
         let wanted = self.wanted(stream);
         let on = wanted.and_then(|wanted| wanted.owner());
-        let claims = term.ledger.claims(stream);
+        let claims = self.ledger.claims(stream);
         let stays = match wanted {
             Some(wanted) => wanted.on.is_none() && wanted.stays,
-            None => self.desired.unread.contains(&stream.set),
+            None => self.replica.desired.unread.contains(&stream.set),
         };
         let goes_on =
             |key: &WorkerKey| stays && self.observed(key).is_some_and(|it| it.is_working());
@@ -46,7 +45,7 @@ impl Core {
             // It was to go to a worker that drains or is lost meanwhile: plan again, at once. If
             // that worker is back by then, the plan is news nevertheless.
             if !has_some {
-                if let Some(planned) = self.planned_mut(stream) {
+                if let Some(planned) = self.replica.planned_mut(stream) {
                     planned.on = None;
                 }
                 self.plan_now(&key.cluster, now);
@@ -66,12 +65,13 @@ impl Core {
     /// A claim on a stream has ended, and only the worker that it is planned on has one: a move has
     /// ended without a grant.
     pub(super) fn note_one_owner(&mut self, stream: &StreamKey, now: Moment) {
-        let Some((set, planned)) = self.planned(stream).filter(|(set, _)| set.limited) else {
+        let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.limited)
+        else {
             return;
         };
         let Some(worker) = planned.on.clone() else { return };
         let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker };
-        let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(stream));
+        let claims = self.ledger.claims(stream);
         if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
             self.note_moved(stream, &owner, now);
         }
@@ -85,9 +85,6 @@ impl Core {
     /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
     /// known better now, and grants and plans may have waited for that, of other clusters too.
     pub(super) fn wake_wants(&mut self, now: Moment) {
-        if self.ledger().is_none() {
-            return;
-        }
         for cluster in std::mem::take(&mut self.unheard_of) {
             if mutation::on(Mutation::PassedOverForgotten) {
                 continue;
@@ -124,18 +121,18 @@ impl Core {
         if *wanted.cluster != key.cluster || !self.is_newest(stream, key, wanted.on) {
             return;
         }
-        let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));
+        let claim = self.ledger.claim(stream, key);
         if let Some(load) = claim.and_then(|claim| claim.load) {
             self.pipelines.adopt(&share, key, load);
         }
     }
 
     fn leave_stream(&mut self, stream: &StreamKey, key: &WorkerKey) {
-        let Some((set, planned)) = self.planned(stream) else { return };
+        let Some((set, planned)) = self.replica.planned(stream) else { return };
         let is_here = set.spec.cluster == key.cluster;
         if is_here
             && self.is_newest(stream, key, planned.on.as_ref())
-            && let Some(planned) = self.planned_mut(stream)
+            && let Some(planned) = self.replica.planned_mut(stream)
         {
             planned.on = Some(key.worker.clone());
         }
@@ -144,7 +141,7 @@ impl Core {
     /// Whether a worker holds a stream by a newer claim than the one that it is planned on, of the
     /// same cluster.
     fn is_newest(&self, stream: &StreamKey, key: &WorkerKey, planned: Option<&WorkerName>) -> bool {
-        let Some(ledger) = self.ledger() else { return false };
+        let ledger = &self.ledger;
         let token = |worker: &WorkerName| {
             let key = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
             ledger.claim(stream, &key).map(|claim| claim.token)

@@ -14,7 +14,7 @@ use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerK
 
 use super::pipelines::{Again, RouteRoom};
 use super::round_robin::RoundRobin;
-use super::{Core, Role, Timer};
+use super::{Leader, Timer};
 use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
 use crate::ledger::{Claim, Ledger, Phase};
@@ -31,17 +31,17 @@ enum Content<'a> {
     Renewal,
 }
 
-impl Core {
+impl Leader {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
         if mutation::on(Mutation::WaitForSlowest) && self.somebody_is_slow() {
             return;
         }
         let mut free = BTreeMap::new();
-        while self.budget.is_left()
+        while self.replica.budget.is_left()
             && let Some(key) = self.next_to_tell()
         {
-            self.budget.spend(1);
+            self.replica.budget.spend(1);
             let free =
                 free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
             self.send_to(&key, Content::All(free.as_mut()), now);
@@ -51,7 +51,7 @@ impl Core {
     /// Whose turn it is to be told what is new.
     fn next_to_tell(&mut self) -> Option<WorkerKey> {
         if self.flushing.is_empty() {
-            let mut keys = self.dirty.take(self.budget.left());
+            let mut keys = self.dirty.take(self.replica.budget.left());
             // Free slots go to the newest generation first.
             keys.sort_by_cached_key(|key| {
                 Reverse(self.observed(key).map_or(0, |worker| worker.generation))
@@ -67,8 +67,8 @@ impl Core {
         if self.is_all_told() {
             self.unanswered = RoundRobin::default();
         }
-        for key in self.unanswered.take(self.budget.left()) {
-            self.budget.spend(1);
+        for key in self.unanswered.take(self.replica.budget.left()) {
+            self.replica.budget.spend(1);
             self.send_to(&key, Content::Renewal, now);
         }
     }
@@ -86,9 +86,9 @@ impl Core {
 
     /// The slots of a cluster that nobody can be using; none while nothing may grow there.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
-        let ledger = self.ledger()?;
+        let ledger = &self.ledger;
         let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
-        let held = ledger.held_by(cluster, self.heard).is_some();
+        let held = ledger.held_by(cluster, self.replica.heard).is_some();
         (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
 
@@ -102,7 +102,7 @@ impl Core {
             return;
         }
         let Some(terms) = self.terms_for(key) else { return };
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let number = account.number.next();
         let (conn, nonce) = (session.conn, session.nonce);
@@ -142,16 +142,15 @@ impl Core {
             return;
         }
         if !streams.is_empty()
-            && let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
+            && let Some(mut account) = self.ledger.account_mut(key)
         {
             account.streams_told = number;
         }
-        self.worked(1 + streams.len());
+        self.replica.budget.count(1 + streams.len());
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
-        self.budget.spend(grant.streams.len());
+        self.replica.budget.spend(grant.streams.len());
         let message = CoordinatorMessage::Grant(grant);
-        self.effects.push_back(Effect::Send { conn, message });
+        self.replica.effects.push_back(Effect::Send { conn, message });
         self.note_sent(key, number);
     }
 
@@ -167,17 +166,13 @@ impl Core {
 
     /// From now on a worker's silence is judged by leases that last so long.
     fn judge_by(&mut self, key: &WorkerKey, ttl: Duration) {
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
-        {
+        if let Some(mut account) = self.ledger.account_mut(key) {
             account.ttl = ttl;
         }
     }
 
     fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
-        {
+        if let Some(mut account) = self.ledger.account_mut(key) {
             account.number = number;
         }
         let Some(worker) = self.worker_mut(key) else { return };
@@ -192,7 +187,7 @@ impl Core {
     /// The times that hold for one agent; none before what it may hold is written down.
     pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let account = self.ledger()?.account(key)?;
+        let account = self.ledger.account(key)?;
         let exposure = &account.exposure;
         let worker = self.observed(key)?;
         // Written down for an older agent alone, it would not tell a successor of this one.
@@ -206,15 +201,15 @@ impl Core {
         let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
-            Terms { reserve: self.reserve(key, exposed), ..self.terms(&spec) }
+            Terms { reserve: self.reserve(key, exposed), ..self.replica.terms(&spec) }
         })
     }
 
     /// How old a journal must be to speak for what came before it by time.
     pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
-        self.config.bounds.outlast(ttl.max(exposed))
+        self.replica.config.bounds.outlast(ttl.max(exposed))
     }
 
     /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one
@@ -230,7 +225,7 @@ impl Core {
         // One that drains takes no job, whatever was planned before.
         let target = if worker.is_working() { worker.target } else { 0 };
         let floor_wanted = cluster.spec.floor;
-        let account = self.ledger()?.account(key)?;
+        let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
         let known = account.unknown.is_none()
             && (account.is_registered(|exposure| exposure.jobs_max >= target)
@@ -241,28 +236,26 @@ impl Core {
         if known && wanted < target {
             self.wait_for_slots(key);
         }
-        let Role::Leads(term) = &mut self.role else { return None };
-        let account = term.ledger.account(key)?;
+        let account = self.ledger.account(key)?;
         let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
         if same && !account.size_unsure {
             return None;
         }
         *free -= wanted.saturating_sub(committed).min(*free);
-        let token = term.ledger.next_token();
+        let token = self.ledger.next_token();
         let pool = PoolGrant { token, size: wanted, floor };
-        let mut account = term.ledger.account_mut(key)?;
+        let mut account = self.ledger.account_mut(key)?;
         account.granted(number, pool);
         account.size_unsure = false;
         let worker = key.clone();
         let notice = Notice::PoolGranted { worker, size: wanted, token };
-        self.effects.push_back(Effect::Notice(notice));
+        self.replica.notice(notice);
         Some(pool)
     }
 
     /// The pool lease as it is, for a snapshot.
     fn pool_again(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
-        let Role::Leads(term) = &mut self.role else { return None };
-        let mut account = term.ledger.account_mut(key)?;
+        let mut account = self.ledger.account_mut(key)?;
         let pool = account.pool?;
         account.granted(number, pool);
         Some(pool)
@@ -286,18 +279,17 @@ impl Core {
     ) -> Option<StreamGrant> {
         let wanted = self.wanted(stream);
         let handover = self.handover(stream, key);
-        let claim = self.ledger()?.claim(stream, key)?;
+        let claim = self.ledger.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
         // Its pipeline may have broken since it was to be asked back.
         let working = self.observed(key).is_some_and(|worker| worker.is_working());
         let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
-        let Role::Leads(term) = &mut self.role else { return None };
         let free_at = match mutation::on(Mutation::LapseFreesAtOnce) {
-            false => term.ledger.free_at(key),
+            false => self.ledger.free_at(key),
             true => now,
         };
-        let claim = term.ledger.claim_mut(stream, key)?;
+        let claim = self.ledger.claim_mut(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {
             Phase::Held if !kept => {
@@ -319,7 +311,7 @@ impl Core {
         if first {
             let (worker, stream) = (key.clone(), stream.clone());
             let notice = Notice::StreamRevoked { worker, stream, token };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
         Some(StreamGrant { stream: stream.clone(), token, state, share: self.way_on(stream, key) })
     }
@@ -338,7 +330,7 @@ impl Core {
         let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let mut grants = Vec::new();
         // The shares that one worker may have are few, and are all looked at.
-        let most = match self.class(&key.cluster) {
+        let most = match self.replica.class(&key.cluster) {
             Some(_) => usize::MAX,
             None => STREAMS_PER_GRANT_MAX,
         };
@@ -359,20 +351,19 @@ impl Core {
                 self.block(key, &stream);
                 continue;
             }
-            let Role::Leads(term) = &mut self.role else { return grants };
-            let token = term.ledger.grant_stream(&stream, key, incarnation, timeless, load);
+            let token = self.ledger.grant_stream(&stream, key, incarnation, timeless, load);
             self.forget_want(key, &stream);
             self.note_granted(&stream, key);
             self.note_moved(&stream, key, now);
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
             let share = load.and_then(|load| self.share_told(&stream, load));
             share.iter().for_each(|share| room.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
         }
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         if more && account.is_some_and(|it| it.streams.len() < STREAMS_PER_WORKER_MAX) {
             self.dirty.insert(key.clone());
         }
@@ -386,20 +377,20 @@ impl Core {
         timeless: bool,
         load: Option<Load>,
     ) -> bool {
-        let Some(ledger) = self.ledger() else { return false };
+        let ledger = &self.ledger;
         let Some(account) = ledger.account(key) else { return false };
         let is_listed = |exposure: &Exposure| {
-            self.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
         };
         let has_room = |load| {
-            let class = self.class(&key.cluster);
+            let class = self.replica.class(&key.cluster);
             class.is_some_and(|class| account.has_room(load, class.capacity))
                 && self.is_within_node(stream, load)
         };
         (account.is_registered(is_listed) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
-            && ledger.is_free(stream, self.heard)
+            && ledger.is_free(stream, self.replica.heard)
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
@@ -410,7 +401,7 @@ impl Core {
 
     /// A stream is not free: it is looked at again when something is other than now.
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
         // What the capacity or the other shares of its node allow changes with every beat.
         if is_full || stream.set.is_shares() {
@@ -426,15 +417,14 @@ impl Core {
 
     /// A move has ended: where moves are limited, the next may begin.
     pub(super) fn note_moved(&mut self, stream: &StreamKey, key: &WorkerKey, now: Moment) {
-        if self.sets.get(&stream.set).is_some_and(|set| set.limited) {
+        if self.replica.sets.get(&stream.set).is_some_and(|set| set.limited) {
             self.plan_now(&key.cluster, now);
         }
     }
 
     /// Everything that the agent has, for a snapshot.
     fn all_streams(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
-        let Role::Leads(term) = &mut self.role else { return Vec::new() };
-        let claims = term.ledger.claims_for_snapshot(key);
+        let claims = self.ledger.claims_for_snapshot(key);
         let mut room = RouteRoom::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {

@@ -10,14 +10,14 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
 use super::slices::Look;
-use super::{Core, Role, Timer};
+use super::{Leader, Timer};
 use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;
 use crate::observed::{Session, Worker};
 
 pub(super) type Refused = (RefusalReason, String);
 
-impl Core {
+impl Leader {
     pub(super) fn hello(
         &mut self,
         conn: ConnId,
@@ -25,12 +25,12 @@ impl Core {
         peer: Option<Arc<str>>,
         now: Moment,
     ) {
-        let identity = hello.identity.filter(|_| self.config.keeps_names);
+        let identity = hello.identity.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
         if let Err((reason, message)) = self.greet(conn, &hello, peer, now) {
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
-            self.refuse(conn, reason, message);
+            self.replica.refuse(conn, reason, message);
         }
     }
 
@@ -42,23 +42,9 @@ impl Core {
         peer: Option<Arc<str>>,
         now: Moment,
     ) -> Result<(), Refused> {
-        let not_leader = |leader: &Option<String>, why: &str| {
-            Err((RefusalReason::NotLeader(leader.clone()), why.to_owned()))
-        };
-        match &self.role {
-            Role::StandsBy { leader } => return not_leader(leader, "this replica does not lead"),
-            Role::Begins(_) => {
-                return not_leader(
-                    &None,
-                    "this replica has not read its manifests yet: dial again",
-                );
-            }
-            Role::Leads(_) => {}
-        }
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
         self.finish_gone(&key, now);
-        let Role::Leads(term) = &self.role else { return Ok(()) };
-        let epoch = term.ledger.epoch();
+        let epoch = self.ledger.epoch();
         self.admit(hello, &key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             return Err(self.refuse_ahead(&key, seen, now));
@@ -67,13 +53,10 @@ impl Core {
         self.replace_session(conn, hello, &key, now);
         self.note_name(&key, hello.identity, peer, now);
         self.await_welcome(conn, &key);
-        if let Role::Leads(term) = &mut self.role {
-            term.ledger.await_report(&key, now);
-        }
+        self.ledger.await_report(&key, now);
         if mutation::on(Mutation::AdoptAtHello) {
-            let Role::Leads(term) = &mut self.role else { return Ok(()) };
-            term.ledger.adopt_at_hello(&key);
-            term.ledger.open(&key, now).unknown = None;
+            self.ledger.adopt_at_hello(&key);
+            self.ledger.open(&key, now).unknown = None;
         }
         Ok(())
     }
@@ -95,7 +78,7 @@ impl Core {
         };
         self.check_name(hello, key, now)?;
         let worker = cluster.workers.get(&hello.worker);
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let registered = account.map(|account| account.exposure.incarnation);
         let newest = worker.map(|worker| worker.incarnation).max(registered);
         if let Some(newest) = newest.filter(|newest| {
@@ -167,13 +150,12 @@ impl Core {
             ),
             false => (RefusalReason::NewerLink, "a newer connection exists".into()),
         };
-        self.refuse(old.conn, reason, message);
+        self.replica.refuse(old.conn, reason, message);
     }
 
     pub(super) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
-        let Role::Leads(term) = &mut self.role else { return };
-        let epoch = term.ledger.epoch();
+        let epoch = self.ledger.epoch();
         let cluster = self.clusters.get_mut(&key.cluster);
         let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
         let Some(worker) = worker else { return };
@@ -207,7 +189,7 @@ impl Core {
 
     /// What follows from a report.
     pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
-        self.effects.push_back(Effect::Notice(Notice::Joined(key.clone())));
+        self.replica.notice(Notice::Joined(key.clone()));
         self.register_if_needed(key);
         self.watch_silence(key);
         self.dirty.insert(key.clone());
@@ -221,7 +203,6 @@ impl Core {
     pub(super) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
-        let Role::Leads(term) = &mut self.role else { return };
         let cluster = self.clusters.get_mut(&key.cluster);
         let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
         let Some(worker) = worker else { return };
@@ -231,7 +212,7 @@ impl Core {
         }
         let rule = match () {
             () if !session.reported => Some("a beat before the report"),
-            () if beat.epoch != term.ledger.epoch() => Some("a beat of another epoch"),
+            () if beat.epoch != self.ledger.epoch() => Some("a beat of another epoch"),
             () if mutation::on(Mutation::GapInBeatsTaken) => None,
             () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
             () => None,
@@ -245,7 +226,7 @@ impl Core {
         worker.drain = was.max(beat.drain);
         let found = std::mem::replace(&mut worker.lost, false);
         let drains = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
-        let mut account = term.ledger.open(&key, now);
+        let mut account = self.ledger.open(&key, now);
         account.heard = account.heard.max(now);
         let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
         let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
@@ -253,15 +234,14 @@ impl Core {
         account.settle_unknown(now);
         drop(account);
         for release in beat.released {
-            let Role::Leads(term) = &mut self.role else { return };
-            let ended = term.ledger.release(&key, &release.stream, release.token);
+            let ended = self.ledger.release(&key, &release.stream, release.token);
             self.ended(ended, Freed::Released, now);
         }
         self.dirty.insert(key.clone());
         self.unanswered.insert(key.clone());
         self.note_applied(&key, beat.applied);
         if drains {
-            self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
+            self.replica.notice(Notice::DrainStarted(key.clone()));
             self.note_leaving(&key);
             self.look_at_streams(&key, Look::Wanted);
         }
@@ -293,7 +273,7 @@ impl Core {
         let reported = worker.is_connected();
         worker.session = None;
         if reported {
-            self.effects.push_back(Effect::Notice(Notice::Disconnected(key.clone())));
+            self.replica.notice(Notice::Disconnected(key.clone()));
             self.pool_changed(&key);
         }
     }
@@ -315,11 +295,11 @@ impl Core {
         let heard = worker.session.as_ref().is_none_or(|session| session.reported);
         let left = worker.drain == DrainPhase::Leaving && worker.reported && heard;
         let conn = worker.session.as_ref().map(|session| session.conn);
-        let unheard = self.ledger().and_then(|ledger| ledger.unheard_until(key));
+        let unheard = self.ledger.unheard_until(key);
         if unheard.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnheard) {
             return;
         }
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let empty = account.is_some_and(|account| {
             account.jobs == Jobs::Running(0)
                 && account.in_effect == 0
@@ -329,7 +309,7 @@ impl Core {
         if left && empty {
             if let Some(conn) = conn {
                 self.forget_conn(conn);
-                self.effects.push_back(Effect::Close(conn));
+                self.replica.effects.push_back(Effect::Close(conn));
             }
             if let Some(worker) = self.worker_mut(key) {
                 worker.session = None;
@@ -339,8 +319,8 @@ impl Core {
     }
 
     pub(super) fn offend(&mut self, conn: ConnId, key: &WorkerKey, rule: &'static str) {
-        self.effects.push_back(Effect::Notice(Notice::Offence { worker: key.clone(), rule }));
+        self.replica.notice(Notice::Offence { worker: key.clone(), rule });
         self.closed(conn);
-        self.refuse(conn, RefusalReason::Invalid, rule.into());
+        self.replica.refuse(conn, RefusalReason::Invalid, rule.into());
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
 
-use super::Core;
+use super::Leader;
 use crate::desired::StreamSet;
 use crate::effect::Freed;
 use crate::event::ConnId;
@@ -91,10 +91,10 @@ pub(super) enum Look {
     Reported,
 }
 
-impl Core {
+impl Leader {
     /// Goes on with what was begun, as far as the budget goes.
     pub(super) fn walk(&mut self, now: Moment) {
-        while self.budget.is_left()
+        while self.replica.budget.is_left()
             && let Some(walk) = self.walks.pop_front()
         {
             let rest = self.step(walk, now);
@@ -103,14 +103,14 @@ impl Core {
     }
 
     fn step(&mut self, walk: Walk, now: Moment) -> Option<Walk> {
-        let most = STEP.min(self.budget.left());
+        let most = STEP.min(self.replica.budget.left());
         match walk {
             Walk::Worker { key, after, look } => {
-                let account = self.ledger()?.account(&key)?;
+                let account = self.ledger.account(&key)?;
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let streams = account.streams.range::<StreamKey, _>((from, Bound::Unbounded));
                 let streams: Vec<_> = streams.take(most).cloned().collect();
-                self.budget.spend(streams.len().max(1));
+                self.replica.budget.spend(streams.len().max(1));
                 for stream in &streams {
                     match look {
                         Look::Wanted => self.touch(stream, now),
@@ -126,13 +126,13 @@ impl Core {
                 (!ended).then_some(Walk::Worker { key, after, look })
             }
             Walk::Sets { sets, slot } => {
-                let ledger = self.ledger()?;
+                let ledger = &self.ledger;
                 let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
                 let claimed = ledger.claims_in(slot..end).map(|(stream, _)| stream);
                 let claimed = claimed.filter(|stream| sets.contains(&stream.set));
                 let claimed: Vec<_> = claimed.cloned().collect();
                 let is_over = end >= ledger.slots();
-                self.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
+                self.replica.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
                 for stream in &claimed {
                     self.touch(stream, now);
                 }
@@ -140,7 +140,7 @@ impl Core {
             }
             Walk::Planned { set, spec, streams, next } => {
                 let end = streams.len().min(next + most);
-                self.budget.spend(end - next);
+                self.replica.budget.spend(end - next);
                 for at in &streams[next..end] {
                     let stream = spec.streams[*at as usize].name.clone();
                     self.touch(&StreamKey { set: set.clone(), stream }, now);
@@ -148,12 +148,12 @@ impl Core {
                 if end < streams.len() {
                     return Some(Walk::Planned { set, spec, streams, next: end });
                 }
-                self.let_go(&set, spec);
+                self.replica.let_go(&set, spec);
                 None
             }
             Walk::Pools { cluster, mut workers } => {
                 let next = workers.split_off(workers.len().saturating_sub(most));
-                self.budget.spend(next.len().max(1));
+                self.replica.budget.spend(next.len().max(1));
                 for worker in next {
                     self.retarget(WorkerKey { cluster: cluster.clone(), worker });
                 }
@@ -168,7 +168,7 @@ impl Core {
                 let most = most.div_ceil(UNITS_PER_CONN);
                 let conns = self.conns.range((from, Bound::Unbounded)).take(most);
                 let conns: Vec<_> = conns.map(|(conn, key)| (*conn, key.clone())).collect();
-                self.budget.spend(UNITS_PER_CONN * conns.len().max(1));
+                self.replica.budget.spend(UNITS_PER_CONN * conns.len().max(1));
                 let ended = conns.len() < most;
                 let after = conns.last().map(|(conn, _)| *conn);
                 for (_, key) in conns {
@@ -181,7 +181,7 @@ impl Core {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let waiting = self.waiting.range::<WorkerKey, _>((from, Bound::Unbounded));
                 let waiting: Vec<_> = waiting.take(most).cloned().collect();
-                self.budget.spend(waiting.len().max(1));
+                self.replica.budget.spend(waiting.len().max(1));
                 for key in &waiting {
                     self.unblock(key);
                 }
@@ -205,14 +205,14 @@ impl Core {
 
     /// Ends the accounts of workers that are gone, one after the other.
     pub(super) fn end_gone(&mut self, now: Moment) {
-        while self.budget.is_left()
+        while self.replica.budget.is_left()
             && let Some((key, &begun)) = self.leaving.first_key_value()
         {
             let key = key.clone();
             if !begun {
                 self.begin_gone(&key, now);
             }
-            let most = STEP.min(self.budget.left());
+            let most = STEP.min(self.replica.budget.left());
             if self.end_some(&key, most, now) {
                 self.leaving.remove(&key);
                 self.gone(&key, now);
@@ -233,15 +233,14 @@ impl Core {
 
     /// Ends some of the leases of a worker that is gone; whether it has none left.
     fn end_some(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let streams = account.into_iter().flat_map(|account| &account.streams);
         let streams: Vec<_> = streams.take(most).cloned().collect();
-        self.budget.spend(1 + streams.len());
+        self.replica.budget.spend(1 + streams.len());
         if streams.len() < most {
             return true;
         }
-        let super::Role::Leads(term) = &mut self.role else { return true };
-        let ended = streams.iter().flat_map(|stream| term.ledger.end_all(stream, key));
+        let ended = streams.iter().flat_map(|stream| self.ledger.end_all(stream, key));
         let ended = ended.collect();
         self.ended(ended, Freed::Gone, now);
         false

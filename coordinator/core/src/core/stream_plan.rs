@@ -13,8 +13,8 @@ use std::sync::Arc;
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
-use super::slices::{STEP, Walk};
-use super::{Core, SetState};
+use super::slices::STEP;
+use super::{Leader, SetState};
 use crate::desired::{Stream, StreamSet};
 use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
@@ -169,11 +169,11 @@ impl SetPlan {
     }
 }
 
-impl Core {
+impl Leader {
     /// Begins or goes on with the plans of clusters whose streams are due, as far as the budget
     /// goes.
     pub(super) fn plan_streams(&mut self, now: Moment) {
-        while self.budget.is_left() {
+        while self.replica.budget.is_left() {
             let begun = self.stream_plan.take().or_else(|| self.begin_next_plan(now));
             let Some(mut plan) = begun else { return };
             self.go_on_with(&mut plan, now);
@@ -190,13 +190,13 @@ impl Core {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             cluster.plan_waits = false;
             (cluster.plan, cluster.plan_again) = (None, None);
-            if self.sets_of(&name).next().is_none() {
+            if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
             let owners = self.stream_owners(&name);
             let mut plan = self.begin_plan(&name, owners, now);
             plan.balance_waits = self.balance_waits(&name, now);
-            self.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
+            self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);
         }
         None
@@ -209,7 +209,8 @@ impl Core {
         owners: Vec<WorkerName>,
         now: Moment,
     ) -> Box<StreamPlan> {
-        let sets = self.sets_of(name).filter_map(|set| self.sets.get_key_value(set));
+        let sets =
+            self.replica.sets_of(name).filter_map(|set| self.replica.sets.get_key_value(set));
         let sets = sets.map(|(name, set)| SetPlan {
             name: name.clone(),
             spec: Arc::clone(&set.spec),
@@ -253,7 +254,7 @@ impl Core {
     }
 
     fn go_on_with(&mut self, plan: &mut StreamPlan, now: Moment) {
-        let most = STEP.min(self.budget.left());
+        let most = STEP.min(self.replica.budget.left());
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
@@ -261,30 +262,9 @@ impl Core {
                 self.note_gathered(plan, set);
                 units
             }
-            Stage::Place(_) => plan.place(self.budget.left()),
+            Stage::Place(_) => plan.place(self.replica.budget.left()),
             Stage::Apply(_) => self.apply_some(plan, most, now),
         };
-        self.budget.spend(units);
-    }
-
-    /// A set's list is not needed here any more. It takes long to drop where nobody else has it.
-    pub(super) fn let_go(&mut self, name: &SetName, spec: Arc<StreamSet>) {
-        if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
-            self.garbage.add_spec(spec);
-        }
-    }
-
-    /// Drops what was begun: the term has ended.
-    pub(super) fn drop_walks_and_plans(&mut self) {
-        self.plans.clear();
-        for walk in std::mem::take(&mut self.walks) {
-            if let Walk::Planned { set, spec, .. } = walk {
-                self.let_go(&set, spec);
-            }
-        }
-        let plan = self.stream_plan.take();
-        for set in plan.into_iter().flat_map(|plan| plan.sets) {
-            self.let_go(&set.name, set.spec);
-        }
+        self.replica.budget.spend(units);
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
+use super::Leader;
 use super::slices::Look;
-use super::{Core, Role};
-use crate::effect::{Effect, Freed, Notice, Order, WakeReason};
+use crate::effect::{Freed, Notice, Order, WakeReason};
 use crate::event::ConnId;
 use crate::ledger::Phase;
 
@@ -60,21 +60,21 @@ impl Timer {
     }
 }
 
-impl Core {
+impl Leader {
     pub(super) fn run_timers(&mut self, now: Moment) {
         let mut early = Vec::new();
         self.timers_wait = false;
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
-            if !self.budget.is_left() {
+            if !self.replica.budget.is_left() {
                 self.timers_wait = true;
                 break;
             }
             let Some((at, timer)) = self.timers.pop_first() else { break };
-            if timer.awaits_silence() && at > self.heard {
+            if timer.awaits_silence() && at > self.replica.heard {
                 early.push((at, timer));
                 continue;
             }
-            self.budget.spend(1);
+            self.replica.budget.spend(1);
             match timer {
                 // Looked at in every settle.
                 Timer::Term => {
@@ -109,39 +109,37 @@ impl Core {
 
     /// Whether no older leader can have granted, or grant, this agent anything.
     pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
-        let confirmed = |at| self.ledger().is_some_and(|ledger| ledger.confirmed_since(at));
+        let confirmed = |at| self.ledger.confirmed_since(at);
         worker.forgetful_at.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// Reminds of the moment at which a worker counts as lost.
     pub(super) fn watch_silence(&mut self, key: &WorkerKey) {
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         let at = ledger.free_at(key);
         self.timers.insert((at, Timer::Silence(key.clone())));
     }
 
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         let at = ledger.free_at(key);
         // What its agent said since may wait behind the report: it is looked at after that.
         if ledger.account(key).is_some_and(|account| account.adopting) {
             return;
         }
         let Some(worker) = self.observed(key) else { return };
-        if self.heard < at {
+        if self.replica.heard < at {
             self.timers.insert((at, Timer::Silence(key.clone())));
             return;
         }
         if !worker.lost {
-            if let Role::Leads(term) = &mut self.role
-                && let Some(mut account) = term.ledger.account_mut(key)
-            {
+            if let Some(mut account) = self.ledger.account_mut(key) {
                 account.silent();
             }
             if let Some(worker) = self.worker_mut(key) {
                 worker.lost = true;
             }
-            self.effects.push_back(Effect::Notice(Notice::Lost(key.clone())));
+            self.replica.notice(Notice::Lost(key.clone()));
             self.lose_shares(key, now);
             self.pool_changed(key);
             self.plan_now(&key.cluster, now);
@@ -153,8 +151,8 @@ impl Core {
 
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
     pub(super) fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
-        let heard = self.heard;
-        let Some(ledger) = self.ledger() else { return };
+        let heard = self.replica.heard;
+        let ledger = &self.ledger;
         let mut reminders = Vec::new();
         let mut lapsing = Vec::new();
         let mut held = Vec::new();
@@ -187,8 +185,7 @@ impl Core {
             self.lapse(stream, &key);
         }
         if over {
-            let Role::Leads(term) = &mut self.role else { return };
-            let ended = term.ledger.free_by_time(stream, heard);
+            let ended = self.ledger.free_by_time(stream, heard);
             let holders: BTreeSet<_> = ended.iter().map(|it| it.worker.clone()).collect();
             self.ended(ended, Freed::Expired, now);
             for key in &holders {
@@ -205,7 +202,7 @@ impl Core {
 
     /// The same where any of them is on its way out: those that are owned end by silence alone.
     pub(super) fn ending_due(&mut self, stream: &StreamKey, now: Moment) {
-        let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(stream));
+        let claims = self.ledger.claims(stream);
         if claims.iter().any(|claim| claim.phase != Phase::Held) {
             self.claim_due(stream, now);
         }
@@ -220,14 +217,13 @@ impl Core {
     }
 
     fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
-        let heard = self.heard;
-        let Role::Leads(term) = &mut self.role else { return };
-        let ledger = &mut term.ledger;
+        let heard = self.replica.heard;
+        let ledger = &mut self.ledger;
         ledger.settle_unheard(key, heard);
         if let Some(mut account) = ledger.account_mut(key) {
             account.settle_unknown(heard);
         }
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         if let Some(until) = ledger.unheard_until(key) {
             let confirmed = ledger.confirmed_since(until);
             if until > heard {

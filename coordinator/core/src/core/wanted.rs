@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_types::{ClusterName, Load, ShareKey, StreamKey, WorkerKey, WorkerName};
 
-use super::Core;
+use super::Leader;
 use crate::desired::Mode;
 use crate::ledger::Claim;
 use crate::planner::streams::Unplaced;
@@ -46,13 +46,13 @@ impl Wanted<'_> {
     }
 }
 
-impl Core {
+impl Leader {
     /// What the plan wants of a stream; none where it is desired no more.
     pub(super) fn wanted(&self, stream: &StreamKey) -> Option<Wanted<'_>> {
         if let Some(share) = ShareKey::of(stream) {
             return self.pipelines.wanted(&share);
         }
-        let (set, planned) = self.planned(stream)?;
+        let (set, planned) = self.replica.planned(stream)?;
         Some(Wanted {
             cluster: &set.spec.cluster,
             on: planned.on.as_ref(),
@@ -67,10 +67,10 @@ impl Core {
     /// own class, whichever class the share goes to.
     pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
         let known = match stream.set.is_shares() {
-            true => self.class(&key.cluster).map(|class| class.handover_deadline),
+            true => self.replica.class(&key.cluster).map(|class| class.handover_deadline),
             false => {
-                let set = self.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
-                set.or_else(|| self.former_handovers.get(&stream.set).copied())
+                let set = self.replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
+                set.or_else(|| self.replica.former_handovers.get(&stream.set).copied())
             }
         };
         known.unwrap_or(HANDOVER_DEFAULT)

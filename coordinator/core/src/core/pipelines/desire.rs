@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Moment, PipelineName};
 
-use super::super::{Core, Role};
+use super::super::Leader;
 use super::state::{NodeState, PipelineState};
 use crate::desired::{Desired, Pipeline};
-use crate::effect::{Effect, Notice};
+use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Core {
+impl Leader {
     /// Takes over what is other than it was.
     pub(in crate::core) fn desire_pipelines(&mut self, before: &Desired, now: Moment) {
-        let Role::Leads(_) = &self.role else { return };
-        let desired = self.desired.clone();
+        let desired = self.replica.desired.clone();
         let gone = self.pipelines.all.keys().filter(|name| !desired.pipelines.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
             self.end_pipeline(&name, now);
@@ -78,7 +77,7 @@ impl Core {
         if state.phase.is_some() {
             let (pipeline, from) = (name.clone(), state.phase);
             let notice = Notice::Pipeline { pipeline, from, to: None, why: String::new() };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
         for (node, state) in &state.nodes {
             self.touch_node(name, node, state, now);

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
-use super::super::Core;
+use super::super::Leader;
 use super::field::{Field, Wish};
 use super::plot::Parts;
 use super::state::PlannedShare;
@@ -15,7 +15,7 @@ use crate::view::PipelinePhase;
 /// More than any room: whoever has so much takes nothing else.
 const FULL: Load = Load::MAX;
 
-impl Core {
+impl Leader {
     /// Plans each share of workers that drain elsewhere; where there is no room, it stays.
     pub(super) fn relocate(&mut self, now: Moment) {
         // One for all that leave a class, who come one after the other: none of them is in it.

@@ -2,7 +2,7 @@
 
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
-use super::super::Core;
+use super::super::{Core, Leader};
 use crate::desired::Class;
 use crate::view::{BindingView, Explanation, WorkerView};
 
@@ -10,16 +10,23 @@ use crate::view::{BindingView, Explanation, WorkerView};
 const NAMED_MAX: usize = 5;
 
 impl Core {
-    /// Why a pipeline is in the state that it is in; none where no manifest defines it.
+    /// Why a pipeline is in the state that it is in; none where no manifest defines it, or where
+    /// this replica does not lead.
     #[must_use]
     pub fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_pipeline(name, now)
+    }
+}
+
+impl Leader {
+    fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
         let view = self.pipeline(name)?;
         let mut facts = Vec::new();
-        let spec = self.desired.pipelines.get(name)?;
+        let spec = self.replica.desired.pipelines.get(name)?;
         let classes: std::collections::BTreeSet<_> =
             spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
-            let held = self.ledger().and_then(|ledger| ledger.held_by(class, self.heard));
+            let held = self.ledger.held_by(class, self.replica.heard);
             if let Some((until, worker)) = held {
                 let left = until.since(now).as_secs_f64();
                 facts.push(format!(
@@ -59,7 +66,7 @@ impl Core {
 
     /// What a class asks and what it has left.
     fn room_fact(&self, name: &ClusterName, nodes: usize, load: Load) -> String {
-        let Some(class) = self.class(name) else {
+        let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
         let field = self.field([name].into_iter());
@@ -80,9 +87,7 @@ impl Core {
             class.capacity
         )
     }
-}
 
-impl Core {
     /// What a worker of a class may have, is to have, and can take.
     pub(in crate::core) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
         let planned = self.pipelines.load_of(&view.key);

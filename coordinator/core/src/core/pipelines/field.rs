@@ -3,8 +3,8 @@
 
 use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 
-use super::super::Core;
-use crate::desired::{Class, Rebalance};
+use super::super::Leader;
+use crate::desired::Rebalance;
 use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
 
 /// Classes with the room of their workers.
@@ -31,15 +31,10 @@ pub(super) struct Wish {
 /// manifest defines.
 pub(super) type Waits = Vec<(ClusterName, u32)>;
 
-impl Core {
-    /// The class of this name, where a manifest defines one.
-    pub(in crate::core) fn class(&self, name: &ClusterName) -> Option<&Class> {
-        self.desired.clusters.get(name)?.class.as_ref()
-    }
-
+impl Leader {
     /// Whether shares of a class may move to make room for others.
     pub(super) fn rebalances(&self, class: &ClusterName) -> bool {
-        self.class(class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
+        self.replica.class(class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
     }
 
     /// The room that there is in these classes.
@@ -54,7 +49,7 @@ impl Core {
             rebalances: Vec::new(),
         };
         for name in names {
-            let Some(class) = self.class(&name) else { continue };
+            let Some(class) = self.replica.class(&name) else { continue };
             let workers = self.stream_owners(&name);
             let used = workers.iter().map(|worker| {
                 let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };

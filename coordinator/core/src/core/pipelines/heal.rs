@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::super::Core;
+use super::super::Leader;
 use super::field::{Field, Waits};
 use super::phases::waits_for;
 use super::plot::Parts;
@@ -16,7 +16,7 @@ use crate::view::{BindingPhase, PipelinePhase};
 /// what has come meanwhile was heard.
 const HEALED_MAX: usize = 256;
 
-impl Core {
+impl Leader {
     /// A worker is lost: each pipeline that it served is Broken, and no other.
     pub(in crate::core) fn lose_shares(&mut self, key: &WorkerKey, now: Moment) {
         self.pipelines.leaving.remove(key);
@@ -129,7 +129,7 @@ impl Core {
     /// A class has another capacity, or is no more: what is above it on its workers is given up,
     /// that of the last pipelines by name first.
     pub(super) fn shed(&mut self, class: &ClusterName, now: Moment) {
-        let capacity = self.class(class).map(|class| class.capacity);
+        let capacity = self.replica.class(class).map(|class| class.capacity);
         let why = match capacity {
             Some(capacity) => format!("a worker of class {class} takes {capacity} at the most"),
             None => format!("no manifest defines class {class} any more"),

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 
 use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerKey};
 
-use super::super::Core;
+use super::super::Leader;
 use super::desire::is_in_force;
 use super::state::NodeState;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Core {
+impl Leader {
     /// Judges every pipeline of which all is known that agents could report.
     pub(super) fn judge(&mut self, now: Moment) {
-        let held = self.ledger().map(|ledger| ledger.held_clusters(self.heard)).unwrap_or_default();
+        let held = self.ledger.held_clusters(self.replica.heard);
         let fewer = held != self.pipelines.held;
         self.pipelines.held = held;
         self.pipelines.look |= fewer;
@@ -96,7 +96,10 @@ impl Core {
             !node.shares.is_empty()
                 && (load > desired
                     || load == Load::ZERO
-                    || self.class(&node.class).is_some_and(|class| desired <= class.capacity))
+                    || self
+                        .replica
+                        .class(&node.class)
+                        .is_some_and(|class| desired <= class.capacity))
         };
         let is_other = load != desired && state.nodes.values().any(is_whole);
         if let Some(state) = self.pipelines.all.get_mut(name).filter(|_| is_other) {
@@ -106,7 +109,7 @@ impl Core {
 
     /// Something of a class has changed that those who wait may have waited for.
     pub(in crate::core) fn look_at_class(&mut self, class: &leasehold_types::ClusterName) {
-        self.pipelines.look |= self.class(class).is_some();
+        self.pipelines.look |= self.replica.class(class).is_some();
     }
 
     /// A worker of a class has begun to drain, or is found draining, or works again.
@@ -114,7 +117,7 @@ impl Core {
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
         if !leaves {
             self.pipelines.leaving.remove(key);
-        } else if self.class(&key.cluster).is_some() {
+        } else if self.replica.class(&key.cluster).is_some() {
             self.pipelines.leaving.insert(key.clone());
             self.pipelines.look = true;
             self.note_shares_of(key);

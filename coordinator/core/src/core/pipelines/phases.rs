@@ -3,12 +3,12 @@
 
 use leasehold_types::{NodeName, PipelineName};
 
-use super::super::Core;
+use super::super::Leader;
 use super::field::Waits;
-use crate::effect::{Effect, Notice};
+use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Core {
+impl Leader {
     /// A binding is in this state.
     pub(super) fn set_binding(
         &mut self,
@@ -24,7 +24,7 @@ impl Core {
         self.pipelines.note(pipeline, node);
         let (pipeline, node) = (pipeline.clone(), node.clone());
         let notice = Notice::Binding { pipeline, node, from, to: Some(to) };
-        self.effects.push_back(Effect::Notice(notice));
+        self.replica.notice(notice);
     }
 
     /// All of a pipeline's bindings are in this state.
@@ -56,7 +56,7 @@ impl Core {
             return;
         }
         let notice = Notice::Pipeline { pipeline: pipeline.clone(), from, to: Some(to), why };
-        self.effects.push_back(Effect::Notice(notice));
+        self.replica.notice(notice);
     }
 
     /// A binding is no more.
@@ -70,7 +70,7 @@ impl Core {
         self.pipelines.untold.insert((pipeline.clone(), node.clone()));
         if from.is_some() {
             let notice = Notice::Binding { pipeline, node, from, to: None };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
     }
 
@@ -84,7 +84,7 @@ impl Core {
     pub(in crate::core) fn tell_endpoints(&mut self) {
         for (pipeline, node) in std::mem::take(&mut self.pipelines.untold) {
             let notice = Notice::Endpoints { pipeline, node };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
     }
 }

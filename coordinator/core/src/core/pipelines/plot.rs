@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName};
 
-use super::super::Core;
+use super::super::Leader;
 use super::field::{Field, Waits, Wish};
 use super::phases::waits_for;
 use super::state::{NodeState, PipelineState};
@@ -18,7 +18,7 @@ const REBALANCES_MAX: usize = 16;
 /// The parts of a node's load.
 pub(super) type Parts = Vec<(WorkerName, Load)>;
 
-impl Core {
+impl Leader {
     /// Looks at all that waits for workers: the largest first, then by name. One that does not
     /// fit keeps no smaller one from its place.
     pub(super) fn look_at_waiting(&mut self, now: Moment) {

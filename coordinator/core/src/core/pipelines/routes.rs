@@ -12,7 +12,7 @@ use leasehold_types::{
     WorkerKey, WorkerName,
 };
 
-use super::super::Core;
+use super::super::Leader;
 use super::super::send::state;
 use super::state::NodeState;
 use crate::ledger::{Claim, Phase};
@@ -65,7 +65,7 @@ pub(in crate::core) struct Again {
     pub(in crate::core) follows: bool,
 }
 
-impl Core {
+impl Leader {
     /// All leases on a node's shares, whatever the classes of their workers, in the order of their
     /// streams' names.
     pub(super) fn leases_of(
@@ -75,7 +75,7 @@ impl Core {
     ) -> Vec<(&StreamKey, &Claim)> {
         let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
             .expect("two labels are printable");
-        let Some(ledger) = self.ledger() else { return Vec::new() };
+        let ledger = &self.ledger;
         ledger.claims_on(pipeline.shares(), prefix).collect()
     }
 
@@ -86,7 +86,7 @@ impl Core {
         let node = ShareKey::of(stream).and_then(|key| {
             // A share that nobody could be told the load of is not granted.
             (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
-            self.ledger()?.unheard_of(&stream.set, self.heard).is_none().then_some(())?;
+            self.ledger.unheard_of(&stream.set, self.replica.heard).is_none().then_some(())?;
             let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
             let leases = self.leases_of(&key.pipeline, &key.node).into_iter();
             let counted = leases.filter(|(_, claim)| {
@@ -111,7 +111,7 @@ impl Core {
 
     /// Whether the agent that has a lease has said that it knows of it.
     pub(super) fn is_applied(&self, claim: &Claim) -> bool {
-        let account = self.ledger().and_then(|ledger| ledger.account(&claim.worker));
+        let account = self.ledger.account(&claim.worker);
         let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
         !lost
             && is_in_use(claim)
@@ -139,7 +139,7 @@ impl Core {
             let key = WorkerKey { cluster: state.class.clone(), worker };
             let stream =
                 ShareKey { pipeline: pipeline.clone(), node: node.clone(), index: *index }.stream();
-            let claim = self.ledger().and_then(|ledger| ledger.claim(&stream, &key));
+            let claim = self.ledger.claim(&stream, &key);
             let served = claim.is_some_and(|claim| {
                 let as_planned = claim.phase == Phase::Held && claim.load == Some(share.load);
                 as_planned && self.is_applied(claim)
@@ -236,7 +236,7 @@ impl Core {
         while room.is_left()
             && let Some(stream) = self.worker_mut(key).and_then(|it| it.reroutes.pop_first())
         {
-            let Some(ledger) = self.ledger() else { return told };
+            let ledger = &self.ledger;
             let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim));
             let Some((claim, load)) = claim.and_then(|claim| Some((claim, claim.load?))) else {
                 continue;
@@ -277,7 +277,7 @@ impl Core {
         key: &WorkerKey,
     ) -> Option<Arc<Share>> {
         self.worker_mut(key)?.reroutes.take(stream)?;
-        let load = self.ledger()?.claim(stream, key)?.load?;
+        let load = self.ledger.claim(stream, key)?.load?;
         self.share_told(stream, load)
     }
 
@@ -292,7 +292,7 @@ impl Core {
 
     /// Something of a worker is other than it was that those before it are told.
     pub(in crate::core) fn note_shares_of(&mut self, key: &WorkerKey) {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
         for stream in &streams {
             self.note_share(stream);
@@ -304,7 +304,7 @@ impl Core {
         if !stream.set.is_shares() {
             return;
         }
-        let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));
+        let claim = self.ledger.claim(stream, key);
         let told = claim.map_or(GrantNumber(0), |claim| claim.told);
         if let Some(worker) = self.worker_mut(key) {
             worker.untold.insert((told, stream.clone()));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
-use super::super::Core;
+use super::super::{Core, Leader, Replica};
 use super::field::Field;
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
@@ -21,10 +21,57 @@ impl Core {
     /// rests on the desired state alone, so that every replica knows it.
     #[must_use]
     pub fn requests(&self) -> BTreeMap<ClusterName, Load> {
-        let loads = self.loads().into_iter();
+        let loads = self.replica().loads().into_iter();
         loads.map(|(name, loads)| (name, loads.into_iter().sum())).collect()
     }
 
+    /// All classes, by name.
+    #[must_use]
+    pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
+        let replica = self.replica();
+        let views = replica
+            .loads()
+            .into_iter()
+            .filter_map(|(name, loads)| Some(class_view(replica.class(&name)?, name, loads)));
+        let mut views: Vec<_> = views.collect();
+        if let Some(leader) = self.leader() {
+            leader.complete_classes(&mut views);
+        }
+        views
+    }
+
+    /// The workers that each class has to have as its shares lie now: those that are there and
+    /// those that somebody waits for, or those that are there and are not known to be spared.
+    /// Nobody but the leader knows; an ideal packing may need fewer.
+    #[must_use]
+    pub fn workers_held(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
+        self.leader().map(Leader::workers_held).unwrap_or_default()
+    }
+
+    /// The least and the most workers of a class.
+    #[must_use]
+    pub fn scale_bounds(&self, class: &ClusterName) -> Option<(u32, u32)> {
+        let class = self.replica().class(class)?;
+        Some((class.workers_min, class.workers_max))
+    }
+
+    /// The workers of a class that could be spared now, one after the other, whoever has least to
+    /// give away first: all that each serves would find room with those that stay. As far as one
+    /// look goes (`SPARED_MAX`): there may be more.
+    #[must_use]
+    pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
+        self.leader().map_or(Vec::new(), |leader| leader.removable(class))
+    }
+
+    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
+    /// would find room with the others.
+    #[must_use]
+    pub fn is_removable(&self, worker: &WorkerKey) -> bool {
+        self.leader().is_some_and(|leader| leader.is_removable(worker))
+    }
+}
+
+impl Replica {
     /// The load of every node that each class must process.
     fn loads(&self) -> BTreeMap<ClusterName, Vec<Load>> {
         let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
@@ -39,31 +86,29 @@ impl Core {
         }
         loads
     }
+}
 
-    /// All classes, by name.
-    #[must_use]
-    pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
+impl Leader {
+    /// Adds what only a leader knows of classes.
+    fn complete_classes(&self, views: &mut [ClassView]) {
         let waiting = self.waiting();
-        let classes = self.loads().into_iter().filter_map(|(name, loads)| {
-            let class = self.class(&name)?;
-            let waiting = waiting.get(&name).copied().unwrap_or_default();
-            Some(self.class_view(name, class, loads, waiting))
-        });
-        classes.collect()
+        for view in views {
+            let tenancies = self.pipelines.tenancies_of(&view.name);
+            view.placed = tenancies.map(|(_, tenancy)| tenancy.load).sum();
+            view.workers = self.stream_owners(&view.name).len() as u32;
+            (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
+        }
     }
 
-    /// The workers that each class has to have as its shares lie now: those that are there and
-    /// those that somebody waits for, or those that are there and are not known to be spared.
-    /// Nobody but the leader knows; an ideal packing may need fewer.
-    #[must_use]
-    pub fn workers_held(&self, now: Moment) -> BTreeMap<ClusterName, u32> {
+    fn workers_held(&self) -> BTreeMap<ClusterName, u32> {
         let waiting = self.waiting();
-        let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
+        let clusters = self.replica.desired.clusters.iter();
+        let classes = clusters.filter(|(_, cluster)| cluster.class.is_some());
         let held = |name: &ClusterName| {
             let workers = self.stream_owners(name).len() as u32;
             match waiting.get(name) {
                 Some((_, short)) => workers.saturating_add(*short),
-                None => workers - self.removable(name, now).len() as u32,
+                None => workers - self.removable(name).len() as u32,
             }
         };
         classes.map(|(name, _)| (name.clone(), held(name))).collect()
@@ -82,48 +127,15 @@ impl Core {
         waiting
     }
 
-    fn class_view(
-        &self,
-        name: ClusterName,
-        class: &Class,
-        loads: Vec<Load>,
-        (waiting, short): (usize, u32),
-    ) -> ClassView {
-        let request = loads.iter().copied().sum();
-        let workers_needed = needed(class.capacity, loads);
-        ClassView {
-            capacity: class.capacity,
-            request,
-            placed: self.pipelines.tenancies_of(&name).map(|(_, tenancy)| tenancy.load).sum(),
-            workers: self.stream_owners(&name).len() as u32,
-            workers_needed,
-            workers_wanted: wanted(class, request, workers_needed),
-            waiting,
-            short,
-            name,
-        }
-    }
-
     /// The shares that a class's workers are to have, and how many somebody has.
     pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
         let planned = self.pipelines.tenancies_of(class).map(|(_, tenancy)| tenancy.shares.len());
-        let accounts = self.ledger().into_iter().flat_map(|ledger| ledger.accounts_of(class));
+        let accounts = self.ledger.accounts_of(class);
         let claimed = accounts.map(|(_, account)| account.streams.len());
         (planned.sum(), claimed.sum())
     }
 
-    /// The least and the most workers of a class.
-    #[must_use]
-    pub fn scale_bounds(&self, class: &ClusterName) -> Option<(u32, u32)> {
-        let class = self.class(class)?;
-        Some((class.workers_min, class.workers_max))
-    }
-
-    /// The workers of a class that could be spared now, one after the other, whoever has least to
-    /// give away first: all that each serves would find room with those that stay. As far as one
-    /// look goes (`SPARED_MAX`): there may be more.
-    #[must_use]
-    pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
+    fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
         let mut field = self.field([class].into_iter());
         let Some(at) = field.class_at(class) else { return Vec::new() };
         let mut workers = field.workers[at].clone();
@@ -162,10 +174,7 @@ impl Core {
         spared
     }
 
-    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
-    /// would find room with the others.
-    #[must_use]
-    pub fn is_removable(&self, worker: &WorkerKey) -> bool {
+    fn is_removable(&self, worker: &WorkerKey) -> bool {
         let WorkerKey { cluster: class, worker: name } = worker;
         let mut field = self.field([class].into_iter());
         let at = field.class_at(class);
@@ -202,5 +211,22 @@ impl Core {
             moves.push((share.clone(), to, load));
         }
         Some(moves)
+    }
+}
+
+/// A class as far as every replica knows it.
+fn class_view(class: &Class, name: ClusterName, loads: Vec<Load>) -> ClassView {
+    let request = loads.iter().copied().sum();
+    let workers_needed = needed(class.capacity, loads);
+    ClassView {
+        capacity: class.capacity,
+        request,
+        placed: Load::ZERO,
+        workers: 0,
+        workers_needed,
+        workers_wanted: wanted(class, request, workers_needed),
+        waiting: 0,
+        short: 0,
+        name,
     }
 }

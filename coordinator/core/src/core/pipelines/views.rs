@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::super::Core;
+use super::super::{Core, Leader};
 use super::state::{NodeState, PipelineState};
 use crate::desired::{Node, Pipeline};
 use crate::ledger::Claim;
@@ -18,41 +18,49 @@ impl Core {
         after: Option<&PipelineName>,
     ) -> impl Iterator<Item = PipelineView> + 'a {
         let from = after.cloned().map_or(Bound::Unbounded, Bound::Excluded);
-        let pipelines = self.desired.pipelines.range((from, Bound::Unbounded));
-        pipelines.map(|(name, pipeline)| self.pipeline_view(name, pipeline))
+        let pipelines = self.desired().pipelines.range((from, Bound::Unbounded));
+        pipelines.map(|(name, spec)| self.pipeline_view(name, spec))
     }
 
     /// How many pipelines manifests define.
     #[must_use]
     pub fn pipelines_len(&self) -> usize {
-        self.desired.pipelines.len()
+        self.desired().pipelines.len()
     }
 
     /// One pipeline; none where no manifest defines it.
     #[must_use]
     pub fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
-        let pipeline = self.desired.pipelines.get(name)?;
-        Some(self.pipeline_view(name, pipeline))
+        let spec = self.desired().pipelines.get(name)?;
+        Some(self.pipeline_view(name, spec))
+    }
+
+    fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {
+        let view = self.leader().and_then(|leader| leader.pipeline(name));
+        view.unwrap_or_else(|| unled(name, spec))
     }
 
     /// Whether this leader knows what of a pipeline workers have. Until it does, what a predecessor
     /// said of it is the best that there is.
     #[must_use]
     pub fn is_judged(&self, name: &PipelineName) -> bool {
-        self.pipelines.all.get(name).is_some_and(|state| state.phase.is_some())
+        let state = self.leader().and_then(|leader| leader.pipelines.all.get(name));
+        state.is_some_and(|state| state.phase.is_some())
     }
+}
 
-    fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {
-        let Some(state) = self.pipelines.all.get(name) else { return unled(name, spec) };
+impl Leader {
+    pub(super) fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
+        let state = self.pipelines.all.get(name)?;
         let nodes = state.nodes.iter();
-        PipelineView {
+        Some(PipelineView {
             name: name.clone(),
-            load: spec.load,
+            load: state.spec.load,
             phase: state.phase.unwrap_or(PipelinePhase::Pending),
             reason: self.pipeline_reason(name, state),
             waits: state.waits.clone(),
             bindings: nodes.map(|(node, state)| self.binding_view(name, node, state)).collect(),
-        }
+        })
     }
 
     fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
@@ -76,7 +84,7 @@ impl Core {
             let worker = &share.on;
             let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
             let stream = key.stream();
-            let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(&stream));
+            let claims = self.ledger.claims(&stream);
             let owner = WorkerKey { cluster: state.class.clone(), worker: worker.clone() };
             return match claims.iter().find(|claim| claim.worker != owner) {
                 Some(claim) => {

@@ -4,7 +4,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
 use super::{Range, SetPlan, SetState, Stage, StreamPlan};
-use crate::core::Core;
+use crate::core::Leader;
 use crate::core::slices::Walk;
 use crate::planner::streams::{Placement, Unplaced};
 
@@ -19,7 +19,7 @@ struct Outcome {
     moves: bool,
 }
 
-impl Core {
+impl Leader {
     /// Takes some more of a plan over; how many streams were looked at.
     pub(super) fn apply_some(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
         let Some((at, some)) = plan.some(most, |set| set.which.len()) else { return 1 };
@@ -27,7 +27,7 @@ impl Core {
         let (outcomes, is_stale) = self.outcomes(plan, at, some.clone());
         plan.is_stale |= is_stale;
         let set_plan = &mut plan.sets[at];
-        let Some(set) = self.sets.get_mut(&set_plan.name) else { return looked_at };
+        let Some(set) = self.replica.sets.get_mut(&set_plan.name) else { return looked_at };
         set.is_planned = true;
         let cooldown = set.spec.moves.cooldown;
         for outcome in outcomes {
@@ -57,7 +57,7 @@ impl Core {
         let (set_plan, Stage::Apply(placements)) = (&plan.sets[at], &plan.stage) else {
             return (Vec::new(), false);
         };
-        let Some(set) = self.sets.get(&set_plan.name) else { return (Vec::new(), false) };
+        let Some(set) = self.replica.sets.get(&set_plan.name) else { return (Vec::new(), false) };
         if !set_plan.is_for(set) {
             return (Vec::new(), true);
         }
@@ -107,7 +107,7 @@ impl Core {
         let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
         for SetPlan { name: set, spec, touched: streams, .. } in sets {
             if streams.is_empty() {
-                self.let_go(&set, spec);
+                self.replica.let_go(&set, spec);
             } else {
                 self.walks.push_back(Walk::Planned { set, spec, streams, next: 0 });
             }

@@ -1,0 +1,275 @@
+//! All that lives as long as a term. Invariant: it is made when the term begins and dropped when
+//! the term ends, so nothing that was known in one term is used in another.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use leasehold_types::message::RefusalReason;
+use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, WorkerKey, WorkerName};
+
+use super::admission::Admission;
+use super::adopt::Adoption;
+use super::ahead::Ahead;
+use super::pipelines::Pipelines;
+use super::pools::Pools;
+use super::replica::Replica;
+use super::round_robin::RoundRobin;
+use super::slices::Walk;
+use super::stream_plan::StreamPlan;
+use super::time::Timer;
+use crate::desired::Cluster;
+use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
+use crate::event::ConnId;
+use crate::ledger::{Ended, Ledger};
+use crate::observed::Worker;
+
+/// A replica that leads.
+#[derive(Clone, Debug)]
+pub(super) struct Leader {
+    /// What outlives the term.
+    pub(super) replica: Box<Replica>,
+    pub(super) ledger: Ledger,
+    /// When leadership ends unless it is renewed.
+    pub(super) until: Moment,
+    pub(super) clusters: BTreeMap<ClusterName, ClusterState>,
+    pub(super) pipelines: Pipelines,
+    pub(super) conns: BTreeMap<ConnId, WorkerKey>,
+    pub(super) admission: Admission,
+    /// Agents that remember a later term.
+    pub(super) ahead: Ahead,
+    pub(super) timers: BTreeSet<(Moment, Timer)>,
+    /// Some reminders that are due wait for the next turn.
+    pub(super) timers_wait: bool,
+    /// What waits for a confirmed leadership.
+    pub(super) unconfirmed: BTreeSet<Timer>,
+    /// Agents that are granted nothing before a leadership is confirmed that is later than their
+    /// hello.
+    pub(super) awaiting: BTreeSet<WorkerKey>,
+    /// A renewal was asked for, and has not come yet.
+    pub(super) confirming: bool,
+    /// Workers that may have a message to get.
+    pub(super) dirty: RoundRobin<WorkerKey>,
+    /// Those of them whose turn has come, the first one first.
+    pub(super) flushing: VecDeque<WorkerKey>,
+    /// Workers whose newest beat is not answered.
+    pub(super) unanswered: RoundRobin<WorkerKey>,
+    /// Clusters whose pools or streams may be to be planned.
+    pub(super) due: RoundRobin<ClusterName>,
+    /// Clusters whose streams are to be planned, in that order, and the plan that is being made.
+    pub(super) plans: VecDeque<ClusterName>,
+    pub(super) stream_plan: Option<Box<StreamPlan>>,
+    /// Clusters with streams that a worker of which nothing was heard may hold: they are planned
+    /// when more is known.
+    pub(super) unheard_of: BTreeSet<ClusterName>,
+    /// Workers that wait for streams that were not free.
+    pub(super) waiting: BTreeSet<WorkerKey>,
+    /// Workers that are gone, and whose accounts are not ended yet; whether that has begun.
+    pub(super) leaving: BTreeMap<WorkerKey, bool>,
+    /// Streams with claims that came to their end while their worker's cluster was held, by that
+    /// cluster: nothing is freed there before the end of the hold.
+    pub(super) held_back: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
+    /// What goes on in slices.
+    pub(super) walks: VecDeque<Walk>,
+    /// Reports that are not adopted whole yet.
+    pub(super) adoptions: BTreeMap<ConnId, Adoption>,
+    /// See the mutation `HelloDeposes`: the epoch that an agent named.
+    pub(super) deposed_by: Option<Epoch>,
+}
+
+/// A cluster and its workers.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterState {
+    /// As desired; with no budget, where it is desired no more.
+    pub(super) spec: Arc<Cluster>,
+    pub(super) defined: bool,
+    pub(super) workers: BTreeMap<WorkerName, Worker>,
+    pub(super) pools: Pools,
+    /// Streams are to be planned, and since when.
+    pub(super) plan: Option<PlanDue>,
+    /// When they are to be planned again though nothing has changed: what kept some from moving is
+    /// over then.
+    pub(super) plan_again: Option<Moment>,
+    /// Since when nothing moves for balance, because a worker is missing.
+    pub(super) balance_waits: Option<Moment>,
+    /// It waits in the queue of those whose streams are planned next.
+    pub(super) plan_waits: bool,
+    /// Whoever keeps it from planning was waited for.
+    pub(super) hold_ended: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlanDue {
+    pub(super) at: Moment,
+    pub(super) first: Moment,
+}
+
+impl ClusterState {
+    /// A cluster without workers.
+    pub(super) fn new(spec: Arc<Cluster>) -> Self {
+        Self {
+            spec,
+            defined: true,
+            workers: BTreeMap::new(),
+            pools: Pools::default(),
+            plan: None,
+            plan_again: None,
+            balance_waits: None,
+            plan_waits: false,
+            hold_ended: false,
+        }
+    }
+}
+
+impl Leader {
+    /// A term with this ledger, in which nothing has happened.
+    pub(super) fn new(
+        replica: Box<Replica>,
+        ledger: Ledger,
+        until: Moment,
+        timers: BTreeSet<(Moment, Timer)>,
+    ) -> Self {
+        Self {
+            replica,
+            ledger,
+            until,
+            clusters: BTreeMap::new(),
+            pipelines: Pipelines::default(),
+            conns: BTreeMap::new(),
+            admission: Admission::default(),
+            ahead: Ahead::default(),
+            timers,
+            timers_wait: false,
+            unconfirmed: BTreeSet::new(),
+            awaiting: BTreeSet::new(),
+            confirming: false,
+            dirty: RoundRobin::default(),
+            flushing: VecDeque::new(),
+            unanswered: RoundRobin::default(),
+            due: RoundRobin::default(),
+            plans: VecDeque::new(),
+            stream_plan: None,
+            unheard_of: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            held_back: BTreeMap::new(),
+            walks: VecDeque::new(),
+            adoptions: BTreeMap::new(),
+            deposed_by: None,
+        }
+    }
+
+    /// The leader's part of a turn.
+    pub(super) fn settle(&mut self, now: Moment) {
+        let quarter = self.replica.config.slice / 4;
+        self.replica.budget.allow(quarter);
+        self.run_timers(now);
+        self.replica.budget.allow(2 * quarter);
+        self.end_gone(now);
+        self.adopt();
+        self.welcome_waiting(now);
+        self.walk(now);
+        self.replica.budget.allow(quarter);
+        self.plan(now);
+        self.replica.budget.allow(2 * quarter);
+        self.plan_streams(now);
+        self.plan_pipelines(now);
+        self.walk(now);
+        self.replica.budget.allow(quarter);
+        self.flush(now);
+        // What was granted or asked back may be news for those before it.
+        if self.pipelines.has_changed() {
+            self.plan_pipelines(now);
+            self.flush(now);
+        }
+        self.replica.budget.allow(quarter);
+        self.renew(now);
+        self.tell_endpoints();
+        self.ask_confirmation();
+    }
+
+    /// Whether work was left for another turn.
+    pub(super) fn has_more(&self) -> bool {
+        let walks_done = self.walks.is_empty() && self.leaving.is_empty();
+        let plans_done = self.plans.is_empty() && self.stream_plan.is_none();
+        let all_done = self.adoptions.is_empty() && walks_done && self.is_all_told();
+        self.timers_wait || !all_done || !self.due.is_empty() || !plans_done
+    }
+
+    /// Whether nothing may be freed, grown or planned in a cluster yet.
+    pub(super) fn is_cluster_held(&self, name: &ClusterName) -> bool {
+        self.ledger.held_by(name, self.replica.heard).is_some()
+    }
+
+    /// When the next reminder is due.
+    pub(super) fn next_wakeup(&self) -> Option<Wakeup> {
+        let (at, timer) = self.timers.first()?;
+        Some(Wakeup { at: *at, reason: timer.reason() })
+    }
+
+    /// Ends a worker's account: it has left, or the platform says that it is gone.
+    pub(super) fn gone(&mut self, key: &WorkerKey, now: Moment) {
+        self.leaving.remove(key);
+        self.waiting.remove(key);
+        let known = self.ledger.account(key).is_some();
+        self.lose_shares(key, now);
+        let ended = self.ledger.gone(key);
+        self.ended(ended, Freed::Gone, now);
+        let cluster = self.clusters.get_mut(&key.cluster);
+        let worker = cluster.and_then(|cluster| cluster.workers.remove(&key.worker));
+        let conn = worker.as_ref().and_then(|worker| worker.session.as_ref());
+        if let Some(conn) = conn.map(|session| session.conn) {
+            self.forget_conn(conn);
+            let message = format!("worker {key} was declared gone");
+            self.replica.refuse(conn, RefusalReason::GoAway, message);
+        }
+        if !known && worker.is_none() {
+            return;
+        }
+        self.dirty.remove(key);
+        self.unanswered.remove(key);
+        self.forget_ahead(key);
+        self.order(Order::Unregister(vec![key.clone()]));
+        self.replica.notice(Notice::Gone(key.clone()));
+        self.pool_changed(key);
+        self.plan_now(&key.cluster, now);
+        self.wake_wants(now);
+    }
+
+    /// Asks something of the platform, for the present term.
+    pub(super) fn order(&mut self, order: Order) {
+        let epoch = self.ledger.epoch();
+        self.replica.effects.push_back(Effect::Order { epoch, order });
+    }
+
+    pub(super) fn order_drain(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        worker.drain_ordered = true;
+        self.dirty.insert(key.clone());
+        self.note_leaving(key);
+        self.pool_changed(key);
+        self.plan_soon(&key.cluster, now);
+    }
+
+    /// Tells of leases that have ended, and sees to the streams that are free now.
+    pub(super) fn ended(&mut self, ended: Vec<Ended>, how: Freed, now: Moment) {
+        for Ended { stream, worker, token } in ended {
+            self.touch(&stream, now);
+            self.note_one_owner(&stream, now);
+            if stream.set.is_shares() {
+                // What it is to have may have waited for the capacity.
+                self.dirty.insert(worker.clone());
+                self.wake_node(&stream);
+            }
+            let notice = Notice::StreamFreed { worker, stream, token, how };
+            self.replica.notice(notice);
+        }
+    }
+
+    pub(super) fn observed(&self, key: &WorkerKey) -> Option<&Worker> {
+        self.clusters.get(&key.cluster)?.workers.get(&key.worker)
+    }
+
+    pub(super) fn worker_mut(&mut self, key: &WorkerKey) -> Option<&mut Worker> {
+        self.clusters.get_mut(&key.cluster)?.workers.get_mut(&key.worker)
+    }
+}
