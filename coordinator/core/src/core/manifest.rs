@@ -222,6 +222,7 @@ impl Leader {
     /// The term begins with the manifest that is in force.
     pub(super) fn begin_with_desired(&mut self, now: Moment) {
         self.desire_clusters();
+        self.replica.forget_plans();
         let clusters: Vec<_> = self.replica.cluster_sets.keys().cloned().collect();
         for cluster in &clusters {
             self.plan_now(cluster, now);

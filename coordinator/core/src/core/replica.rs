@@ -120,7 +120,8 @@ impl Replica {
         }
     }
 
-    /// Forgets where streams are planned: a new term knows nothing of it.
+    /// Forgets where an earlier term planned the streams. Their slots stay with the sets, because a
+    /// million of them take long to allocate; each new term begins with empty ones.
     pub(super) fn forget_plans(&mut self) {
         for set in self.sets.values_mut().filter(|set| set.is_planned) {
             let streams = vec![Planned::default(); set.streams.len()];

@@ -252,7 +252,6 @@ impl Leader {
         for set in stream_plan.into_iter().flat_map(|plan| plan.sets) {
             replica.let_go(&set.name, set.spec);
         }
-        replica.forget_plans();
         replica.garbage.add_ledger(ledger);
         replica.notice(Notice::Deposed(epoch));
         replica
