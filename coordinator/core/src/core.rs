@@ -2,31 +2,30 @@
 //! only a leader has is in [`Leader`], and is dropped with the term.
 
 mod admission;
-mod adopt;
-mod ahead;
+mod cluster_plan;
 mod config;
+mod epoch_ahead;
 mod explain;
 mod garbage;
+mod grants;
 mod leader;
-mod lost;
 mod manifest;
-mod names;
 mod pipelines;
-mod places;
-mod plan;
+mod planned_lease;
 mod pools;
+mod position_index;
 mod reconcile;
-mod register;
+mod registration;
 mod replica;
+mod report_adoption;
 mod round_robin;
-mod send;
-mod session;
-mod slices;
+mod sessions;
+mod sliced_work;
 mod stream_plan;
 mod term;
-mod time;
+mod timers;
 mod views;
-mod wanted;
+mod worker_names;
 
 use std::sync::Arc;
 
@@ -40,9 +39,9 @@ use crate::event::{ConnId, Event};
 use crate::view::Leadership;
 pub use config::Config;
 use leader::{ClusterState, Leader, PlanDue};
-use replica::{Planned, Replica, SetState};
+use replica::{Replica, SetState, StreamSlot};
 use term::{Candidate, Standby};
-use time::Timer;
+use timers::Timer;
 
 /// One cell's state.
 #[derive(Clone, Debug)]
@@ -137,14 +136,14 @@ impl Core {
     /// Takes a manifest in place of any other that is not in force yet: at once where it is short.
     fn receive(&mut self, desired: Arc<Desired>, now: Moment) {
         if let Some(enforced) = self.replica_mut().receive(desired) {
-            self.if_leads(|leader| leader.desire(enforced, now));
+            self.if_leads(|leader| leader.apply_manifest(enforced, now));
         }
     }
 
     /// Goes on with a manifest, as far as the budget goes.
     fn read_manifest(&mut self, now: Moment) {
         while let Some(enforced) = self.replica_mut().read_manifest() {
-            self.if_leads(|leader| leader.desire(enforced, now));
+            self.if_leads(|leader| leader.apply_manifest(enforced, now));
         }
     }
 

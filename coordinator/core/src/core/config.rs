@@ -2,7 +2,7 @@
 
 use leasehold_types::TimeBounds;
 
-use super::slices::SLICE;
+use super::sliced_work::SLICE;
 
 /// Reports of any size that a leader lets wait at once; the largest have 20,000 streams each, and
 /// 4 MB.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::slices::STEP;
-use super::{Planned, Replica};
+use super::sliced_work::STEP;
+use super::{Replica, StreamSlot};
 use crate::desired::{Stream, StreamSet};
 use crate::ledger::Ledger;
 
@@ -15,7 +15,7 @@ pub(super) struct Garbage {
     /// Of sets that are not desired so any more. Others may have them in hand still.
     specs: Vec<Arc<StreamSet>>,
     streams: Vec<Stream>,
-    planned: Vec<Vec<Planned>>,
+    planned: Vec<Vec<StreamSlot>>,
 }
 
 impl Garbage {
@@ -32,7 +32,7 @@ impl Garbage {
         self.specs.push(spec);
     }
 
-    pub(super) fn add_planned(&mut self, planned: Vec<Planned>) {
+    pub(super) fn add_planned(&mut self, planned: Vec<StreamSlot>) {
         self.planned.push(planned);
     }
 

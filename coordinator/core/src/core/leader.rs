@@ -8,15 +8,15 @@ use leasehold_types::message::RefusalReason;
 use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, WorkerKey, WorkerName};
 
 use super::admission::Admission;
-use super::adopt::Adoption;
-use super::ahead::Ahead;
+use super::epoch_ahead::EpochAhead;
 use super::pipelines::Pipelines;
 use super::pools::Pools;
 use super::replica::Replica;
+use super::report_adoption::Adoption;
 use super::round_robin::RoundRobin;
-use super::slices::Walk;
+use super::sliced_work::SlicedTask;
 use super::stream_plan::StreamPlan;
-use super::time::Timer;
+use super::timers::Timer;
 use crate::desired::Cluster;
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
 use crate::event::ConnId;
@@ -36,17 +36,17 @@ pub(super) struct Leader {
     pub(super) conns: BTreeMap<ConnId, WorkerKey>,
     pub(super) admission: Admission,
     /// Agents that remember a later term.
-    pub(super) ahead: Ahead,
+    pub(super) epoch_ahead: EpochAhead,
     pub(super) timers: BTreeSet<(Moment, Timer)>,
     /// Some reminders that are due wait for the next turn.
     pub(super) timers_wait: bool,
     /// What waits for a confirmed leadership.
-    pub(super) unconfirmed: BTreeSet<Timer>,
+    pub(super) timers_awaiting_renewal: BTreeSet<Timer>,
     /// Agents that are granted nothing before a leadership is confirmed that is later than their
     /// hello.
-    pub(super) awaiting: BTreeSet<WorkerKey>,
+    pub(super) workers_awaiting_renewal: BTreeSet<WorkerKey>,
     /// A renewal was asked for, and has not come yet.
-    pub(super) confirming: bool,
+    pub(super) renewal_requested: bool,
     /// Workers that may have a message to get.
     pub(super) dirty: RoundRobin<WorkerKey>,
     /// Those of them whose turn has come, the first one first.
@@ -56,20 +56,20 @@ pub(super) struct Leader {
     /// Clusters whose pools or streams may be to be planned.
     pub(super) due: RoundRobin<ClusterName>,
     /// Clusters whose streams are to be planned, in that order, and the plan that is being made.
-    pub(super) plans: VecDeque<ClusterName>,
+    pub(super) plan_queue: VecDeque<ClusterName>,
     pub(super) stream_plan: Option<Box<StreamPlan>>,
     /// Clusters with streams that a worker of which nothing was heard may hold: they are planned
     /// when more is known.
-    pub(super) unheard_of: BTreeSet<ClusterName>,
+    pub(super) awaiting_reports: BTreeSet<ClusterName>,
     /// Workers that wait for streams that were not free.
-    pub(super) waiting: BTreeSet<WorkerKey>,
+    pub(super) blocked_workers: BTreeSet<WorkerKey>,
     /// Workers that are gone, and whose accounts are not ended yet; whether that has begun.
-    pub(super) leaving: BTreeMap<WorkerKey, bool>,
+    pub(super) ending_accounts: BTreeMap<WorkerKey, bool>,
     /// Streams with claims that came to their end while their worker's cluster was held, by that
     /// cluster: nothing is freed there before the end of the hold.
-    pub(super) held_back: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
+    pub(super) ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
     /// What goes on in slices.
-    pub(super) walks: VecDeque<Walk>,
+    pub(super) sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
     pub(super) adoptions: BTreeMap<ConnId, Adoption>,
     /// See the mutation `HelloDeposes`: the epoch that an agent named.
@@ -136,23 +136,23 @@ impl Leader {
             pipelines: Pipelines::default(),
             conns: BTreeMap::new(),
             admission: Admission::default(),
-            ahead: Ahead::default(),
+            epoch_ahead: EpochAhead::default(),
             timers,
             timers_wait: false,
-            unconfirmed: BTreeSet::new(),
-            awaiting: BTreeSet::new(),
-            confirming: false,
+            timers_awaiting_renewal: BTreeSet::new(),
+            workers_awaiting_renewal: BTreeSet::new(),
+            renewal_requested: false,
             dirty: RoundRobin::default(),
             flushing: VecDeque::new(),
             unanswered: RoundRobin::default(),
             due: RoundRobin::default(),
-            plans: VecDeque::new(),
+            plan_queue: VecDeque::new(),
             stream_plan: None,
-            unheard_of: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            leaving: BTreeMap::new(),
-            held_back: BTreeMap::new(),
-            walks: VecDeque::new(),
+            awaiting_reports: BTreeSet::new(),
+            blocked_workers: BTreeSet::new(),
+            ending_accounts: BTreeMap::new(),
+            ended_during_hold: BTreeMap::new(),
+            sliced_tasks: VecDeque::new(),
             adoptions: BTreeMap::new(),
             deposed_by: None,
         }
@@ -164,16 +164,16 @@ impl Leader {
         self.replica.budget.allow(quarter);
         self.run_timers(now);
         self.replica.budget.allow(2 * quarter);
-        self.end_gone(now);
+        self.end_accounts_of_gone(now);
         self.adopt();
         self.welcome_waiting(now);
-        self.walk(now);
+        self.run_sliced_tasks(now);
         self.replica.budget.allow(quarter);
         self.plan(now);
         self.replica.budget.allow(2 * quarter);
         self.plan_streams(now);
         self.plan_pipelines(now);
-        self.walk(now);
+        self.run_sliced_tasks(now);
         self.replica.budget.allow(quarter);
         self.flush(now);
         // What was granted or asked back may be news for those before it.
@@ -183,15 +183,15 @@ impl Leader {
         }
         self.replica.budget.allow(quarter);
         self.renew(now);
-        self.tell_endpoints();
+        self.notify_endpoints();
         self.ask_confirmation();
     }
 
     /// Whether work was left for another turn.
     pub(super) fn has_more(&self) -> bool {
-        let walks_done = self.walks.is_empty() && self.leaving.is_empty();
-        let plans_done = self.plans.is_empty() && self.stream_plan.is_none();
-        let all_done = self.adoptions.is_empty() && walks_done && self.is_all_told();
+        let walks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
+        let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
+        let all_done = self.adoptions.is_empty() && walks_done && self.is_all_sent();
         self.timers_wait || !all_done || !self.due.is_empty() || !plans_done
     }
 
@@ -208,10 +208,10 @@ impl Leader {
 
     /// Ends a worker's account: it has left, or the platform says that it is gone.
     pub(super) fn gone(&mut self, key: &WorkerKey, now: Moment) {
-        self.leaving.remove(key);
-        self.waiting.remove(key);
+        self.ending_accounts.remove(key);
+        self.blocked_workers.remove(key);
         let known = self.ledger.account(key).is_some();
-        self.lose_shares(key, now);
+        self.lose_worker(key, now);
         let ended = self.ledger.gone(key);
         self.ended(ended, Freed::Gone, now);
         let cluster = self.clusters.get_mut(&key.cluster);
@@ -227,12 +227,12 @@ impl Leader {
         }
         self.dirty.remove(key);
         self.unanswered.remove(key);
-        self.forget_ahead(key);
+        self.forget_epoch_ahead(key);
         self.order(Order::Unregister(vec![key.clone()]));
         self.replica.notice(Notice::Gone(key.clone()));
         self.pool_changed(key);
         self.plan_now(&key.cluster, now);
-        self.wake_wants(now);
+        self.recheck_blocked(now);
     }
 
     /// Asks something of the platform, for the present term.
@@ -245,7 +245,7 @@ impl Leader {
         let Some(worker) = self.worker_mut(key) else { return };
         worker.drain_ordered = true;
         self.dirty.insert(key.clone());
-        self.note_leaving(key);
+        self.note_draining(key);
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
     }
@@ -253,12 +253,12 @@ impl Leader {
     /// Tells of leases that have ended, and sees to the streams that are free now.
     pub(super) fn ended(&mut self, ended: Vec<Ended>, how: Freed, now: Moment) {
         for Ended { stream, worker, token } in ended {
-            self.touch(&stream, now);
-            self.note_one_owner(&stream, now);
+            self.reconcile_stream(&stream, now);
+            self.note_single_owner(&stream, now);
             if stream.set.is_shares() {
                 // What it is to have may have waited for the capacity.
                 self.dirty.insert(worker.clone());
-                self.wake_node(&stream);
+                self.recheck_node(&stream);
             }
             let notice = Notice::StreamFreed { worker, stream, token, how };
             self.replica.notice(notice);

@@ -9,39 +9,39 @@ use std::time::Duration;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamName};
 
-use super::places::Places;
-use super::slices::{STEP, Walk};
-use super::{ClusterState, Leader, Planned, Replica, SetState};
+use super::position_index::PositionIndex;
+use super::sliced_work::{STEP, SlicedTask};
+use super::{ClusterState, Leader, Replica, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired, Mode, StreamSet};
 
 /// A manifest that is not in force yet.
 #[derive(Clone, Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingManifest {
     desired: Arc<Desired>,
     /// The sets that are still to be read, the next one last.
     unread: Vec<SetName>,
-    drafts: Drafts,
+    drafts: SetDrafts,
 }
 
 /// The sets of a manifest that may have changed, as far as they are read.
-type Drafts = BTreeMap<SetName, SetDraft>;
+type SetDrafts = BTreeMap<SetName, SetDraft>;
 
 /// A set as far as it is read.
 #[derive(Clone, Debug)]
 struct SetDraft {
     spec: Arc<StreamSet>,
-    places: Places,
+    places: PositionIndex,
     /// Where the streams were in the set as it is in force; none for those that are new.
     former: Vec<Option<u32>>,
     /// Where a set of which nothing was known has its streams planned: nowhere.
-    planned: Vec<Planned>,
+    planned: Vec<StreamSlot>,
     /// All of them are as they were, in the same order.
     same: bool,
 }
 
 /// What a manifest that was put in force changes for a leader.
 #[derive(Debug)]
-pub(super) struct Enforced {
+pub(super) struct ManifestChange {
     /// What was in force before.
     before: Arc<Desired>,
     /// Clusters whose sets have changed.
@@ -55,9 +55,10 @@ pub(super) struct Enforced {
 impl Replica {
     /// Takes a manifest in place of any other that is not in force yet; where it is short, it is
     /// put in force at once.
-    pub(super) fn receive(&mut self, desired: Arc<Desired>) -> Option<Enforced> {
+    pub(super) fn receive(&mut self, desired: Arc<Desired>) -> Option<ManifestChange> {
         let mut earlier = self.incoming.take().map(|it| it.drafts).unwrap_or_default();
-        let mut incoming = Incoming { desired, unread: Vec::new(), drafts: Drafts::new() };
+        let mut incoming =
+            IncomingManifest { desired, unread: Vec::new(), drafts: SetDrafts::new() };
         let mut length = 0;
         for (name, spec) in &incoming.desired.sets {
             if self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, spec)) {
@@ -73,16 +74,16 @@ impl Replica {
         if length > STEP.min(self.config.slice as usize / 4) {
             return None;
         }
-        let read = self.read_some(usize::MAX);
+        let read = self.read_slice(usize::MAX);
         self.budget.count(read);
         self.enforce()
     }
 
     /// Goes on with a manifest until it is in force, as far as the budget goes.
-    pub(super) fn read_manifest(&mut self) -> Option<Enforced> {
+    pub(super) fn read_manifest(&mut self) -> Option<ManifestChange> {
         while self.budget.is_left() && self.incoming.is_some() {
             let most = STEP.min(self.budget.left());
-            let read = self.read_some(most);
+            let read = self.read_slice(most);
             self.budget.spend(read.max(1));
             if let Some(enforced) = self.enforce() {
                 return Some(enforced);
@@ -92,7 +93,7 @@ impl Replica {
     }
 
     /// Reads some more streams of the manifest; how many.
-    fn read_some(&mut self, most: usize) -> usize {
+    fn read_slice(&mut self, most: usize) -> usize {
         let Some(incoming) = &mut self.incoming else { return 0 };
         let mut read = 0;
         while let Some(name) = incoming.unread.last() {
@@ -107,22 +108,22 @@ impl Replica {
     }
 
     /// Puts the manifest in force if it is read to its end.
-    fn enforce(&mut self) -> Option<Enforced> {
+    fn enforce(&mut self) -> Option<ManifestChange> {
         let incoming = self.incoming.as_ref()?;
         if mutation::on(Mutation::ActOnHalfManifest) && !incoming.unread.is_empty() {
             let mut half = (*incoming.desired).clone();
             half.sets.retain(|name, _| !incoming.unread.contains(name));
-            return Some(self.put_in_force(Arc::new(half), Drafts::new()));
+            return Some(self.put_in_force(Arc::new(half), SetDrafts::new()));
         }
-        let Incoming { desired, drafts, .. } =
+        let IncomingManifest { desired, drafts, .. } =
             self.incoming.take_if(|incoming| incoming.unread.is_empty())?;
         Some(self.put_in_force(desired, drafts))
     }
 
-    fn put_in_force(&mut self, desired: Arc<Desired>, drafts: Drafts) -> Enforced {
+    fn put_in_force(&mut self, desired: Arc<Desired>, drafts: SetDrafts) -> ManifestChange {
         let before = std::mem::replace(&mut self.desired, desired);
         let unread = before.unread.difference(&self.desired.unread).cloned();
-        let mut enforced = Enforced {
+        let mut enforced = ManifestChange {
             // A set of which nothing was known, and that is no more.
             altered: unread.collect(),
             clusters: BTreeSet::new(),
@@ -144,7 +145,7 @@ impl Replica {
     }
 
     /// Brings the sets up to what is desired.
-    fn put_sets_in_force(&mut self, mut drafts: Drafts, enforced: &mut Enforced) {
+    fn put_sets_in_force(&mut self, mut drafts: SetDrafts, enforced: &mut ManifestChange) {
         let desired = self.desired.clone();
         let gone: Vec<_> =
             self.sets.extract_if(.., |name, _| !desired.sets.contains_key(name)).collect();
@@ -221,21 +222,21 @@ impl Replica {
 impl Leader {
     /// The term begins with the manifest that is in force.
     pub(super) fn begin_with_desired(&mut self, now: Moment) {
-        self.desire_clusters();
+        self.apply_cluster_specs();
         self.replica.forget_plans();
         let clusters: Vec<_> = self.replica.cluster_sets.keys().cloned().collect();
         for cluster in &clusters {
             self.plan_now(cluster, now);
         }
         let desired = self.replica.desired.clone();
-        self.desire_pipelines(&desired, now);
+        self.apply_pipeline_specs(&desired, now);
     }
 
     /// Another manifest was put in force.
-    pub(super) fn desire(&mut self, enforced: Enforced, now: Moment) {
-        let Enforced { before, clusters, altered, gone } = enforced;
-        self.desire_clusters();
-        self.watch_lost_anew(&before);
+    pub(super) fn apply_manifest(&mut self, enforced: ManifestChange, now: Moment) {
+        let ManifestChange { before, clusters, altered, gone } = enforced;
+        self.apply_cluster_specs();
+        self.reschedule_give_ups(&before);
         if !gone.is_empty() {
             let former = &mut self.replica.former_handovers;
             former.extend(gone);
@@ -246,18 +247,18 @@ impl Leader {
         }
         // A stream that is desired no more is in no plan: its owner is asked to give it back.
         if !altered.is_empty() {
-            self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
+            self.sliced_tasks.push_back(SlicedTask::ClaimsOfSets { sets: altered, slot: 0 });
         }
-        self.wake_wants(now);
-        self.desire_pipelines(&before, now);
-        let begins = |walk: &Walk| matches!(walk, Walk::Conns { after: None });
-        if !self.walks.iter().any(begins) {
-            self.walks.push_back(Walk::Conns { after: None });
+        self.recheck_blocked(now);
+        self.apply_pipeline_specs(&before, now);
+        let begins = |walk: &SlicedTask| matches!(walk, SlicedTask::Connections { after: None });
+        if !self.sliced_tasks.iter().any(begins) {
+            self.sliced_tasks.push_back(SlicedTask::Connections { after: None });
         }
     }
 
     /// Brings the clusters up to what is desired.
-    fn desire_clusters(&mut self) {
+    fn apply_cluster_specs(&mut self) {
         let desired = self.replica.desired.clone();
         for (name, state) in &mut self.clusters {
             state.defined = desired.clusters.contains_key(name);
@@ -283,7 +284,7 @@ impl Leader {
 impl SetDraft {
     fn new(spec: &Arc<StreamSet>) -> Self {
         let former = Vec::with_capacity(spec.streams.len());
-        let places = Places::new(&spec.streams);
+        let places = PositionIndex::new(&spec.streams);
         Self { spec: spec.clone(), places, former, planned: Vec::new(), same: true }
     }
 
@@ -301,7 +302,7 @@ impl SetDraft {
         }
         if before.is_none() {
             self.planned.reserve_exact(streams.len() - self.planned.len());
-            self.planned.resize_with(end, Planned::default);
+            self.planned.resize_with(end, StreamSlot::default);
         }
         end - start
     }
@@ -327,7 +328,7 @@ impl SetDraft {
         let streams = match kept {
             Some(former) => rearranged(&mut former.streams, &positions),
             None => {
-                planned.resize_with(spec.streams.len(), Planned::default);
+                planned.resize_with(spec.streams.len(), StreamSlot::default);
                 planned
             }
         };
@@ -338,7 +339,7 @@ impl SetDraft {
 
 /// What was planned of streams, in a new order: of each its former position, none where it is new.
 /// What belongs to no stream any more is left in `former`.
-fn rearranged(former: &mut Vec<Planned>, positions: &[Option<u32>]) -> Vec<Planned> {
+fn rearranged(former: &mut Vec<StreamSlot>, positions: &[Option<u32>]) -> Vec<StreamSlot> {
     let kept = positions.iter().take_while(|at| at.is_some()).count();
     let in_order = positions[..kept].is_sorted_by(|one, next| one < next);
     if !in_order || positions[kept..].iter().any(Option::is_some) {
@@ -352,7 +353,7 @@ fn rearranged(former: &mut Vec<Planned>, positions: &[Option<u32>]) -> Vec<Plann
         streams.swap(to, *from as usize);
     }
     former.extend(streams.drain(kept..));
-    streams.resize_with(positions.len(), Planned::default);
+    streams.resize_with(positions.len(), StreamSlot::default);
     streams
 }
 
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn what_is_planned_of_a_stream_goes_with_it_wherever_it_goes() {
         let worker = |at: usize| WorkerName::new(&format!("w-{at}")).expect("a valid name");
-        let planned = |at| Planned { on: Some(worker(at)), ..Planned::default() };
+        let planned = |at| StreamSlot { on: Some(worker(at)), ..StreamSlot::default() };
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..1_000 {
             let count = rng.usize(0..8);

@@ -9,7 +9,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::Leader;
-use super::slices::Walk;
+use super::sliced_work::SlicedTask;
 use crate::ledger::Account;
 use crate::observed::Worker;
 use crate::planner::pools::{self, KeptShares, PoolInput, PoolWorker};
@@ -118,7 +118,8 @@ impl Leader {
             self.check_shares(name);
         }
         self.replica.budget.spend(changed.len() / RESHARED_PER_UNIT);
-        self.walks.push_back(Walk::Pools { cluster: name.clone(), workers: changed });
+        self.sliced_tasks
+            .push_back(SlicedTask::PoolTargets { cluster: name.clone(), workers: changed });
         is_current
     }
 

@@ -5,14 +5,14 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::Leader;
-use super::slices::{Look, Walk};
+use super::sliced_work::{ClaimCheck, SlicedTask};
 use crate::ledger::Phase;
 
 impl Leader {
     /// Looks at one stream: whoever has it and should not is told, and whoever should have it
     /// and may is granted it.
-    pub(super) fn touch(&mut self, stream: &StreamKey, now: Moment) {
-        let wanted = self.wanted(stream);
+    pub(super) fn reconcile_stream(&mut self, stream: &StreamKey, now: Moment) {
+        let wanted = self.planned_lease(stream);
         let on = wanted.and_then(|wanted| wanted.owner());
         let claims = self.ledger.claims(stream);
         let stays = match wanted {
@@ -64,7 +64,7 @@ impl Leader {
 
     /// A claim on a stream has ended, and only the worker that it is planned on has one: a move has
     /// ended without a grant.
-    pub(super) fn note_one_owner(&mut self, stream: &StreamKey, now: Moment) {
+    pub(super) fn note_single_owner(&mut self, stream: &StreamKey, now: Moment) {
         let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.limited)
         else {
             return;
@@ -78,46 +78,53 @@ impl Leader {
     }
 
     /// Looks at every stream that a worker has a claim on.
-    pub(super) fn look_at_streams(&mut self, key: &WorkerKey, look: Look) {
-        self.walks.push_back(Walk::Worker { key: key.clone(), after: None, look });
+    pub(super) fn check_claims_of(&mut self, key: &WorkerKey, check: ClaimCheck) {
+        self.sliced_tasks.push_back(SlicedTask::ClaimsOfWorker {
+            key: key.clone(),
+            after: None,
+            check,
+        });
     }
 
     /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
     /// known better now, and grants and plans may have waited for that, of other clusters too.
-    pub(super) fn wake_wants(&mut self, now: Moment) {
-        for cluster in std::mem::take(&mut self.unheard_of) {
+    pub(super) fn recheck_blocked(&mut self, now: Moment) {
+        for cluster in std::mem::take(&mut self.awaiting_reports) {
             if mutation::on(Mutation::PassedOverForgotten) {
                 continue;
             }
             self.plan_now(&cluster, now);
         }
-        let waits = self.walks.iter().any(|walk| matches!(walk, Walk::Waiting { after: None }));
+        let waits = self
+            .sliced_tasks
+            .iter()
+            .any(|walk| matches!(walk, SlicedTask::BlockedWorkers { after: None }));
         if !waits {
-            self.walks.push_back(Walk::Waiting { after: None });
+            self.sliced_tasks.push_back(SlicedTask::BlockedWorkers { after: None });
         }
     }
 
     /// Streams were reported: where nobody else has one, the plan leaves it there; where two have
     /// it, the higher token is the newer owner. What is asked back goes where it was to go.
-    pub(super) fn leave_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
+    pub(super) fn plan_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
         for HeldStream { stream, .. } in streams {
             if stream.set.is_shares() {
-                self.leave_share(stream, key);
+                self.plan_share_where_held(stream, key);
             } else if owns_streams {
-                self.leave_stream(stream, key);
+                self.plan_stream_where_held(stream, key);
             }
         }
     }
 
     /// The same for a share: its place is left to a worker until it drains; a stream's is another's
     /// at once.
-    pub(super) fn leave_share(&mut self, stream: &StreamKey, key: &WorkerKey) {
+    pub(super) fn plan_share_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if self.observed(key).is_none_or(|worker| worker.lost) {
             return;
         }
         let Some(share) = ShareKey::of(stream) else { return };
-        let Some(wanted) = self.wanted(stream) else { return };
+        let Some(wanted) = self.planned_lease(stream) else { return };
         if *wanted.cluster != key.cluster || !self.is_newest(stream, key, wanted.on) {
             return;
         }
@@ -127,7 +134,7 @@ impl Leader {
         }
     }
 
-    fn leave_stream(&mut self, stream: &StreamKey, key: &WorkerKey) {
+    fn plan_stream_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
         let Some((set, planned)) = self.replica.planned(stream) else { return };
         let is_here = set.spec.cluster == key.cluster;
         if is_here

@@ -9,9 +9,9 @@ use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerName};
 
 use super::Config;
 use super::garbage::Garbage;
-use super::manifest::Incoming;
-use super::places::Places;
-use super::slices::Budget;
+use super::manifest::IncomingManifest;
+use super::position_index::PositionIndex;
+use super::sliced_work::TurnBudget;
 use crate::desired::{Class, Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Notice};
 use crate::event::ConnId;
@@ -24,7 +24,7 @@ pub(super) struct Replica {
     pub(super) config: Config,
     pub(super) desired: Arc<Desired>,
     /// What is desired next, and not read to its end yet.
-    pub(super) incoming: Option<Incoming>,
+    pub(super) incoming: Option<IncomingManifest>,
     pub(super) sets: BTreeMap<SetName, SetState>,
     /// The sets of each cluster.
     pub(super) cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
@@ -37,7 +37,7 @@ pub(super) struct Replica {
     pub(super) former_handovers: BTreeMap<SetName, Duration>,
     pub(super) garbage: Garbage,
     /// What a turn may still do of the work that goes on in slices.
-    pub(super) budget: Budget,
+    pub(super) budget: TurnBudget,
     /// Everything that had arrived before this moment has been taken in: silence is judged by it.
     pub(super) heard: Moment,
     pub(super) effects: VecDeque<Effect>,
@@ -47,8 +47,8 @@ pub(super) struct Replica {
 #[derive(Clone, Debug)]
 pub(super) struct SetState {
     pub(super) spec: Arc<StreamSet>,
-    pub(super) places: Places,
-    pub(super) streams: Vec<Planned>,
+    pub(super) places: PositionIndex,
+    pub(super) streams: Vec<StreamSlot>,
     /// Something may be planned of it.
     pub(super) is_planned: bool,
     /// The last plan moved as many streams as may move at once: more may follow.
@@ -56,7 +56,7 @@ pub(super) struct SetState {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Planned {
+pub(super) struct StreamSlot {
     pub(super) on: Option<WorkerName>,
     /// When it was last moved away from a worker that could have kept it.
     pub(super) moved_at: Option<Moment>,
@@ -75,7 +75,7 @@ impl Replica {
             lists: SetLists::default(),
             former_handovers: BTreeMap::new(),
             garbage: Garbage::default(),
-            budget: Budget::default(),
+            budget: TurnBudget::default(),
             heard: Moment(0),
             effects: VecDeque::new(),
         }
@@ -114,7 +114,7 @@ impl Replica {
     }
 
     /// A set's list is not needed here any more. It takes long to drop where nobody else has it.
-    pub(super) fn let_go(&mut self, name: &SetName, spec: Arc<StreamSet>) {
+    pub(super) fn drop_spec(&mut self, name: &SetName, spec: Arc<StreamSet>) {
         if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
             self.garbage.add_spec(spec);
         }
@@ -124,7 +124,7 @@ impl Replica {
     /// million of them take long to allocate; each new term begins with empty ones.
     pub(super) fn forget_plans(&mut self) {
         for set in self.sets.values_mut().filter(|set| set.is_planned) {
-            let streams = vec![Planned::default(); set.streams.len()];
+            let streams = vec![StreamSlot::default(); set.streams.len()];
             self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
             (set.limited, set.is_planned) = (false, false);
         }
@@ -141,13 +141,13 @@ impl Replica {
     }
 
     /// The stream's set and its place in it, where it is desired.
-    pub(super) fn planned(&self, stream: &StreamKey) -> Option<(&SetState, &Planned)> {
+    pub(super) fn planned(&self, stream: &StreamKey) -> Option<(&SetState, &StreamSlot)> {
         let set = self.sets.get(&stream.set)?;
         let at = set.position(&stream.stream)?;
         Some((set, &set.streams[at]))
     }
 
-    pub(super) fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut Planned> {
+    pub(super) fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut StreamSlot> {
         let set = self.sets.get_mut(&stream.set)?;
         let at = set.position(&stream.stream)?;
         set.is_planned = true;

@@ -5,15 +5,15 @@
 //! it is taken over. A stream is left as it is if what the plan assumed of it, or of its new
 //! worker, is no longer so; its cluster is then planned again.
 
-mod gather;
-mod take_over;
+mod apply;
+mod input;
 
 use std::sync::Arc;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
-use super::slices::STEP;
+use super::sliced_work::STEP;
 use super::{Leader, SetState};
 use crate::desired::{Stream, StreamSet};
 use crate::planner::streams::{
@@ -111,7 +111,11 @@ impl StreamPlan {
 
     /// The next streams of the set in hand, so many at the most; the next set is in hand after the
     /// last ones. None after the last set.
-    fn some(&mut self, most: usize, all: impl Fn(&SetPlan) -> usize) -> Option<(usize, Range)> {
+    fn next_slice(
+        &mut self,
+        most: usize,
+        all: impl Fn(&SetPlan) -> usize,
+    ) -> Option<(usize, Range)> {
         let set = self.set;
         let all = all(self.sets.get(set)?);
         let some = self.at..all.min(self.at + most);
@@ -176,7 +180,7 @@ impl Leader {
         while self.replica.budget.is_left() {
             let begun = self.stream_plan.take().or_else(|| self.begin_next_plan(now));
             let Some(mut plan) = begun else { return };
-            self.go_on_with(&mut plan, now);
+            self.continue_plan(&mut plan, now);
             if plan.is_gathered() && plan.set == plan.sets.len() {
                 self.end_plan(*plan, now);
             } else {
@@ -186,7 +190,7 @@ impl Leader {
     }
 
     fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
-        while let Some(name) = self.plans.pop_front() {
+        while let Some(name) = self.plan_queue.pop_front() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             cluster.plan_waits = false;
             (cluster.plan, cluster.plan_again) = (None, None);
@@ -237,7 +241,7 @@ impl Leader {
     }
 
     /// What would be planned of a cluster's streams over these workers; changes nothing.
-    pub(super) fn imagine_plan(
+    pub(super) fn trial_plan(
         &self,
         name: &ClusterName,
         owners: Vec<WorkerName>,
@@ -245,7 +249,7 @@ impl Leader {
     ) -> Box<StreamPlan> {
         let mut plan = self.begin_plan(name, owners, now);
         while !plan.is_gathered() {
-            self.gather_some(&mut plan, usize::MAX);
+            self.gather_slice(&mut plan, usize::MAX);
         }
         while !matches!(plan.stage, Stage::Apply(_)) {
             plan.place(usize::MAX);
@@ -253,17 +257,17 @@ impl Leader {
         plan
     }
 
-    fn go_on_with(&mut self, plan: &mut StreamPlan, now: Moment) {
+    fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {
         let most = STEP.min(self.replica.budget.left());
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
-                let units = self.gather_some(plan, most);
+                let units = self.gather_slice(plan, most);
                 self.note_gathered(plan, set);
                 units
             }
             Stage::Place(_) => plan.place(self.replica.budget.left()),
-            Stage::Apply(_) => self.apply_some(plan, most, now),
+            Stage::Apply(_) => self.apply_slice(plan, most, now),
         };
         self.replica.budget.spend(units);
     }

@@ -10,7 +10,7 @@ use leasehold_types::{Moment, WorkerKey};
 
 use super::leader::Leader;
 use super::replica::Replica;
-use super::slices::{STEP, Walk};
+use super::sliced_work::{STEP, SlicedTask};
 use super::{Core, Role, Timer};
 use crate::desired::Desired;
 use crate::effect::{Notice, Order};
@@ -195,7 +195,7 @@ impl Leader {
     /// The platform has declared these workers gone: ends their accounts, one after the other.
     pub(super) fn end_accounts(&mut self, gone: Vec<WorkerKey>) {
         for key in gone {
-            self.leaving.entry(key).or_default();
+            self.ending_accounts.entry(key).or_default();
         }
     }
 
@@ -208,11 +208,11 @@ impl Leader {
         self.until = self.until.max(renewed.until);
         self.timers.insert((self.until, Timer::Term));
         self.ledger.confirm(renewed.sent_at);
-        self.confirming = false;
-        for timer in std::mem::take(&mut self.unconfirmed) {
+        self.renewal_requested = false;
+        for timer in std::mem::take(&mut self.timers_awaiting_renewal) {
             self.timers.insert((self.replica.heard, timer));
         }
-        self.dirty.extend(std::mem::take(&mut self.awaiting));
+        self.dirty.extend(std::mem::take(&mut self.workers_awaiting_renewal));
         self.term_stands(renewed.epoch, renewed.sent_at);
     }
 
@@ -238,19 +238,19 @@ impl Leader {
     /// Ends the term: agents are sent to the leader, or to look for one. What takes long to drop is
     /// dropped in slices.
     fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
-        let Self { mut replica, ledger, conns, walks, stream_plan, .. } = *self;
+        let Self { mut replica, ledger, conns, sliced_tasks, stream_plan, .. } = *self;
         let epoch = ledger.epoch();
         for conn in conns.into_keys() {
             let reason = RefusalReason::NotLeader(leader.clone());
             replica.refuse(conn, reason, "this replica leads no more".into());
         }
-        for walk in walks {
-            if let Walk::Planned { set, spec, .. } = walk {
-                replica.let_go(&set, spec);
+        for task in sliced_tasks {
+            if let SlicedTask::ReplannedStreams { set, spec, .. } = task {
+                replica.drop_spec(&set, spec);
             }
         }
         for set in stream_plan.into_iter().flat_map(|plan| plan.sets) {
-            replica.let_go(&set.name, set.spec);
+            replica.drop_spec(&set.name, set.spec);
         }
         replica.garbage.add_ledger(ledger);
         replica.notice(Notice::Deposed(epoch));

@@ -217,7 +217,7 @@ impl Leader {
         owners.sort();
         owners.dedup();
         let mut view = PlanView { pools, ..PlanView::default() };
-        for planned in self.imagine_plan(name, owners, now).planned() {
+        for planned in self.trial_plan(name, owners, now).planned() {
             let key = StreamKey { set: planned.set.clone(), stream: planned.stream.name.clone() };
             let from = self.replica.planned(&key).and_then(|(_, planned)| planned.on.clone());
             let to = planned.on.ok().cloned();

@@ -57,7 +57,7 @@ impl Leader {
         let stuck = shares.filter_map(|(_, class, share)| {
             let worker = WorkerKey { cluster: class, worker: share.on };
             let (load, class) = (share.load, &worker.cluster);
-            self.pipelines.leaving.contains(&worker).then(|| {
+            self.pipelines.draining.contains(&worker).then(|| {
                 format!("{worker} drains, and no other worker of class {class} has room for {load}")
             })
         });
@@ -69,7 +69,7 @@ impl Leader {
         let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
-        let field = self.field([name].into_iter());
+        let field = self.class_rooms([name].into_iter());
         let rooms = &field.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -97,7 +97,7 @@ impl Leader {
 
     /// The shares that a worker is to have.
     pub(in crate::core) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
-        let tenancy = self.pipelines.tenancies.get(key);
+        let tenancy = self.pipelines.worker_shares.get(key);
         let Some(tenancy) = tenancy else { return vec!["the plan wants nothing on it".into()] };
         let shares = tenancy.shares.iter().take(NAMED_MAX).map(|share| {
             let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);

@@ -4,7 +4,7 @@
 use leasehold_types::{NodeName, PipelineName};
 
 use super::super::Leader;
-use super::field::Waits;
+use super::class_rooms::MissingWorkers;
 use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
@@ -40,7 +40,7 @@ impl Leader {
         pipeline: &PipelineName,
         to: PipelinePhase,
         why: String,
-        waits: Waits,
+        waits: MissingWorkers,
     ) {
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         let from = state.phase.replace(to);
@@ -48,10 +48,10 @@ impl Leader {
         let settled = to == PipelinePhase::Ready && from != Some(to);
         // Only what is Ready makes room for others: some may have waited for that.
         let classes: Vec<_> = state.classes().filter(|_| settled).cloned().collect();
-        self.pipelines.look |= classes.iter().any(|class| self.rebalances(class));
+        self.pipelines.recheck_waiting |= classes.iter().any(|class| self.rebalances(class));
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         (state.reason, state.waits) = (why.clone(), waits);
-        self.pipelines.file(pipeline);
+        self.pipelines.update_indexes(pipeline);
         if same {
             return;
         }
@@ -67,7 +67,7 @@ impl Leader {
         from: Option<BindingPhase>,
     ) {
         let (pipeline, node) = (pipeline.clone(), node.clone());
-        self.pipelines.untold.insert((pipeline.clone(), node.clone()));
+        self.pipelines.unnotified.insert((pipeline.clone(), node.clone()));
         if from.is_some() {
             let notice = Notice::Binding { pipeline, node, from, to: None };
             self.replica.notice(notice);
@@ -81,8 +81,8 @@ impl Leader {
     }
 
     /// Tells of every binding of which something is other than it was.
-    pub(in crate::core) fn tell_endpoints(&mut self) {
-        for (pipeline, node) in std::mem::take(&mut self.pipelines.untold) {
+    pub(in crate::core) fn notify_endpoints(&mut self) {
+        for (pipeline, node) in std::mem::take(&mut self.pipelines.unnotified) {
             let notice = Notice::Endpoints { pipeline, node };
             self.replica.notice(notice);
         }
@@ -90,7 +90,7 @@ impl Leader {
 }
 
 /// What a pipeline waits for, for people.
-pub(super) fn waits_for(waits: &Waits) -> String {
+pub(super) fn waits_for(waits: &MissingWorkers) -> String {
     let wait = |(class, workers): &(_, u32)| match workers {
         0 => format!("class {class}, which no manifest defines"),
         1 => format!("1 worker more of class {class}"),

@@ -13,7 +13,7 @@ use leasehold_types::{
 };
 
 use super::super::Leader;
-use super::super::send::state;
+use super::super::grants::state;
 use super::state::NodeState;
 use crate::ledger::{Claim, Phase};
 
@@ -34,15 +34,15 @@ const ENDPOINT_BYTES: usize = 24;
 
 /// The room that is left in one message for where documents go next.
 #[derive(Debug)]
-pub(in crate::core) struct RouteRoom(usize);
+pub(in crate::core) struct RouteBudget(usize);
 
-impl Default for RouteRoom {
+impl Default for RouteBudget {
     fn default() -> Self {
         Self(ROUTE_BYTES_MAX)
     }
 }
 
-impl RouteRoom {
+impl RouteBudget {
     pub(in crate::core) fn is_left(&self) -> bool {
         self.0 > 0
     }
@@ -59,7 +59,7 @@ impl RouteRoom {
 
 /// What a snapshot says of a share.
 #[derive(Debug)]
-pub(in crate::core) struct Again {
+pub(in crate::core) struct SnapshotShare {
     pub(in crate::core) share: Option<Arc<Share>>,
     /// The way on is in another message.
     pub(in crate::core) follows: bool,
@@ -85,7 +85,7 @@ impl Leader {
     pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
         let node = ShareKey::of(stream).and_then(|key| {
             // A share that nobody could be told the load of is not granted.
-            (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
+            (!self.pipelines.recovering.contains(&key.pipeline)).then_some(())?;
             self.ledger.unheard_of(&stream.set, self.replica.heard).is_none().then_some(())?;
             let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
             let leases = self.leases_of(&key.pipeline, &key.node).into_iter();
@@ -100,7 +100,7 @@ impl Leader {
     }
 
     /// Has the workers of a share's node looked at: what they are to have may have waited for it.
-    pub(in crate::core) fn wake_node(&mut self, stream: &StreamKey) {
+    pub(in crate::core) fn recheck_node(&mut self, stream: &StreamKey) {
         let Some(key) = ShareKey::of(stream) else { return };
         let state = self.pipelines.all.get(&key.pipeline);
         let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
@@ -121,7 +121,7 @@ impl Leader {
     /// Whether a lease is on its way out, or its worker is.
     pub(super) fn is_draining(&self, stream: &StreamKey, claim: &Claim) -> bool {
         let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
-        let wanted = self.wanted(stream);
+        let wanted = self.planned_lease(stream);
         let kept = wanted
             .is_some_and(|wanted| wanted.is_met_by(claim) || (wanted.on.is_none() && wanted.stays));
         !working || !kept || claim.phase != Phase::Held
@@ -210,9 +210,13 @@ impl Leader {
 
     /// What the holder of a share is told beside its token. Nothing while agents may still report
     /// shares of the pipeline: then the holder goes on as it was told before.
-    pub(in crate::core) fn share_told(&self, stream: &StreamKey, load: Load) -> Option<Arc<Share>> {
+    pub(in crate::core) fn share_for_grant(
+        &self,
+        stream: &StreamKey,
+        load: Load,
+    ) -> Option<Arc<Share>> {
         let key = ShareKey::of(stream)?;
-        if self.pipelines.unjudged.contains(&key.pipeline) {
+        if self.pipelines.recovering.contains(&key.pipeline) {
             return None;
         }
         let state = self.pipelines.all.get(&key.pipeline)?;
@@ -226,10 +230,10 @@ impl Leader {
 
     /// The shares of a worker whose way on is another than it was told, as far as there is room for
     /// that in one message. What it was asked for it works on until it lets go.
-    pub(in crate::core) fn stream_reroutes(
+    pub(in crate::core) fn route_updates(
         &mut self,
         key: &WorkerKey,
-        room: &mut RouteRoom,
+        room: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
         let mut told = Vec::new();
@@ -242,7 +246,7 @@ impl Leader {
                 continue;
             };
             let (token, state) = (claim.token, state(claim, now));
-            if let Some((state, share)) = state.zip(self.share_told(&stream, load)) {
+            if let Some((state, share)) = state.zip(self.share_for_grant(&stream, load)) {
                 room.take(&share);
                 told.push(StreamGrant { stream, token, state, share: Some(share) });
             }
@@ -252,33 +256,33 @@ impl Leader {
 
     /// What goes with a share of a snapshot. Where there is no room for the way on, it follows in
     /// the next message; until then its holder goes on as it was told, or keeps its documents.
-    pub(in crate::core) fn share_again(
+    pub(in crate::core) fn share_for_snapshot(
         &self,
         stream: &StreamKey,
         claim: &Claim,
-        room: &mut RouteRoom,
-    ) -> Again {
-        let share = claim.load.and_then(|load| self.share_told(stream, load));
-        let Some(share) = share else { return Again { share: None, follows: false } };
+        room: &mut RouteBudget,
+    ) -> SnapshotShare {
+        let share = claim.load.and_then(|load| self.share_for_grant(stream, load));
+        let Some(share) = share else { return SnapshotShare { share: None, follows: false } };
         if room.is_left() {
             room.take(&share);
-            return Again { share: Some(share), follows: false };
+            return SnapshotShare { share: Some(share), follows: false };
         }
         let known = self.is_applied(claim);
         let unserved = |route: &Route| Route { node: route.node.clone(), endpoints: Vec::new() };
         let closed = || Share { load: share.load, next: share.next.iter().map(unserved).collect() };
-        Again { share: (!known).then(|| Arc::new(closed())), follows: true }
+        SnapshotShare { share: (!known).then(|| Arc::new(closed())), follows: true }
     }
 
     /// What goes with a share that is asked back, where its way on is another than it was told.
-    pub(in crate::core) fn way_on(
+    pub(in crate::core) fn changed_route(
         &mut self,
         stream: &StreamKey,
         key: &WorkerKey,
     ) -> Option<Arc<Share>> {
         self.worker_mut(key)?.reroutes.take(stream)?;
         let load = self.ledger.claim(stream, key)?.load?;
-        self.share_told(stream, load)
+        self.share_for_grant(stream, load)
     }
 
     /// Something of a share's leases is other than it was.

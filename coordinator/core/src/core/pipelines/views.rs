@@ -64,7 +64,7 @@ impl Leader {
     }
 
     fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
-        let unjudged = self.pipelines.unjudged.contains(name);
+        let unjudged = self.pipelines.recovering.contains(name);
         match state.phase {
             _ if unjudged || (self.is_held(name) && state.reason.is_empty()) => {
                 "what of it workers have is not known yet to this leader".into()
@@ -137,7 +137,7 @@ impl Leader {
             let Some(ShareKey { index, .. }) = ShareKey::of(stream) else { continue };
             let view = self.lease_view(stream, claim, index);
             let known = shares.get(&index).is_some_and(|it| it.token > view.token);
-            let met = self.wanted(stream).is_some_and(|wanted| wanted.is_met_by(claim));
+            let met = self.planned_lease(stream).is_some_and(|wanted| wanted.is_met_by(claim));
             if met || !known {
                 shares.insert(index, view);
             }

@@ -21,7 +21,7 @@ impl Leader {
     /// Sees to what may change meanwhile without anybody else having the cluster planned again.
     pub(super) fn note_gathered(&mut self, plan: &StreamPlan, set: usize) {
         if plan.passed_over {
-            self.unheard_of.insert(plan.cluster.clone());
+            self.awaiting_reports.insert(plan.cluster.clone());
         }
         // The end of a move makes room for another.
         if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
@@ -32,9 +32,9 @@ impl Leader {
     }
 
     /// Gathers some more of what a plan rests on; how many streams were looked at.
-    pub(super) fn gather_some(&self, plan: &mut StreamPlan, most: usize) -> usize {
+    pub(super) fn gather_slice(&self, plan: &mut StreamPlan, most: usize) -> usize {
         let counts = matches!(plan.stage, Stage::Count);
-        let some = plan.some(most, |set| {
+        let some = plan.next_slice(most, |set| {
             let all = set.spec.streams.len();
             let is_unlimited = set.spec.moves.per_round_max >= all;
             if counts && is_unlimited { 0 } else { all }

@@ -26,12 +26,12 @@ const SLOTS_PER_UNIT: usize = 16;
 
 /// The work that a turn may still do.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Budget {
+pub(super) struct TurnBudget {
     left: u32,
     spent: u32,
 }
 
-impl Budget {
+impl TurnBudget {
     /// So much from now on.
     pub(super) fn allow(&mut self, units: u32) {
         self.left = units.max(1);
@@ -65,67 +65,67 @@ impl Budget {
 
 /// Work that goes on where it was left.
 #[derive(Clone, Debug)]
-pub(super) enum Walk {
+pub(super) enum SlicedTask {
     /// Over all streams that a worker has a claim on, after this one.
-    Worker { key: WorkerKey, after: Option<StreamKey>, look: Look },
+    ClaimsOfWorker { key: WorkerKey, after: Option<StreamKey>, check: ClaimCheck },
     /// Over all streams of these sets with a claim, from this slot on.
-    Sets { sets: BTreeSet<SetName>, slot: usize },
+    ClaimsOfSets { sets: BTreeSet<SetName>, slot: usize },
     /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
-    Planned { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
+    ReplannedStreams { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
     /// Over workers of a cluster whose pools are planned anew, from the last one on.
-    Pools { cluster: ClusterName, workers: Vec<WorkerName> },
+    PoolTargets { cluster: ClusterName, workers: Vec<WorkerName> },
     /// Over all connections, after this one: what is desired is other.
-    Conns { after: Option<ConnId> },
+    Connections { after: Option<ConnId> },
     /// Over all who wait for a stream that may be free now, after this one.
-    Waiting { after: Option<WorkerKey> },
+    BlockedWorkers { after: Option<WorkerKey> },
 }
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum ClaimCheck {
     /// Whether it is where it is wanted.
-    Wanted,
+    Plan,
     /// Whether its time is over.
-    Ends,
+    Expiry,
     /// Whether it is where it is wanted; where it is on its way out, whether its time is over.
-    Reported,
+    PlanAndExpiry,
 }
 
 impl Leader {
     /// Goes on with what was begun, as far as the budget goes.
-    pub(super) fn walk(&mut self, now: Moment) {
+    pub(super) fn run_sliced_tasks(&mut self, now: Moment) {
         while self.replica.budget.is_left()
-            && let Some(walk) = self.walks.pop_front()
+            && let Some(walk) = self.sliced_tasks.pop_front()
         {
             let rest = self.step(walk, now);
-            self.walks.extend(rest);
+            self.sliced_tasks.extend(rest);
         }
     }
 
-    fn step(&mut self, walk: Walk, now: Moment) -> Option<Walk> {
+    fn step(&mut self, walk: SlicedTask, now: Moment) -> Option<SlicedTask> {
         let most = STEP.min(self.replica.budget.left());
         match walk {
-            Walk::Worker { key, after, look } => {
+            SlicedTask::ClaimsOfWorker { key, after, check } => {
                 let account = self.ledger.account(&key)?;
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let streams = account.streams.range::<StreamKey, _>((from, Bound::Unbounded));
                 let streams: Vec<_> = streams.take(most).cloned().collect();
                 self.replica.budget.spend(streams.len().max(1));
                 for stream in &streams {
-                    match look {
-                        Look::Wanted => self.touch(stream, now),
-                        Look::Ends => self.claim_due(stream, now),
-                        Look::Reported => {
-                            self.touch(stream, now);
+                    match check {
+                        ClaimCheck::Plan => self.reconcile_stream(stream, now),
+                        ClaimCheck::Expiry => self.claim_due(stream, now),
+                        ClaimCheck::PlanAndExpiry => {
+                            self.reconcile_stream(stream, now);
                             self.ending_due(stream, now);
                         }
                     }
                 }
                 let ended = streams.len() < most;
                 let after = streams.into_iter().next_back();
-                (!ended).then_some(Walk::Worker { key, after, look })
+                (!ended).then_some(SlicedTask::ClaimsOfWorker { key, after, check })
             }
-            Walk::Sets { sets, slot } => {
+            SlicedTask::ClaimsOfSets { sets, slot } => {
                 let ledger = &self.ledger;
                 let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
                 let claimed = ledger.claims_in(slot..end).map(|(stream, _)| stream);
@@ -134,36 +134,36 @@ impl Leader {
                 let is_over = end >= ledger.slots();
                 self.replica.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
                 for stream in &claimed {
-                    self.touch(stream, now);
+                    self.reconcile_stream(stream, now);
                 }
-                (!is_over).then_some(Walk::Sets { sets, slot: end })
+                (!is_over).then_some(SlicedTask::ClaimsOfSets { sets, slot: end })
             }
-            Walk::Planned { set, spec, streams, next } => {
+            SlicedTask::ReplannedStreams { set, spec, streams, next } => {
                 let end = streams.len().min(next + most);
                 self.replica.budget.spend(end - next);
                 for at in &streams[next..end] {
                     let stream = spec.streams[*at as usize].name.clone();
-                    self.touch(&StreamKey { set: set.clone(), stream }, now);
+                    self.reconcile_stream(&StreamKey { set: set.clone(), stream }, now);
                 }
                 if end < streams.len() {
-                    return Some(Walk::Planned { set, spec, streams, next: end });
+                    return Some(SlicedTask::ReplannedStreams { set, spec, streams, next: end });
                 }
-                self.replica.let_go(&set, spec);
+                self.replica.drop_spec(&set, spec);
                 None
             }
-            Walk::Pools { cluster, mut workers } => {
+            SlicedTask::PoolTargets { cluster, mut workers } => {
                 let next = workers.split_off(workers.len().saturating_sub(most));
                 self.replica.budget.spend(next.len().max(1));
                 for worker in next {
                     self.retarget(WorkerKey { cluster: cluster.clone(), worker });
                 }
                 if !workers.is_empty() {
-                    return Some(Walk::Pools { cluster, workers });
+                    return Some(SlicedTask::PoolTargets { cluster, workers });
                 }
                 self.hand_out_free(&cluster);
                 None
             }
-            Walk::Conns { after } => {
+            SlicedTask::Connections { after } => {
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
                 let most = most.div_ceil(UNITS_PER_CONN);
                 let conns = self.conns.range((from, Bound::Unbounded)).take(most);
@@ -175,11 +175,11 @@ impl Leader {
                     self.register_if_needed(&key);
                     self.dirty.insert(key);
                 }
-                (!ended).then_some(Walk::Conns { after })
+                (!ended).then_some(SlicedTask::Connections { after })
             }
-            Walk::Waiting { after } => {
+            SlicedTask::BlockedWorkers { after } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let waiting = self.waiting.range::<WorkerKey, _>((from, Bound::Unbounded));
+                let waiting = self.blocked_workers.range::<WorkerKey, _>((from, Bound::Unbounded));
                 let waiting: Vec<_> = waiting.take(most).cloned().collect();
                 self.replica.budget.spend(waiting.len().max(1));
                 for key in &waiting {
@@ -187,14 +187,14 @@ impl Leader {
                 }
                 let ended = waiting.len() < most;
                 let after = waiting.into_iter().next_back();
-                (!ended).then_some(Walk::Waiting { after })
+                (!ended).then_some(SlicedTask::BlockedWorkers { after })
             }
         }
     }
 
     /// Has somebody who waits for streams look whether they are free.
     pub(super) fn unblock(&mut self, key: &WorkerKey) {
-        self.waiting.remove(key);
+        self.blocked_workers.remove(key);
         if let Some(worker) = self.worker_mut(key)
             && !worker.blocked.is_empty()
         {
@@ -204,17 +204,17 @@ impl Leader {
     }
 
     /// Ends the accounts of workers that are gone, one after the other.
-    pub(super) fn end_gone(&mut self, now: Moment) {
+    pub(super) fn end_accounts_of_gone(&mut self, now: Moment) {
         while self.replica.budget.is_left()
-            && let Some((key, &begun)) = self.leaving.first_key_value()
+            && let Some((key, &begun)) = self.ending_accounts.first_key_value()
         {
             let key = key.clone();
             if !begun {
-                self.begin_gone(&key, now);
+                self.begin_ending(&key, now);
             }
             let most = STEP.min(self.replica.budget.left());
-            if self.end_some(&key, most, now) {
-                self.leaving.remove(&key);
+            if self.end_slice(&key, most, now) {
+                self.ending_accounts.remove(&key);
                 self.gone(&key, now);
             }
         }
@@ -222,17 +222,17 @@ impl Leader {
 
     /// Nothing is planned or granted at a worker that is gone, and no share there counts, from
     /// before the first of its leases ends until the last one has.
-    fn begin_gone(&mut self, key: &WorkerKey, now: Moment) {
-        self.leaving.insert(key.clone(), true);
+    fn begin_ending(&mut self, key: &WorkerKey, now: Moment) {
+        self.ending_accounts.insert(key.clone(), true);
         if let Some(worker) = self.worker_mut(key) {
             worker.lost = true;
             self.pool_changed(key);
         }
-        self.lose_shares(key, now);
+        self.lose_worker(key, now);
     }
 
     /// Ends some of the leases of a worker that is gone; whether it has none left.
-    fn end_some(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
+    fn end_slice(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
         let account = self.ledger.account(key);
         let streams = account.into_iter().flat_map(|account| &account.streams);
         let streams: Vec<_> = streams.take(most).cloned().collect();
@@ -247,8 +247,8 @@ impl Leader {
     }
 
     /// Ends a worker's account at once: the next one of its name speaks already.
-    pub(super) fn finish_gone(&mut self, key: &WorkerKey, now: Moment) {
-        if self.leaving.remove(key).is_some() {
+    pub(super) fn end_account_now(&mut self, key: &WorkerKey, now: Moment) {
+        if self.ending_accounts.remove(key).is_some() {
             self.gone(key, now);
         }
     }

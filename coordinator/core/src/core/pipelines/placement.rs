@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName};
 
 use super::super::Leader;
-use super::field::{Field, Waits, Wish};
+use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
 use super::phases::waits_for;
 use super::state::{NodeState, PipelineState};
 use crate::view::{BindingPhase, PipelinePhase};
@@ -16,19 +16,19 @@ use crate::view::{BindingPhase, PipelinePhase};
 const REBALANCES_MAX: usize = 16;
 
 /// The parts of a node's load.
-pub(super) type Parts = Vec<(WorkerName, Load)>;
+pub(super) type NodeParts = Vec<(WorkerName, Load)>;
 
 impl Leader {
     /// Looks at all that waits for workers: the largest first, then by name. One that does not
     /// fit keeps no smaller one from its place.
-    pub(super) fn look_at_waiting(&mut self, now: Moment) {
+    pub(super) fn place_waiting(&mut self, now: Moment) {
         let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
         names.retain(|name| !self.is_held(name));
         names.sort_by_cached_key(|name| {
             let load = self.pipelines.all.get(name).map(|state| state.spec.load);
             Reverse(load)
         });
-        let mut field = self.field_of(names.iter());
+        let mut field = self.class_rooms_of(names.iter());
         let mut blocked = Vec::new();
         for name in names {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
@@ -43,7 +43,7 @@ impl Leader {
                 false => self.place_new(&name, &mut field),
             };
             match placed {
-                Ok(chosen) => self.plot(&name, chosen, now),
+                Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(waits) => {
                     let why = waits_for(&waits);
                     self.keep_waiting(&name, waits, why);
@@ -56,7 +56,7 @@ impl Leader {
 
     /// Has others move for pipelines that fit nowhere, where their classes allow it: for the
     /// smallest first, and for so many only as one look has time for.
-    fn make_room_for(&mut self, blocked: Vec<PipelineName>, field: &mut Field, now: Moment) {
+    fn make_room_for(&mut self, blocked: Vec<PipelineName>, field: &mut ClassRooms, now: Moment) {
         let can_be = blocked.into_iter().rev().filter(|name| {
             let state = self.pipelines.all.get(name);
             state.is_some_and(|state| state.classes().any(|class| field.rebalances(class)))
@@ -64,20 +64,23 @@ impl Leader {
         for name in can_be.take(REBALANCES_MAX).collect::<Vec<_>>() {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
             let (nodes, wishes) = wishes(state, |_| true);
-            if let Some(placed) = self.place_among_others(&wishes, field, now) {
-                self.plot(&name, nodes.into_iter().zip(placed).collect(), now);
+            if let Some(placed) = self.place_with_moves(&wishes, field, now) {
+                self.put_pipeline_in_force(&name, nodes.into_iter().zip(placed).collect(), now);
             }
         }
     }
 
     /// The room in all the classes of these pipelines, as they are in force and as desired.
-    pub(super) fn field_of<'a>(&self, names: impl Iterator<Item = &'a PipelineName>) -> Field {
+    pub(super) fn class_rooms_of<'a>(
+        &self,
+        names: impl Iterator<Item = &'a PipelineName>,
+    ) -> ClassRooms {
         let mut classes = BTreeSet::new();
         for state in names.filter_map(|name| self.pipelines.all.get(name)) {
             classes.extend(state.classes());
             classes.extend(state.nodes.values().map(|node| &node.class));
         }
-        self.field(classes.into_iter())
+        self.class_rooms(classes.into_iter())
     }
 
     /// Whether nothing is planned for a pipeline yet, since one of its classes is held.
@@ -87,7 +90,7 @@ impl Leader {
         state.is_some_and(|state| state.classes().any(|class| held.contains(class)))
     }
 
-    fn keep_waiting(&mut self, name: &PipelineName, waits: Waits, why: String) {
+    fn keep_waiting(&mut self, name: &PipelineName, waits: MissingWorkers, why: String) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let phase = state.phase.filter(|_| state.in_force).unwrap_or(PipelinePhase::Pending);
         if !state.in_force {
@@ -103,8 +106,8 @@ impl Leader {
     pub(super) fn place_new(
         &self,
         name: &PipelineName,
-        field: &mut Field,
-    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        field: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
         let (nodes, wishes) = wishes(state, |_| true);
         Ok(nodes.into_iter().zip(field.place(&wishes)?).collect())
@@ -116,8 +119,8 @@ impl Leader {
     fn change(
         &self,
         name: &PipelineName,
-        field: &mut Field,
-    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        field: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
         let waits = match replace(state, |node| !is_kept(state, node), field) {
             Ok(placed) => return Ok(placed),
@@ -130,10 +133,10 @@ impl Leader {
 
     /// Puts a pipeline in force as it is desired, with these parts of the nodes that were chosen
     /// anew. All others keep what they have.
-    pub(super) fn plot(
+    pub(super) fn put_pipeline_in_force(
         &mut self,
         name: &PipelineName,
-        mut chosen: BTreeMap<NodeName, Parts>,
+        mut chosen: BTreeMap<NodeName, NodeParts>,
         now: Moment,
     ) {
         let Some(state) = self.pipelines.all.get(name) else { return };
@@ -148,7 +151,7 @@ impl Leader {
         if counted {
             self.pipelines.count_all(name, false);
         }
-        self.pipelines.unhold(name);
+        self.pipelines.clear_outstanding(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let load = state.spec.load;
         let mut old = std::mem::take(&mut state.nodes);
@@ -183,21 +186,27 @@ impl Leader {
         }
         // What was in force is told of when its bindings are observed: nodes that it has no more
         // may have been the only ones that were not Ready.
-        self.pipelines.file(name);
+        self.pipelines.update_indexes(name);
         // Only what was in force gives room back.
-        self.pipelines.look |= was_in_force;
+        self.pipelines.recheck_waiting |= was_in_force;
         for node in rerouted {
             self.reroute(name, &node);
         }
         for (node, before) in &ended {
-            self.touch_node(name, node, before, now);
+            self.reconcile_node(name, node, before, now);
         }
-        self.touch_pipeline(name, now);
+        self.reconcile_pipeline(name, now);
     }
 
     /// Takes a pipeline's workers from it: it waits from now on.
-    pub(super) fn unplot(&mut self, name: &PipelineName, waits: Waits, why: String, now: Moment) {
-        self.pipelines.unhold(name);
+    pub(super) fn withdraw_pipeline(
+        &mut self,
+        name: &PipelineName,
+        waits: MissingWorkers,
+        why: String,
+        now: Moment,
+    ) {
+        self.pipelines.clear_outstanding(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let fresh = PipelineState::new(state.spec.clone());
         let old = std::mem::replace(&mut state.nodes, fresh.nodes);
@@ -213,21 +222,21 @@ impl Leader {
         self.set_bindings(name, BindingPhase::Unset);
         self.set_pipeline(name, PipelinePhase::Pending, why, waits);
         for (node, before) in &old {
-            self.touch_node(name, node, before, now);
+            self.reconcile_node(name, node, before, now);
         }
     }
 
     /// Looks at all that is or was leased of a pipeline.
-    pub(super) fn touch_pipeline(&mut self, name: &PipelineName, now: Moment) {
+    pub(super) fn reconcile_pipeline(&mut self, name: &PipelineName, now: Moment) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let nodes: Vec<_> = state.nodes.clone().into_iter().collect();
         for (node, state) in &nodes {
-            self.touch_node(name, node, state, now);
+            self.reconcile_node(name, node, state, now);
         }
     }
 
     /// Looks at all that is or was leased of a node.
-    pub(super) fn touch_node(
+    pub(super) fn reconcile_node(
         &mut self,
         name: &PipelineName,
         node: &NodeName,
@@ -242,18 +251,18 @@ impl Leader {
         let leases = self.leases_of(name, node).into_iter();
         streams.extend(leases.map(|(stream, _)| stream.clone()));
         for stream in streams {
-            self.touch(&stream, now);
+            self.reconcile_stream(&stream, now);
         }
     }
 }
 
-/// Places some of a running pipeline's nodes anew, in the room that these have now and beside all
+/// PositionIndex some of a running pipeline's nodes anew, in the room that these have now and beside all
 /// else. Where they do not fit, the field is as before.
 fn replace(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-    field: &mut Field,
-) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+    field: &mut ClassRooms,
+) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
     let (nodes, wishes) = wishes(state, &which);
     let released = state.nodes.iter().filter(|(node, _)| which(node));
     let released: Vec<_> = released
@@ -273,13 +282,13 @@ fn replace(
 pub(super) fn wishes(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-) -> (Vec<NodeName>, Vec<Wish>) {
+) -> (Vec<NodeName>, Vec<NodeRequest>) {
     let nodes = state.spec.nodes.iter().filter(|(name, _)| which(name));
     let wish = |(name, node): (&NodeName, &crate::desired::Node)| {
         let before = state.nodes.get(name).filter(|before| before.class == node.class);
         let shares = before.into_iter().flat_map(|before| before.shares.values());
         let has = shares.map(|share| (share.on.clone(), share.load)).collect();
-        (name.clone(), Wish { class: node.class.clone(), load: state.spec.load, has })
+        (name.clone(), NodeRequest { class: node.class.clone(), load: state.spec.load, has })
     };
     nodes.map(wish).unzip()
 }

@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
 use super::super::Leader;
-use super::field::{Field, Wish};
-use super::plot::Parts;
+use super::class_rooms::{ClassRooms, NodeRequest};
+use super::placement::NodeParts;
 use super::state::PlannedShare;
 use crate::planner::pipelines::{Tenant, make_room};
 use crate::view::PipelinePhase;
@@ -17,16 +17,16 @@ const FULL: Load = Load::MAX;
 
 impl Leader {
     /// Plans each share of workers that drain elsewhere; where there is no room, it stays.
-    pub(super) fn relocate(&mut self, now: Moment) {
+    pub(super) fn move_shares_of_draining(&mut self, now: Moment) {
         // One for all that leave a class, who come one after the other: none of them is in it.
-        let mut known: Option<(ClusterName, Field)> = None;
-        for key in self.pipelines.leaving.clone() {
+        let mut known: Option<(ClusterName, ClassRooms)> = None;
+        for key in self.pipelines.draining.clone() {
             if self.pipelines.held.contains(&key.cluster) {
                 continue;
             }
-            let Some(tenancy) = self.pipelines.tenancies.get(&key) else { continue };
+            let Some(tenancy) = self.pipelines.worker_shares.get(&key) else { continue };
             if known.as_ref().is_none_or(|(class, _)| *class != key.cluster) {
-                known = Some((key.cluster.clone(), self.field([&key.cluster].into_iter())));
+                known = Some((key.cluster.clone(), self.class_rooms([&key.cluster].into_iter())));
             }
             let Some((_, field)) = &mut known else { continue };
             for share in self.largest_first(&tenancy.shares) {
@@ -34,10 +34,10 @@ impl Leader {
                 if !state.in_force {
                     continue;
                 }
-                match self.elsewhere(&share, field) {
+                match self.find_other_worker(&share, field) {
                     Some(to) => self.move_share(&share, &key.cluster, to, now),
                     // Where it had not even taken it, it never will.
-                    None => self.pipelines.look_again_at(&share),
+                    None => self.pipelines.observe_again(&share),
                 }
             }
         }
@@ -62,11 +62,15 @@ impl Leader {
     }
 
     /// The worker that can take a share: one that has nothing of its node yet, if there is one.
-    pub(super) fn elsewhere(&self, share: &ShareKey, field: &mut Field) -> Option<WorkerName> {
+    pub(super) fn find_other_worker(
+        &self,
+        share: &ShareKey,
+        field: &mut ClassRooms,
+    ) -> Option<WorkerName> {
         let state = self.pipelines.all.get(&share.pipeline)?;
         let node = state.nodes.get(&share.node)?;
         let load = node.shares.get(&share.index)?.load;
-        let wish = [Wish { class: node.class.clone(), load, has: Vec::new() }];
+        let wish = [NodeRequest { class: node.class.clone(), load, has: Vec::new() }];
         let serving = node.shares.values().map(|share| share.on.clone());
         let serving: std::collections::BTreeSet<_> = serving.collect();
         serving.iter().for_each(|worker| field.take(&node.class, worker, FULL));
@@ -86,17 +90,17 @@ impl Leader {
         self.pipelines.uncount(key, class, &before);
         self.pipelines.count(key, class, &after);
         self.pipelines.note(&key.pipeline, &key.node);
-        self.touch(&key.stream(), now);
+        self.reconcile_stream(&key.stream(), now);
     }
 
     /// Room for a pipeline that fits nowhere, by moves of the fewest shares in classes that allow
     /// it; carries the moves out where all its nodes fit then.
-    pub(super) fn place_among_others(
+    pub(super) fn place_with_moves(
         &mut self,
-        wishes: &[Wish],
-        field: &mut Field,
+        wishes: &[NodeRequest],
+        field: &mut ClassRooms,
         now: Moment,
-    ) -> Option<Vec<Parts>> {
+    ) -> Option<Vec<NodeParts>> {
         let mut trial = field.clone();
         let mut moves = Vec::new();
         let mut placed = Vec::new();
@@ -129,12 +133,12 @@ impl Leader {
         &self,
         class: &ClusterName,
         at: usize,
-        field: &Field,
+        field: &ClassRooms,
         moved: &[(ShareKey, ClusterName, WorkerName)],
     ) -> (Vec<ShareKey>, Vec<Tenant>) {
         let mut shares = Vec::new();
         let mut tenants = Vec::new();
-        for (WorkerKey { worker, .. }, tenancy) in self.pipelines.tenancies_of(class) {
+        for (WorkerKey { worker, .. }, tenancy) in self.pipelines.shares_by_worker(class) {
             let Some(worker) = field.worker_at(at, worker) else { continue };
             for share in &tenancy.shares {
                 let state = self.pipelines.all.get(&share.pipeline);

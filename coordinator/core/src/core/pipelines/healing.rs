@@ -7,9 +7,9 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, WorkerKey};
 
 use super::super::Leader;
-use super::field::{Field, Waits};
+use super::class_rooms::{ClassRooms, MissingWorkers};
 use super::phases::waits_for;
-use super::plot::Parts;
+use super::placement::NodeParts;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// Broken pipelines that one look heals: some tens of milliseconds. The others follow as soon as
@@ -18,10 +18,10 @@ const HEALED_MAX: usize = 256;
 
 impl Leader {
     /// A worker is lost: each pipeline that it served is Broken, and no other.
-    pub(in crate::core) fn lose_shares(&mut self, key: &WorkerKey, now: Moment) {
-        self.pipelines.leaving.remove(key);
-        self.look_at_class(&key.cluster);
-        let shares = self.pipelines.tenancies.get(key).map(|tenancy| tenancy.shares.clone());
+    pub(in crate::core) fn lose_worker(&mut self, key: &WorkerKey, now: Moment) {
+        self.pipelines.draining.remove(key);
+        self.recheck_class(&key.cluster);
+        let shares = self.pipelines.worker_shares.get(key).map(|tenancy| tenancy.shares.clone());
         self.lose(&shares.unwrap_or_default(), &format!("worker {key} is lost"), now);
     }
 
@@ -30,20 +30,20 @@ impl Leader {
         let mut lost = BTreeMap::<&PipelineName, BTreeSet<NodeName>>::new();
         for share in shares {
             lost.entry(&share.pipeline).or_default().insert(share.node.clone());
-            if self.pipelines.unjudged.contains(&share.pipeline) {
+            if self.pipelines.recovering.contains(&share.pipeline) {
                 self.pipelines.disown(share);
             }
         }
         for (pipeline, nodes) in lost {
-            if !self.pipelines.unjudged.contains(pipeline) {
-                self.break_up(pipeline, &nodes, why.into(), now);
+            if !self.pipelines.recovering.contains(pipeline) {
+                self.break_pipeline(pipeline, &nodes, why.into(), now);
             }
         }
     }
 
     /// A pipeline in force has lost workers of these nodes: nothing of it counts any more, and who
     /// still has a share of it keeps that until it is plotted anew.
-    pub(super) fn break_up(
+    pub(super) fn break_pipeline(
         &mut self,
         name: &PipelineName,
         dead: &BTreeSet<NodeName>,
@@ -51,7 +51,7 @@ impl Leader {
         now: Moment,
     ) {
         self.pipelines.count_all(name, false);
-        self.pipelines.hold(name);
+        self.pipelines.keep_outstanding(name);
         if let Some(state) = self.pipelines.all.get_mut(name) {
             (state.in_force, state.changes) = (false, false);
         }
@@ -63,7 +63,7 @@ impl Leader {
             self.set_binding(name, &node, to);
         }
         self.set_pipeline(name, PipelinePhase::Broken, why, Vec::new());
-        self.touch_pipeline(name, now);
+        self.reconcile_pipeline(name, now);
     }
 
     /// Chooses workers anew for the Broken pipelines, all in one pass; whether there were any.
@@ -77,25 +77,25 @@ impl Leader {
         if names.is_empty() {
             return false;
         }
-        let mut field = self.field_of(names.iter());
+        let mut field = self.class_rooms_of(names.iter());
         if !mutation::on(Mutation::HealWithoutOutstanding) {
             self.count_outstanding(&mut field);
         }
         let mut unplaced = Vec::new();
         for name in names {
             match self.place_healed(&name, &mut field) {
-                Ok(chosen) => self.plot(&name, chosen, now),
+                Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(_) => unplaced.push(name),
             }
         }
-        let mut field = self.field_of(unplaced.iter());
+        let mut field = self.class_rooms_of(unplaced.iter());
         for name in unplaced {
             match self.place_new(&name, &mut field) {
-                Ok(chosen) => self.plot(&name, chosen, now),
+                Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(waits) => {
                     let why = waits_for(&waits);
-                    self.unplot(&name, waits, why, now);
-                    self.pipelines.look = true;
+                    self.withdraw_pipeline(&name, waits, why, now);
+                    self.pipelines.recheck_waiting = true;
                 }
             }
         }
@@ -103,7 +103,7 @@ impl Leader {
     }
 
     /// Counts what Broken pipelines hold on workers that can serve them.
-    fn count_outstanding(&self, field: &mut Field) {
+    fn count_outstanding(&self, field: &mut ClassRooms) {
         for (worker, load) in &self.pipelines.outstanding {
             field.take(&worker.cluster, &worker.worker, *load);
         }
@@ -113,11 +113,11 @@ impl Leader {
     fn place_healed(
         &self,
         name: &PipelineName,
-        field: &mut Field,
-    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        field: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let counted = !mutation::on(Mutation::HealWithoutOutstanding);
         let state = self.pipelines.all.get(name).filter(|_| counted);
-        let held = state.map_or(&[][..], |state| &state.holds);
+        let held = state.map_or(&[][..], |state| &state.outstanding);
         held.iter().for_each(|(key, load)| field.give(&key.cluster, &key.worker, *load));
         let placed = self.place_new(name, field);
         if placed.is_err() {
@@ -128,16 +128,17 @@ impl Leader {
 
     /// A class has another capacity, or is no more: what is above it on its workers is given up,
     /// that of the last pipelines by name first.
-    pub(super) fn shed(&mut self, class: &ClusterName, now: Moment) {
+    pub(super) fn break_overloaded(&mut self, class: &ClusterName, now: Moment) {
         let capacity = self.replica.class(class).map(|class| class.capacity);
         let why = match capacity {
             Some(capacity) => format!("a worker of class {class} takes {capacity} at the most"),
             None => format!("no manifest defines class {class} any more"),
         };
-        let over = self.pipelines.tenancies_of(class).filter(|(_, it)| exceeds(it.load, capacity));
+        let over =
+            self.pipelines.shares_by_worker(class).filter(|(_, it)| exceeds(it.load, capacity));
         let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
         for worker in over {
-            while let Some(tenancy) = self.pipelines.tenancies.get(&worker)
+            while let Some(tenancy) = self.pipelines.worker_shares.get(&worker)
                 && exceeds(tenancy.load, capacity)
                 && let Some(last) = tenancy.shares.last().map(|share| share.pipeline.clone())
             {

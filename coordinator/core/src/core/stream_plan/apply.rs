@@ -5,7 +5,7 @@ use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
 use super::{Range, SetPlan, SetState, Stage, StreamPlan};
 use crate::core::Leader;
-use crate::core::slices::Walk;
+use crate::core::sliced_work::SlicedTask;
 use crate::planner::streams::{Placement, Unplaced};
 
 /// What is done about one stream.
@@ -21,8 +21,8 @@ struct Outcome {
 
 impl Leader {
     /// Takes some more of a plan over; how many streams were looked at.
-    pub(super) fn apply_some(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
-        let Some((at, some)) = plan.some(most, |set| set.which.len()) else { return 1 };
+    pub(super) fn apply_slice(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
+        let Some((at, some)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
         let looked_at = 1 + some.len();
         let (outcomes, is_stale) = self.outcomes(plan, at, some.clone());
         plan.is_stale |= is_stale;
@@ -107,9 +107,14 @@ impl Leader {
         let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
         for SetPlan { name: set, spec, touched: streams, .. } in sets {
             if streams.is_empty() {
-                self.replica.let_go(&set, spec);
+                self.replica.drop_spec(&set, spec);
             } else {
-                self.walks.push_back(Walk::Planned { set, spec, streams, next: 0 });
+                self.sliced_tasks.push_back(SlicedTask::ReplannedStreams {
+                    set,
+                    spec,
+                    streams,
+                    next: 0,
+                });
             }
         }
         if mutation::on(Mutation::PlanStale) {
@@ -125,7 +130,7 @@ impl Leader {
 
     /// See the mutation.
     fn forget_plan_due(&mut self, name: &ClusterName) {
-        self.plans.retain(|waiting| waiting != name);
+        self.plan_queue.retain(|waiting| waiting != name);
         if let Some(cluster) = self.clusters.get_mut(name) {
             (cluster.plan, cluster.plan_again, cluster.plan_waits) = (None, None, false);
         }

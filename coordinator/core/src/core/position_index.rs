@@ -13,12 +13,12 @@ const FREE: u32 = u32::MAX;
 /// Positions in a list by the hashes of the names there. Invariant: at least half of the slots are
 /// free, so that a search comes to an end soon.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct PositionIndex {
     hasher: RandomState,
     slots: Vec<u32>,
 }
 
-impl Places {
+impl PositionIndex {
     /// A table for the streams of a list, without any yet.
     pub(super) fn new(streams: &[Stream]) -> Self {
         let slots = (2 * streams.len()).next_power_of_two();
@@ -60,7 +60,7 @@ mod tests {
             let name = |at: usize| StreamName::new(&format!("x-{at}")).expect("a valid name");
             let stream = |at| Stream { name: name(at), weight: 1, dedicated: false };
             let streams: Vec<_> = (0..count).map(stream).collect();
-            let mut places = Places::new(&streams);
+            let mut places = PositionIndex::new(&streams);
             for at in 0..count {
                 assert_eq!(places.get(&streams, &name(at)), None);
                 places.enter(&streams, at);

@@ -12,7 +12,7 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
 
-use super::pipelines::{Again, RouteRoom};
+use super::pipelines::{RouteBudget, SnapshotShare};
 use super::round_robin::RoundRobin;
 use super::{Leader, Timer};
 use crate::effect::{Effect, Notice};
@@ -24,7 +24,7 @@ use crate::ledger::{Claim, Ledger, Phase};
 const STREAMS_PER_GRANT_MAX: usize = 1_024;
 
 /// What a message tells.
-enum Content<'a> {
+enum GrantContent<'a> {
     /// All that is new, where the cluster may grow by so many slots; none while it may not.
     All(Option<&'a mut u32>),
     /// That what is held is renewed. What else is new follows in its turn.
@@ -34,22 +34,22 @@ enum Content<'a> {
 impl Leader {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
-        if mutation::on(Mutation::WaitForSlowest) && self.somebody_is_slow() {
+        if mutation::on(Mutation::WaitForSlowest) && self.any_session_is_slow() {
             return;
         }
         let mut free = BTreeMap::new();
         while self.replica.budget.is_left()
-            && let Some(key) = self.next_to_tell()
+            && let Some(key) = self.next_recipient()
         {
             self.replica.budget.spend(1);
             let free =
                 free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
-            self.send_to(&key, Content::All(free.as_mut()), now);
+            self.send_grant(&key, GrantContent::All(free.as_mut()), now);
         }
     }
 
     /// Whose turn it is to be told what is new.
-    fn next_to_tell(&mut self) -> Option<WorkerKey> {
+    fn next_recipient(&mut self) -> Option<WorkerKey> {
         if self.flushing.is_empty() {
             let mut keys = self.dirty.take(self.replica.budget.left());
             // Free slots go to the newest generation first.
@@ -64,22 +64,22 @@ impl Leader {
     /// Answers beats of those whose turn has not come, so that nobody's lease ends because there is
     /// much to tell to others.
     pub(super) fn renew(&mut self, now: Moment) {
-        if self.is_all_told() {
+        if self.is_all_sent() {
             self.unanswered = RoundRobin::default();
         }
         for key in self.unanswered.take(self.replica.budget.left()) {
             self.replica.budget.spend(1);
-            self.send_to(&key, Content::Renewal, now);
+            self.send_grant(&key, GrantContent::Renewal, now);
         }
     }
 
     /// Whether nobody waits for a turn.
-    pub(super) fn is_all_told(&self) -> bool {
+    pub(super) fn is_all_sent(&self) -> bool {
         self.dirty.is_empty() && self.flushing.is_empty()
     }
 
     /// See the mutation.
-    fn somebody_is_slow(&self) -> bool {
+    fn any_session_is_slow(&self) -> bool {
         let sessions = self.conns.values().filter_map(|key| self.observed(key)?.session.as_ref());
         sessions.into_iter().any(|session| session.reported && !session.writable)
     }
@@ -92,13 +92,13 @@ impl Leader {
         (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
 
-    fn send_to(&mut self, key: &WorkerKey, content: Content<'_>, now: Moment) {
+    fn send_grant(&mut self, key: &WorkerKey, content: GrantContent<'_>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
             return;
         };
         if !self.is_confirmed(worker) {
-            self.awaiting.insert(key.clone());
+            self.workers_awaiting_renewal.insert(key.clone());
             return;
         }
         let Some(terms) = self.terms_for(key) else { return };
@@ -108,7 +108,7 @@ impl Leader {
         let (conn, nonce) = (session.conn, session.nonce);
         let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
         let drain = worker.drain_ordered && !session.drain_sent;
-        if matches!(content, Content::Renewal) && (snapshot || !renews) {
+        if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
             return;
         }
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
@@ -120,25 +120,25 @@ impl Leader {
             true => terms.ttl,
             false => before.max(terms.ttl),
         };
-        self.judge_by(key, renewed);
+        self.set_ttl_in_use(key, renewed);
         let mut pool = None;
         let mut streams = Vec::new();
-        if let Content::All(free) = content {
-            streams = self.stream_news(key, now);
-            let mut room = RouteRoom::default();
-            streams.extend(self.stream_reroutes(key, &mut room, now));
+        if let GrantContent::All(free) = content {
+            streams = self.revocations(key, now);
+            let mut room = RouteBudget::default();
+            streams.extend(self.route_updates(key, &mut room, now));
             if let Some(free) = free {
                 pool = self.pool_change(key, number, free);
                 streams.extend(self.stream_grants(key, &mut room, now));
             }
         }
         if snapshot {
-            pool = pool.or(self.pool_again(key, number));
-            streams = self.all_streams(key, now);
+            pool = pool.or(self.pool_for_snapshot(key, number));
+            streams = self.streams_for_snapshot(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
             // Nothing is sent, so nothing is renewed.
-            self.judge_by(key, before);
+            self.set_ttl_in_use(key, before);
             return;
         }
         if !streams.is_empty()
@@ -165,7 +165,7 @@ impl Leader {
     }
 
     /// From now on a worker's silence is judged by leases that last so long.
-    fn judge_by(&mut self, key: &WorkerKey, ttl: Duration) {
+    fn set_ttl_in_use(&mut self, key: &WorkerKey, ttl: Duration) {
         if let Some(mut account) = self.ledger.account_mut(key) {
             account.ttl = ttl;
         }
@@ -254,7 +254,7 @@ impl Leader {
     }
 
     /// The pool lease as it is, for a snapshot.
-    fn pool_again(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
+    fn pool_for_snapshot(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
         let mut account = self.ledger.account_mut(key)?;
         let pool = account.pool?;
         account.granted(number, pool);
@@ -262,22 +262,22 @@ impl Leader {
     }
 
     /// Streams that are asked back, and those that renewals leave out from now on.
-    fn stream_news(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.worker_mut(key) else { return Vec::new() };
         let mut news = std::mem::take(&mut worker.news);
         if let Some(later) = news.iter().nth(STREAMS_PER_GRANT_MAX).cloned() {
             worker.news = news.split_off(&later);
         }
-        news.into_iter().filter_map(|stream| self.stream_end(key, &stream, now)).collect()
+        news.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
     }
 
-    fn stream_end(
+    fn revocation(
         &mut self,
         key: &WorkerKey,
         stream: &StreamKey,
         now: Moment,
     ) -> Option<StreamGrant> {
-        let wanted = self.wanted(stream);
+        let wanted = self.planned_lease(stream);
         let handover = self.handover(stream, key);
         let claim = self.ledger.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
@@ -313,14 +313,19 @@ impl Leader {
             let notice = Notice::StreamRevoked { worker, stream, token };
             self.replica.notice(notice);
         }
-        Some(StreamGrant { stream: stream.clone(), token, state, share: self.way_on(stream, key) })
+        Some(StreamGrant {
+            stream: stream.clone(),
+            token,
+            state,
+            share: self.changed_route(stream, key),
+        })
     }
 
     /// Streams that the worker is to have, and that nobody else can have.
     fn stream_grants(
         &mut self,
         key: &WorkerKey,
-        room: &mut RouteRoom,
+        room: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
         let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
@@ -337,7 +342,7 @@ impl Leader {
         let more = worker.wants.len() > most;
         let wants: Vec<_> = worker.wants.iter().take(most).cloned().collect();
         for stream in wants {
-            let wanted = self.wanted(&stream).filter(|wanted| wanted.is_for(key));
+            let wanted = self.planned_lease(&stream).filter(|wanted| wanted.is_for(key));
             let wanted = wanted.map(|wanted| (wanted.pinned || !stops_worker, wanted.load));
             let Some((timeless, load)) = wanted else {
                 self.forget_want(key, &stream);
@@ -347,7 +352,7 @@ impl Leader {
             if !room.is_left() {
                 continue;
             }
-            if !self.may_have(key, &stream, timeless, load) {
+            if !self.may_be_granted(key, &stream, timeless, load) {
                 self.block(key, &stream);
                 continue;
             }
@@ -358,7 +363,7 @@ impl Leader {
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.replica.notice(notice);
-            let share = load.and_then(|load| self.share_told(&stream, load));
+            let share = load.and_then(|load| self.share_for_grant(&stream, load));
             share.iter().for_each(|share| room.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
@@ -370,7 +375,7 @@ impl Leader {
         grants
     }
 
-    fn may_have(
+    fn may_be_granted(
         &self,
         key: &WorkerKey,
         stream: &StreamKey,
@@ -411,7 +416,7 @@ impl Leader {
             && worker.wants.remove(stream)
         {
             worker.blocked.insert(stream.clone());
-            self.waiting.insert(key.clone());
+            self.blocked_workers.insert(key.clone());
         }
     }
 
@@ -423,13 +428,14 @@ impl Leader {
     }
 
     /// Everything that the agent has, for a snapshot.
-    fn all_streams(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn streams_for_snapshot(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let claims = self.ledger.claims_for_snapshot(key);
-        let mut room = RouteRoom::default();
+        let mut room = RouteBudget::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {
             let state = state(&claim, now)?;
-            let Again { share, follows } = self.share_again(&stream, &claim, &mut room);
+            let SnapshotShare { share, follows } =
+                self.share_for_snapshot(&stream, &claim, &mut room);
             follow.extend(follows.then(|| stream.clone()));
             Some(StreamGrant { stream, token: claim.token, state, share })
         });

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
 use super::super::{Core, Leader, Replica};
-use super::field::Field;
+use super::class_rooms::ClassRooms;
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
@@ -93,7 +93,7 @@ impl Leader {
     fn complete_classes(&self, views: &mut [ClassView]) {
         let waiting = self.waiting();
         for view in views {
-            let tenancies = self.pipelines.tenancies_of(&view.name);
+            let tenancies = self.pipelines.shares_by_worker(&view.name);
             view.placed = tenancies.map(|(_, tenancy)| tenancy.load).sum();
             view.workers = self.stream_owners(&view.name).len() as u32;
             (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
@@ -129,17 +129,20 @@ impl Leader {
 
     /// The shares that a class's workers are to have, and how many somebody has.
     pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
-        let planned = self.pipelines.tenancies_of(class).map(|(_, tenancy)| tenancy.shares.len());
+        let planned =
+            self.pipelines.shares_by_worker(class).map(|(_, tenancy)| tenancy.shares.len());
         let accounts = self.ledger.accounts_of(class);
         let claimed = accounts.map(|(_, account)| account.streams.len());
         (planned.sum(), claimed.sum())
     }
 
     fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
-        let mut field = self.field([class].into_iter());
+        let mut field = self.class_rooms([class].into_iter());
         let Some(at) = field.class_at(class) else { return Vec::new() };
         let mut workers = field.workers[at].clone();
-        workers.sort_by_cached_key(|worker| (self.given(class, worker), Reverse(worker.clone())));
+        workers.sort_by_cached_key(|worker| {
+            (self.planned_load(class, worker), Reverse(worker.clone()))
+        });
         let all = 0..field.rooms[at].len() as u32;
         let mut room: Load = all.map(|it| field.rooms[at].room(it)).sum();
         let mut spared = Vec::new();
@@ -149,19 +152,20 @@ impl Leader {
         for worker in workers {
             let Some(own) = field.worker_at(at, &worker) else { continue };
             // Those that follow have more to give away, and no more room is left for it.
-            let (load, own) = (self.given(class, &worker), field.rooms[at].room(own));
+            let (load, own) = (self.planned_load(class, &worker), field.rooms[at].room(own));
             if room.saturating_sub(own) < load {
                 break;
             }
             let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
-            let shares = self.pipelines.tenancies.get(&key).into_iter().flat_map(|it| &it.shares);
+            let shares =
+                self.pipelines.worker_shares.get(&key).into_iter().flat_map(|it| &it.shares);
             let shares = shares.chain(guests.get(&worker).into_iter().flatten());
             let shares = self.largest_first(shares);
             if tried > 0 && tried + shares.len() > SPARED_MAX {
                 break;
             }
             tried += shares.len();
-            if let Some(moves) = self.spare(&worker, class, &shares, &mut field) {
+            if let Some(moves) = self.move_all_from(&worker, class, &shares, &mut field) {
                 let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
                 room = room.saturating_sub(own + moved);
                 guests.remove(&worker);
@@ -176,34 +180,34 @@ impl Leader {
 
     fn is_removable(&self, worker: &WorkerKey) -> bool {
         let WorkerKey { cluster: class, worker: name } = worker;
-        let mut field = self.field([class].into_iter());
+        let mut field = self.class_rooms([class].into_iter());
         let at = field.class_at(class);
         let takes_part = at.is_some_and(|at| field.worker_at(at, name).is_some());
-        let shares = self.pipelines.tenancies.get(worker).into_iter().flat_map(|it| &it.shares);
+        let shares = self.pipelines.worker_shares.get(worker).into_iter().flat_map(|it| &it.shares);
         let shares = self.largest_first(shares);
-        takes_part && self.spare(name, class, &shares, &mut field).is_some()
+        takes_part && self.move_all_from(name, class, &shares, &mut field).is_some()
     }
 
     /// What a worker would have to give away.
-    fn given(&self, class: &ClusterName, worker: &WorkerName) -> Load {
+    fn planned_load(&self, class: &ClusterName, worker: &WorkerName) -> Load {
         let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
         self.pipelines.load_of(&key)
     }
 
     /// Takes a worker out of the field, and says where all that it has would go; none, and the
     /// field is as before, where something would find no room.
-    fn spare(
+    fn move_all_from(
         &self,
         worker: &WorkerName,
         class: &ClusterName,
         shares: &[ShareKey],
-        field: &mut Field,
+        field: &mut ClassRooms,
     ) -> Option<Vec<(ShareKey, WorkerName, Load)>> {
         field.take(class, worker, Load::MAX);
         let mut moves = Vec::new();
         for share in shares {
             let load = self.planned_share(share).map_or(Load::ZERO, |planned| planned.load);
-            let Some(to) = self.elsewhere(share, field) else {
+            let Some(to) = self.find_other_worker(share, field) else {
                 moves.iter().for_each(|(_, to, load)| field.give(class, to, *load));
                 field.give(class, worker, Load::MAX);
                 return None;

@@ -10,7 +10,7 @@ use leasehold_types::message::{Beat, Jobs, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use super::slices::{Look, STEP};
+use super::sliced_work::{ClaimCheck, STEP};
 use super::{Leader, Timer};
 use crate::effect::Freed;
 use crate::event::ConnId;
@@ -68,9 +68,9 @@ impl Leader {
         self.adoptions.insert(conn, adoption);
         self.admission.reported(conn, listed);
         match is_short {
-            true => while self.adopt_some(conn, usize::MAX).is_some() {},
+            true => while self.adopt_slice(conn, usize::MAX).is_some() {},
             // If it is never whole, what was adopted ends by time.
-            false => self.watch_silence(key),
+            false => self.schedule_silence_check(key),
         }
     }
 
@@ -80,7 +80,7 @@ impl Leader {
             && let Some(conn) = self.adoptions.keys().next().copied()
         {
             let most = STEP.min(self.replica.budget.left());
-            let adopted = self.adopt_some(conn, most).unwrap_or(1);
+            let adopted = self.adopt_slice(conn, most).unwrap_or(1);
             self.replica.budget.spend(adopted);
         }
     }
@@ -91,7 +91,7 @@ impl Leader {
         if let Some(mut account) = self.ledger.account_mut(&adoption.key) {
             account.adopting = false;
         }
-        self.watch_silence(&adoption.key);
+        self.schedule_silence_check(&adoption.key);
     }
 
     /// Keeps what an agent says while its report is being adopted; gives it back otherwise.
@@ -106,13 +106,13 @@ impl Leader {
             adoption.beats.push_back((beat, at));
         } else {
             let key = adoption.key.clone();
-            self.offend(conn, &key, "too many beats before the report is adopted");
+            self.disconnect_offender(conn, &key, "too many beats before the report is adopted");
         }
         None
     }
 
     /// Adopts some more of a report; how many streams were looked at, or none where it is whole.
-    fn adopt_some(&mut self, conn: ConnId, most: usize) -> Option<usize> {
+    fn adopt_slice(&mut self, conn: ConnId, most: usize) -> Option<usize> {
         let key = self.adoptions.get(&conn).map(|it| it.key.clone())?;
         let Some(worker) = self.observed(&key) else {
             self.drop_adoption(conn);
@@ -213,16 +213,16 @@ impl Leader {
             self.timers.insert((at, Timer::Unheard(key.clone())));
         }
         if unheard {
-            self.wake_wants(*at);
+            self.recheck_blocked(*at);
         }
     }
 
     /// Has the plan leave the streams of a report where they are, and has them looked at.
     fn after_adoption(&mut self, key: &WorkerKey, report: &Report) {
         // All at once: a plan that comes between would move what is not left in its place yet.
-        self.leave_where_reported(&report.streams, key);
-        self.look_at_streams(key, Look::Reported);
-        self.look_at_class(&key.cluster);
-        self.note_leaving(key);
+        self.plan_where_reported(&report.streams, key);
+        self.check_claims_of(key, ClaimCheck::PlanAndExpiry);
+        self.recheck_class(&key.cluster);
+        self.note_draining(key);
     }
 }

@@ -6,35 +6,35 @@ use std::collections::BTreeSet;
 use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerKey};
 
 use super::super::Leader;
-use super::desire::is_in_force;
+use super::spec_changes::is_in_force;
 use super::state::NodeState;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
     /// Judges every pipeline of which all is known that agents could report.
-    pub(super) fn judge(&mut self, now: Moment) {
+    pub(super) fn recover_known(&mut self, now: Moment) {
         let held = self.ledger.held_clusters(self.replica.heard);
         let fewer = held != self.pipelines.held;
         self.pipelines.held = held;
-        self.pipelines.look |= fewer;
-        if !fewer && !std::mem::take(&mut self.pipelines.judge) {
+        self.pipelines.recheck_waiting |= fewer;
+        if !fewer && !std::mem::take(&mut self.pipelines.recheck_recovery) {
             return;
         }
-        let known = self.pipelines.unjudged.iter().filter(|name| !self.is_held(name));
+        let known = self.pipelines.recovering.iter().filter(|name| !self.is_held(name));
         let known: Vec<_> = known.cloned().collect();
-        self.pipelines.look |= !known.is_empty();
+        self.pipelines.recheck_waiting |= !known.is_empty();
         let mut classes = BTreeSet::new();
         for name in &known {
-            self.judge_one(name, now);
+            self.recover_pipeline(name, now);
             let state = self.pipelines.all.get(name);
             classes.extend(state.into_iter().flat_map(|it| it.classes().cloned()));
         }
         for class in classes {
-            self.shed(&class, now);
+            self.break_overloaded(&class, now);
         }
     }
 
-    fn judge_one(&mut self, name: &PipelineName, now: Moment) {
+    fn recover_pipeline(&mut self, name: &PipelineName, now: Moment) {
         self.adopt_load(name);
         let Some(state) = self.pipelines.all.get(name) else { return };
         let unserved = |(_, state): &(&NodeName, &NodeState)| {
@@ -51,7 +51,7 @@ impl Leader {
         if !dead.is_empty() {
             self.pipelines.count_all(name, false);
         }
-        self.pipelines.unjudged.remove(name);
+        self.pipelines.recovering.remove(name);
         if dead.is_empty() {
             if let Some(state) = self.pipelines.all.get_mut(name) {
                 state.in_force = true;
@@ -59,21 +59,21 @@ impl Leader {
             }
         } else if !new {
             let why = "not all of its shares were reported to this leader";
-            self.break_up(name, &dead, why.into(), now);
+            self.break_pipeline(name, &dead, why.into(), now);
         }
         for node in &nodes {
             self.pipelines.note(name, node);
         }
-        self.tell_ends(name);
-        self.pipelines.file(name);
+        self.reroute_last_nodes(name);
+        self.pipelines.update_indexes(name);
         // What was given back meanwhile has waited for this; what was reported and is not what is
         // desired is asked back.
-        self.touch_pipeline(name, now);
+        self.reconcile_pipeline(name, now);
     }
 
     /// Has the holders of last nodes told that nothing comes after them: they may have been told
     /// otherwise before this term. All others are told when the nodes after theirs are observed.
-    fn tell_ends(&mut self, name: &PipelineName) {
+    fn reroute_last_nodes(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let last = state.nodes.iter().filter(|(_, node)| node.next.is_empty());
         for node in last.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
@@ -108,28 +108,28 @@ impl Leader {
     }
 
     /// Something of a class has changed that those who wait may have waited for.
-    pub(in crate::core) fn look_at_class(&mut self, class: &leasehold_types::ClusterName) {
-        self.pipelines.look |= self.replica.class(class).is_some();
+    pub(in crate::core) fn recheck_class(&mut self, class: &leasehold_types::ClusterName) {
+        self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
     }
 
     /// A worker of a class has begun to drain, or is found draining, or works again.
-    pub(in crate::core) fn note_leaving(&mut self, key: &WorkerKey) {
+    pub(in crate::core) fn note_draining(&mut self, key: &WorkerKey) {
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
         if !leaves {
-            self.pipelines.leaving.remove(key);
+            self.pipelines.draining.remove(key);
         } else if self.replica.class(&key.cluster).is_some() {
-            self.pipelines.leaving.insert(key.clone());
-            self.pipelines.look = true;
+            self.pipelines.draining.insert(key.clone());
+            self.pipelines.recheck_waiting = true;
             self.note_shares_of(key);
         }
     }
 
     /// The states that bindings and pipelines are in now.
     pub(super) fn observe(&mut self, now: Moment) {
-        self.tell_endpoints();
+        self.notify_endpoints();
         let mut pipelines = BTreeSet::new();
         for (pipeline, node) in std::mem::take(&mut self.pipelines.changed) {
-            if self.pipelines.unjudged.contains(&pipeline) {
+            if self.pipelines.recovering.contains(&pipeline) {
                 continue;
             }
             self.renew_endpoints(&pipeline, &node);
@@ -138,7 +138,7 @@ impl Leader {
         for name in pipelines {
             self.observe_one(&name, now);
         }
-        self.tell_endpoints();
+        self.notify_endpoints();
     }
 
     fn observe_one(&mut self, name: &PipelineName, now: Moment) {
@@ -156,7 +156,7 @@ impl Leader {
         }
         if !deserted.is_empty() {
             let why = "a worker that drains has given its share back, and no other has room";
-            return self.break_up(name, &deserted, why.into(), now);
+            return self.break_pipeline(name, &deserted, why.into(), now);
         }
         let (reason, waits, changes) = (state.reason.clone(), state.waits.clone(), state.changes);
         let all = served.iter().all(|(_, served)| *served);

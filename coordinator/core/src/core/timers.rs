@@ -1,4 +1,4 @@
-//! What happens by time. A timer is only a reminder: what it finds is judged anew.
+//! What happens by time. A timer is only a reminder: its handler checks the present state again.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,8 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
 use super::Leader;
-use super::slices::Look;
+use super::sliced_work::ClaimCheck;
+use crate::desired::Desired;
 use crate::effect::{Freed, Notice, Order, WakeReason};
 use crate::event::ConnId;
 use crate::ledger::Phase;
@@ -21,7 +22,7 @@ pub(super) enum Timer {
     /// A worker may have been silent for too long.
     Silence(WorkerKey),
     /// A worker may have been lost for so long that it counts as gone.
-    Lost(WorkerKey),
+    GiveUp(WorkerKey),
     /// A claim's handover or time may be over.
     Claim(StreamKey),
     /// Streams are to be planned, or planned again.
@@ -41,7 +42,7 @@ impl Timer {
     /// up to which everything that arrived was taken in.
     fn awaits_silence(&self) -> bool {
         match self {
-            Self::Unheard(_) | Self::Silence(_) | Self::Lost(_) => true,
+            Self::Unheard(_) | Self::Silence(_) | Self::GiveUp(_) => true,
             Self::Claim(_) | Self::Credit => true,
             Self::Term | Self::Plan(_) | Self::Heal => false,
             Self::AskTerm | Self::Unserved(_) => false,
@@ -52,7 +53,7 @@ impl Timer {
         match self {
             Self::Term => WakeReason::TermEnd,
             Self::Unheard(_) => WakeReason::HoldEnd,
-            Self::Silence(_) | Self::Lost(_) => WakeReason::Silence,
+            Self::Silence(_) | Self::GiveUp(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
             Self::Plan(_) | Self::Heal => WakeReason::Settle,
             Self::Credit | Self::AskTerm | Self::Unserved(_) => WakeReason::Session,
@@ -86,7 +87,7 @@ impl Leader {
                 }
                 Timer::Unheard(key) => self.unheard_due(&key, now),
                 Timer::Silence(key) => self.silence_due(&key, now),
-                Timer::Lost(key) => self.lost_due(&key),
+                Timer::GiveUp(key) => self.give_up_due(&key),
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
                 Timer::AskTerm => self.ask_term(now),
@@ -100,9 +101,10 @@ impl Leader {
 
     /// Asks for a renewal of leadership, where something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        let waits = !(self.awaiting.is_empty() && self.unconfirmed.is_empty());
-        if waits && !self.confirming {
-            self.confirming = true;
+        let waits =
+            !(self.workers_awaiting_renewal.is_empty() && self.timers_awaiting_renewal.is_empty());
+        if waits && !self.renewal_requested {
+            self.renewal_requested = true;
             self.order(Order::Confirm);
         }
     }
@@ -114,7 +116,7 @@ impl Leader {
     }
 
     /// Reminds of the moment at which a worker counts as lost.
-    pub(super) fn watch_silence(&mut self, key: &WorkerKey) {
+    pub(super) fn schedule_silence_check(&mut self, key: &WorkerKey) {
         let ledger = &self.ledger;
         let at = ledger.free_at(key);
         self.timers.insert((at, Timer::Silence(key.clone())));
@@ -140,13 +142,13 @@ impl Leader {
                 worker.lost = true;
             }
             self.replica.notice(Notice::Lost(key.clone()));
-            self.lose_shares(key, now);
+            self.lose_worker(key, now);
             self.pool_changed(key);
             self.plan_now(&key.cluster, now);
-            self.watch_lost(key);
+            self.schedule_give_up(key);
         }
         // Earlier agents' claims too: nobody else speaks of those.
-        self.look_at_streams(key, Look::Ends);
+        self.check_claims_of(key, ClaimCheck::Expiry);
     }
 
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
@@ -179,7 +181,7 @@ impl Leader {
             }
         }
         for cluster in held {
-            self.held_back.entry(cluster).or_default().insert(stream.clone());
+            self.ended_during_hold.entry(cluster).or_default().insert(stream.clone());
         }
         for key in lapsing {
             self.lapse(stream, &key);
@@ -193,7 +195,7 @@ impl Leader {
             }
         }
         if unconfirmed {
-            self.unconfirmed.insert(Timer::Claim(stream.clone()));
+            self.timers_awaiting_renewal.insert(Timer::Claim(stream.clone()));
         }
         for at in reminders {
             self.timers.insert((at, Timer::Claim(stream.clone())));
@@ -229,15 +231,73 @@ impl Leader {
             if until > heard {
                 self.timers.insert((until, Timer::Unheard(key.clone())));
             } else if !confirmed {
-                self.unconfirmed.insert(Timer::Unheard(key.clone()));
+                self.timers_awaiting_renewal.insert(Timer::Unheard(key.clone()));
             }
         }
         if self.is_missing(key) {
-            self.watch_lost(key);
+            self.schedule_give_up(key);
         }
         self.pool_changed(key);
         self.plan_now(&key.cluster, now);
-        self.wake_wants(now);
+        self.recheck_blocked(now);
         self.check_left(key, now);
+    }
+
+    /// Reminds of the moment at which a worker of which nothing more is heard counts as gone.
+    pub(super) fn schedule_give_up(&mut self, key: &WorkerKey) {
+        if let Some(at) = self.give_up_at(key) {
+            self.timers.insert((at, Timer::GiveUp(key.clone())));
+        }
+    }
+
+    /// The same for those that are missing already where another time is desired now than `before`.
+    pub(super) fn reschedule_give_ups(&mut self, before: &Desired) {
+        let ledger = &self.ledger;
+        let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
+        let clusters = self.replica.desired.clusters.keys();
+        let changed =
+            clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
+        let workers = changed.flat_map(|name| ledger.accounts_of(name));
+        let missing = workers.map(|(key, _)| key).filter(|key| self.is_missing(key));
+        for key in missing.cloned().collect::<Vec<_>>() {
+            self.schedule_give_up(&key);
+        }
+    }
+
+    pub(super) fn give_up_due(&mut self, key: &WorkerKey) {
+        let Some(at) = self.give_up_at(key).filter(|_| self.is_missing(key)) else { return };
+        if self.replica.heard < at {
+            self.timers.insert((at, Timer::GiveUp(key.clone())));
+            return;
+        }
+        // It may have gone to a successor of this leader.
+        if !self.ledger.confirmed_since(at) {
+            self.timers_awaiting_renewal.insert(Timer::GiveUp(key.clone()));
+            return;
+        }
+        let cluster = self.clusters.get(&key.cluster);
+        let after = cluster.and_then(|cluster| cluster.spec.lost_after).unwrap_or_default();
+        self.replica.notice(Notice::GivenUp { worker: key.clone(), after });
+        self.end_accounts(vec![key.clone()]);
+    }
+
+    /// When a worker of which nothing more is heard counts as gone, if that is desired at all. A
+    /// new leader counts from when nothing granted before its term can last.
+    fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
+        let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
+        let ledger = &self.ledger;
+        ledger.account(key)?;
+        let unheard = ledger.unheard_until(key).unwrap_or_default();
+        Some(ledger.free_at(key).max(unheard) + after)
+    }
+
+    /// Whether nothing is heard of a worker that has an account, and no report of it waits.
+    pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
+        let account = self.ledger.account(key);
+        if account.is_none_or(|account| account.adopting) {
+            return false;
+        }
+        let Some(worker) = self.observed(key) else { return true };
+        worker.lost || (!worker.reported && worker.session.is_none())
     }
 }

@@ -9,7 +9,7 @@ use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
 
 /// Classes with the room of their workers.
 #[derive(Clone, Debug)]
-pub(super) struct Field {
+pub(super) struct ClassRooms {
     /// By name.
     pub(super) classes: Vec<ClusterName>,
     /// Of each class, by name.
@@ -20,7 +20,7 @@ pub(super) struct Field {
 
 /// What a node needs.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct NodeRequest {
     pub(super) class: ClusterName,
     pub(super) load: Load,
     /// What it has already.
@@ -29,7 +29,7 @@ pub(super) struct Wish {
 
 /// The classes that something waits for, and how many workers of each; none of one that no
 /// manifest defines.
-pub(super) type Waits = Vec<(ClusterName, u32)>;
+pub(super) type MissingWorkers = Vec<(ClusterName, u32)>;
 
 impl Leader {
     /// Whether shares of a class may move to make room for others.
@@ -38,11 +38,14 @@ impl Leader {
     }
 
     /// The room that there is in these classes.
-    pub(super) fn field<'a>(&self, classes: impl Iterator<Item = &'a ClusterName>) -> Field {
+    pub(super) fn class_rooms<'a>(
+        &self,
+        classes: impl Iterator<Item = &'a ClusterName>,
+    ) -> ClassRooms {
         let mut names: Vec<_> = classes.cloned().collect();
         names.sort();
         names.dedup();
-        let mut field = Field {
+        let mut field = ClassRooms {
             classes: Vec::new(),
             workers: Vec::new(),
             rooms: Vec::new(),
@@ -64,7 +67,7 @@ impl Leader {
     }
 }
 
-impl Field {
+impl ClassRooms {
     /// A class's place in it; none where no manifest defines it.
     pub(super) fn class_at(&self, class: &ClusterName) -> Option<usize> {
         self.classes.binary_search(class).ok()
@@ -96,10 +99,13 @@ impl Field {
         }
     }
 
-    /// Places all of the wishes, or none of them.
-    pub(super) fn place(&mut self, wishes: &[Wish]) -> Result<Vec<Vec<(WorkerName, Load)>>, Waits> {
+    /// PositionIndex all of the wishes, or none of them.
+    pub(super) fn place(
+        &mut self,
+        wishes: &[NodeRequest],
+    ) -> Result<Vec<Vec<(WorkerName, Load)>>, MissingWorkers> {
         let unknown = wishes.iter().filter(|wish| self.class_at(&wish.class).is_none());
-        let mut unknown: Waits = unknown.map(|wish| (wish.class.clone(), 0)).collect();
+        let mut unknown: MissingWorkers = unknown.map(|wish| (wish.class.clone(), 0)).collect();
         if !unknown.is_empty() {
             unknown.sort();
             unknown.dedup();
@@ -123,7 +129,7 @@ impl Field {
     }
 
     /// What a node has on workers that can keep it, one part for each.
-    fn prefers(&self, class: usize, wish: &Wish) -> Vec<Part> {
+    fn prefers(&self, class: usize, wish: &NodeRequest) -> Vec<Part> {
         let mut parts = std::collections::BTreeMap::<u32, Load>::new();
         for (worker, load) in &wish.has {
             if let Some(worker) = self.worker_at(class, worker) {
@@ -133,7 +139,7 @@ impl Field {
         parts.into_iter().map(|(worker, load)| Part { worker, load }).collect()
     }
 
-    fn waits(&self, short: &[Short]) -> Waits {
+    fn waits(&self, short: &[Short]) -> MissingWorkers {
         short.iter().map(|short| (self.classes[short.class].clone(), short.workers)).collect()
     }
 }

@@ -27,7 +27,7 @@ impl Leader {
             }
             self.replica.budget.spend(1);
             self.end_hold(&name, now);
-            let held_back = self.held_back.remove(&name).into_iter().flatten();
+            let held_back = self.ended_during_hold.remove(&name).into_iter().flatten();
             for stream in held_back.filter(|_| !mutation::on(Mutation::HeldBackForgotten)) {
                 self.timers.insert((self.replica.heard, Timer::Claim(stream)));
             }
@@ -37,7 +37,7 @@ impl Leader {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             let is_due = cluster.plan.is_some_and(|plan| plan.at <= now);
             if is_due && !std::mem::replace(&mut cluster.plan_waits, true) {
-                self.plans.push_back(name);
+                self.plan_queue.push_back(name);
             }
         }
     }
@@ -123,7 +123,7 @@ impl Leader {
         }
         self.replica.notice(Notice::HoldEnded(name.clone()));
         self.plan_now(name, now);
-        self.wake_wants(now);
+        self.recheck_blocked(now);
     }
 
     /// The workers that can own streams, by name.

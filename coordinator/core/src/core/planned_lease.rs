@@ -12,7 +12,7 @@ use crate::planner::streams::Unplaced;
 
 /// What the plan wants of a stream or share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct PlannedLease<'a> {
     /// The cluster whose workers it is for; of a share the class of its node in the plan.
     pub(super) cluster: &'a ClusterName,
     /// The worker that is to have it; none where nobody is chosen.
@@ -28,7 +28,7 @@ pub(super) struct Wanted<'a> {
 /// How long a worker may take to let go of a stream whose set is desired no more.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
 
-impl Wanted<'_> {
+impl PlannedLease<'_> {
     /// The worker that is to have it.
     pub(super) fn owner(&self) -> Option<WorkerKey> {
         let worker = self.on?.clone();
@@ -48,12 +48,12 @@ impl Wanted<'_> {
 
 impl Leader {
     /// What the plan wants of a stream; none where it is desired no more.
-    pub(super) fn wanted(&self, stream: &StreamKey) -> Option<Wanted<'_>> {
+    pub(super) fn planned_lease(&self, stream: &StreamKey) -> Option<PlannedLease<'_>> {
         if let Some(share) = ShareKey::of(stream) {
-            return self.pipelines.wanted(&share);
+            return self.pipelines.planned_lease(&share);
         }
         let (set, planned) = self.replica.planned(stream)?;
-        Some(Wanted {
+        Some(PlannedLease {
             cluster: &set.spec.cluster,
             on: planned.on.as_ref(),
             load: None,

@@ -13,7 +13,7 @@ use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
     /// Takes over what is other than it was.
-    pub(in crate::core) fn desire_pipelines(&mut self, before: &Desired, now: Moment) {
+    pub(in crate::core) fn apply_pipeline_specs(&mut self, before: &Desired, now: Moment) {
         let desired = self.replica.desired.clone();
         let gone = self.pipelines.all.keys().filter(|name| !desired.pipelines.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
@@ -32,8 +32,8 @@ impl Leader {
         let names: BTreeSet<_> = before.clusters.keys().chain(desired.clusters.keys()).collect();
         for name in names {
             if of(before, name) != of(&desired, name) {
-                self.pipelines.look = true;
-                self.shed(name, now);
+                self.pipelines.recheck_waiting = true;
+                self.break_overloaded(name, now);
             }
         }
     }
@@ -41,11 +41,11 @@ impl Leader {
     fn begin_pipeline(&mut self, name: &PipelineName, spec: &Arc<Pipeline>, now: Moment) {
         let state = PipelineState::new(spec.clone());
         self.pipelines.all.insert(name.clone(), state);
-        self.pipelines.unjudged.insert(name.clone());
-        self.pipelines.judge = true;
+        self.pipelines.recovering.insert(name.clone());
+        self.pipelines.recheck_recovery = true;
         // Its shares may have been reported before anybody desired it.
         self.adopt_leases(name);
-        self.touch_pipeline(name, now);
+        self.reconcile_pipeline(name, now);
     }
 
     /// Takes as the plan what agents are known to hold of a pipeline.
@@ -56,7 +56,7 @@ impl Leader {
         let leases: Vec<_> =
             leases.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
         for (stream, worker) in leases {
-            self.leave_share(&stream, &worker);
+            self.plan_share_where_held(&stream, &worker);
         }
     }
 
@@ -66,11 +66,11 @@ impl Leader {
         {
             self.pipelines.count_all(name, false);
         }
-        self.pipelines.unhold(name);
+        self.pipelines.clear_outstanding(name);
         let Some(state) = self.pipelines.all.remove(name) else { return };
-        self.pipelines.file(name);
+        self.pipelines.update_indexes(name);
         self.pipelines.unreserve(state.reserves.clone());
-        self.pipelines.look = true;
+        self.pipelines.recheck_waiting = true;
         for (node, state) in &state.nodes {
             self.end_binding(name, node, state.phase);
         }
@@ -80,12 +80,12 @@ impl Leader {
             self.replica.notice(notice);
         }
         for (node, state) in &state.nodes {
-            self.touch_node(name, node, state, now);
+            self.reconcile_node(name, node, state, now);
         }
     }
 
     fn change_pipeline(&mut self, name: &PipelineName, spec: &Arc<Pipeline>, now: Moment) {
-        let unjudged = self.pipelines.unjudged.contains(name);
+        let unjudged = self.pipelines.recovering.contains(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         state.spec = spec.clone();
         match state.phase {
@@ -96,17 +96,17 @@ impl Leader {
                 let old = std::mem::replace(state, fresh);
                 self.adopt_leases(name);
                 for (node, state) in &old.nodes {
-                    self.touch_node(name, node, state, now);
+                    self.reconcile_node(name, node, state, now);
                 }
-                self.pipelines.judge = true;
+                self.pipelines.recheck_recovery = true;
             }
             // What it has is looked at when it is healed.
             Some(PipelinePhase::Broken) => {}
             _ if state.in_force => state.changes = !is_in_force(state),
             _ => self.rename_bindings(name),
         }
-        self.pipelines.file(name);
-        self.pipelines.look = true;
+        self.pipelines.update_indexes(name);
+        self.pipelines.recheck_waiting = true;
         self.settle_change(name);
     }
 

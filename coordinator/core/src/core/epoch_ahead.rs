@@ -24,14 +24,14 @@ const AHEAD_MAX: usize = 1_024;
 
 /// What agents have said of later terms.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ahead {
-    workers: BTreeMap<WorkerKey, Word>,
+pub(super) struct EpochAhead {
+    workers: BTreeMap<WorkerKey, SeenEpoch>,
     asked_at: Option<Moment>,
 }
 
 /// One worker's agent.
 #[derive(Clone, Copy, Debug)]
-struct Word {
+struct SeenEpoch {
     seen: Epoch,
     /// When it said so; none once the store was asked after that.
     said_at: Option<Moment>,
@@ -40,7 +40,7 @@ struct Word {
 
 impl Leader {
     /// Refuses an agent that remembers a later term than this one, and has the store asked.
-    pub(super) fn refuse_ahead(
+    pub(super) fn refuse_epoch_ahead(
         &mut self,
         key: &WorkerKey,
         seen: Epoch,
@@ -55,14 +55,14 @@ impl Leader {
             self.deposed_by = Some(seen);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
-        let known = self.ahead.workers.len();
-        let mut word = self.ahead.workers.get(key).copied();
+        let known = self.epoch_ahead.workers.len();
+        let mut word = self.epoch_ahead.workers.get(key).copied();
         if word.is_none() && known < AHEAD_MAX {
-            word = Some(Word { seen, said_at: None, told_at: None });
+            word = Some(SeenEpoch { seen, said_at: None, told_at: None });
         }
         if let Some(word) = word {
-            let word = Word { seen: word.seen.max(seen), said_at: Some(now), ..word };
-            self.ahead.workers.insert(key.clone(), word);
+            let word = SeenEpoch { seen: word.seen.max(seen), said_at: Some(now), ..word };
+            self.epoch_ahead.workers.insert(key.clone(), word);
         }
         self.ask_term(now);
         let message = format!(
@@ -75,14 +75,14 @@ impl Leader {
     /// Asks the store whether this term stands, where an agent's word waits for that; once in a
     /// while.
     pub(super) fn ask_term(&mut self, now: Moment) {
-        let waiting = self.ahead.workers.values().filter(|word| word.said_at.is_some());
+        let waiting = self.epoch_ahead.workers.values().filter(|word| word.said_at.is_some());
         let Some(seen) = waiting.map(|word| word.seen).max() else { return };
-        match self.ahead.asked_at {
+        match self.epoch_ahead.asked_at {
             Some(asked) if now.since(asked) < ASK_EVERY => {
                 self.timers.insert((asked + ASK_EVERY, Timer::AskTerm));
             }
             Some(_) | None => {
-                self.ahead.asked_at = Some(now);
+                self.epoch_ahead.asked_at = Some(now);
                 self.order(Order::AskTerm { seen });
             }
         }
@@ -93,7 +93,7 @@ impl Leader {
         if self.ledger.epoch() != epoch {
             return;
         }
-        for (key, word) in &mut self.ahead.workers {
+        for (key, word) in &mut self.epoch_ahead.workers {
             if word.said_at.is_none_or(|said| said > asked_at) {
                 continue;
             }
@@ -107,7 +107,7 @@ impl Leader {
     }
 
     /// The worker's agent knows no later term, or the worker is gone.
-    pub(super) fn forget_ahead(&mut self, key: &WorkerKey) {
-        self.ahead.workers.remove(key);
+    pub(super) fn forget_epoch_ahead(&mut self, key: &WorkerKey) {
+        self.epoch_ahead.workers.remove(key);
     }
 }

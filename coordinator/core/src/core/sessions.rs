@@ -9,13 +9,13 @@ use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, RefusalReason, Rep
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::slices::Look;
+use super::sliced_work::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;
 use crate::observed::{Session, Worker};
 
-pub(super) type Refused = (RefusalReason, String);
+pub(super) type HelloRefusal = (RefusalReason, String);
 
 impl Leader {
     pub(super) fn hello(
@@ -27,7 +27,7 @@ impl Leader {
     ) {
         let identity = hello.identity.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
-        if let Err((reason, message)) = self.greet(conn, &hello, peer, now) {
+        if let Err((reason, message)) = self.accept_hello(conn, &hello, peer, now) {
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
             self.replica.refuse(conn, reason, message);
@@ -35,21 +35,21 @@ impl Leader {
     }
 
     /// Replaces the agent's older connection by this one, which waits for its welcome.
-    fn greet(
+    fn accept_hello(
         &mut self,
         conn: ConnId,
         hello: &Hello,
         peer: Option<Arc<str>>,
         now: Moment,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), HelloRefusal> {
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
-        self.finish_gone(&key, now);
+        self.end_account_now(&key, now);
         let epoch = self.ledger.epoch();
         self.admit(hello, &key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
-            return Err(self.refuse_ahead(&key, seen, now));
+            return Err(self.refuse_epoch_ahead(&key, seen, now));
         }
-        self.forget_ahead(&key);
+        self.forget_epoch_ahead(&key);
         self.replace_session(conn, hello, &key, now);
         self.note_name(&key, hello.identity, peer, now);
         self.await_welcome(conn, &key);
@@ -62,7 +62,7 @@ impl Leader {
     }
 
     /// Whether the agent may connect at all.
-    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), Refused> {
+    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
         if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
             let message = format!(
                 "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
@@ -165,10 +165,10 @@ impl Leader {
                 true => "a second report on one connection",
                 false => "a report of another epoch",
             };
-            return self.offend(conn, &key, rule);
+            return self.disconnect_offender(conn, &key, rule);
         }
         if self.adoptions.contains_key(&conn) {
-            return self.offend(conn, &key, "a second report on one connection");
+            return self.disconnect_offender(conn, &key, "a second report on one connection");
         }
         self.begin_adoption(conn, &key, report, now);
     }
@@ -191,7 +191,7 @@ impl Leader {
     pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
         self.replica.notice(Notice::Joined(key.clone()));
         self.register_if_needed(key);
-        self.watch_silence(key);
+        self.schedule_silence_check(key);
         self.dirty.insert(key.clone());
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
@@ -218,7 +218,7 @@ impl Leader {
             () => None,
         };
         if let Some(rule) = rule {
-            return self.offend(conn, &key, rule);
+            return self.disconnect_offender(conn, &key, rule);
         }
         session.nonce = beat.nonce;
         session.snapshot_due |= beat.wants_snapshot;
@@ -242,8 +242,8 @@ impl Leader {
         self.note_applied(&key, beat.applied);
         if drains {
             self.replica.notice(Notice::DrainStarted(key.clone()));
-            self.note_leaving(&key);
-            self.look_at_streams(&key, Look::Wanted);
+            self.note_draining(&key);
+            self.check_claims_of(&key, ClaimCheck::Plan);
         }
         if drains || found {
             self.pool_changed(&key);
@@ -252,8 +252,8 @@ impl Leader {
             self.plan_soon(&key.cluster, now);
         }
         if found {
-            self.watch_silence(&key);
-            self.look_at_class(&key.cluster);
+            self.schedule_silence_check(&key);
+            self.recheck_class(&key.cluster);
         }
         self.check_left(&key, now);
     }
@@ -318,7 +318,12 @@ impl Leader {
         }
     }
 
-    pub(super) fn offend(&mut self, conn: ConnId, key: &WorkerKey, rule: &'static str) {
+    pub(super) fn disconnect_offender(
+        &mut self,
+        conn: ConnId,
+        key: &WorkerKey,
+        rule: &'static str,
+    ) {
         self.replica.notice(Notice::Offence { worker: key.clone(), rule });
         self.closed(conn);
         self.replica.refuse(conn, RefusalReason::Invalid, rule.into());

@@ -14,7 +14,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
 use super::Leader;
-use super::session::Refused;
+use super::sessions::HelloRefusal;
 use crate::observed::Worker;
 
 impl Leader {
@@ -24,7 +24,7 @@ impl Leader {
         hello: &Hello,
         key: &WorkerKey,
         now: Moment,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), HelloRefusal> {
         let other = self.is_of_another(hello, key) && !hello.take_over;
         if !other || !self.is_alive(key) || mutation::on(Mutation::TwinTakesName) {
             return Ok(());
@@ -41,7 +41,7 @@ impl Leader {
 
     /// Has an agent that gets the name after another one begin its journal anew. It does not know
     /// what that one holds, though it may think that its journal tells of everything.
-    pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), Refused> {
+    pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), HelloRefusal> {
         let knows_too_much = hello.knows_from < hello.incarnation;
         if !self.is_of_another(hello, key) || !knows_too_much {
             return Ok(());
