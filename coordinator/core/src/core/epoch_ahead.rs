@@ -18,7 +18,7 @@ const EPOCH_LEAP_MAX: u64 = 1 << 40;
 /// The least time between two questions to the store.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const NOTICE_EVERY: Duration = Duration::from_secs(60);
 /// Workers that are remembered; more are refused all the same, and not named.
 const AHEAD_MAX: usize = 1_024;
 
@@ -34,8 +34,8 @@ pub(super) struct EpochAhead {
 struct SeenEpoch {
     seen: Epoch,
     /// When it said so; none once the store was asked after that.
-    said_at: Option<Moment>,
-    told_at: Option<Moment>,
+    unchecked_since: Option<Moment>,
+    noticed_at: Option<Moment>,
 }
 
 impl Leader {
@@ -56,13 +56,17 @@ impl Leader {
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
         let known = self.epoch_ahead.workers.len();
-        let mut word = self.epoch_ahead.workers.get(key).copied();
-        if word.is_none() && known < AHEAD_MAX {
-            word = Some(SeenEpoch { seen, said_at: None, told_at: None });
+        let mut seen_epoch = self.epoch_ahead.workers.get(key).copied();
+        if seen_epoch.is_none() && known < AHEAD_MAX {
+            seen_epoch = Some(SeenEpoch { seen, unchecked_since: None, noticed_at: None });
         }
-        if let Some(word) = word {
-            let word = SeenEpoch { seen: word.seen.max(seen), said_at: Some(now), ..word };
-            self.epoch_ahead.workers.insert(key.clone(), word);
+        if let Some(seen_epoch) = seen_epoch {
+            let seen_epoch = SeenEpoch {
+                seen: seen_epoch.seen.max(seen),
+                unchecked_since: Some(now),
+                ..seen_epoch
+            };
+            self.epoch_ahead.workers.insert(key.clone(), seen_epoch);
         }
         self.ask_term(now);
         let message = format!(
@@ -75,8 +79,12 @@ impl Leader {
     /// Asks the store whether this term stands, where an agent's word waits for that; once in a
     /// while.
     pub(super) fn ask_term(&mut self, now: Moment) {
-        let waiting = self.epoch_ahead.workers.values().filter(|word| word.said_at.is_some());
-        let Some(seen) = waiting.map(|word| word.seen).max() else { return };
+        let waiting = self
+            .epoch_ahead
+            .workers
+            .values()
+            .filter(|seen_epoch| seen_epoch.unchecked_since.is_some());
+        let Some(seen) = waiting.map(|seen_epoch| seen_epoch.seen).max() else { return };
         match self.epoch_ahead.asked_at {
             Some(asked) if now.since(asked) < ASK_EVERY => {
                 self.timers.insert((asked + ASK_EVERY, Timer::AskTerm));
@@ -93,14 +101,14 @@ impl Leader {
         if self.ledger.epoch() != epoch {
             return;
         }
-        for (key, word) in &mut self.epoch_ahead.workers {
-            if word.said_at.is_none_or(|said| said > asked_at) {
+        for (key, seen_epoch) in &mut self.epoch_ahead.workers {
+            if seen_epoch.unchecked_since.is_none_or(|said| said > asked_at) {
                 continue;
             }
-            word.said_at = None;
-            if word.told_at.is_none_or(|told| asked_at.since(told) >= TELL_EVERY) {
-                word.told_at = Some(asked_at);
-                let notice = Notice::EpochAhead { worker: key.clone(), seen: word.seen };
+            seen_epoch.unchecked_since = None;
+            if seen_epoch.noticed_at.is_none_or(|told| asked_at.since(told) >= NOTICE_EVERY) {
+                seen_epoch.noticed_at = Some(asked_at);
+                let notice = Notice::EpochAhead { worker: key.clone(), seen: seen_epoch.seen };
                 self.replica.notice(notice);
             }
         }

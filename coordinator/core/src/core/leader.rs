@@ -20,7 +20,7 @@ use super::timers::Timer;
 use crate::desired::Cluster;
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
 use crate::event::ConnId;
-use crate::ledger::{Ended, Ledger};
+use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
 
 /// A replica that leads.
@@ -251,8 +251,8 @@ impl Leader {
     }
 
     /// Tells of leases that have ended, and sees to the streams that are free now.
-    pub(super) fn ended(&mut self, ended: Vec<Ended>, how: Freed, now: Moment) {
-        for Ended { stream, worker, token } in ended {
+    pub(super) fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
+        for EndedLease { stream, worker, token } in ended {
             self.reconcile_stream(&stream, now);
             self.note_single_owner(&stream, now);
             if stream.set.is_shares() {

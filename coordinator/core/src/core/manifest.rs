@@ -30,7 +30,7 @@ type SetDrafts = BTreeMap<SetName, SetDraft>;
 #[derive(Clone, Debug)]
 struct SetDraft {
     spec: Arc<StreamSet>,
-    places: PositionIndex,
+    index: PositionIndex,
     /// Where the streams were in the set as it is in force; none for those that are new.
     former: Vec<Option<u32>>,
     /// Where a set of which nothing was known has its streams planned: nowhere.
@@ -284,8 +284,8 @@ impl Leader {
 impl SetDraft {
     fn new(spec: &Arc<StreamSet>) -> Self {
         let former = Vec::with_capacity(spec.streams.len());
-        let places = PositionIndex::new(&spec.streams);
-        Self { spec: spec.clone(), places, former, planned: Vec::new(), same: true }
+        let index = PositionIndex::new(&spec.streams);
+        Self { spec: spec.clone(), index, former, planned: Vec::new(), same: true }
     }
 
     /// Reads some more streams; how many.
@@ -294,7 +294,7 @@ impl SetDraft {
         let start = self.former.len();
         let end = start.saturating_add(most).min(streams.len());
         for (at, stream) in streams.iter().enumerate().take(end).skip(start) {
-            self.places.enter(streams, at);
+            self.index.insert(streams, at);
             let found = before.and_then(|set| Some((set, set.position(&stream.name)?)));
             let is_same = |set: &SetState, was| was == at && set.spec.streams[was] == *stream;
             self.same &= found.is_some_and(|(set, was)| is_same(set, was));
@@ -323,7 +323,7 @@ impl SetDraft {
     /// The set as it is desired now; streams that it had before stay where they were planned. What
     /// is left of the former set is given back.
     fn put_in_place_of(self, mut former: Option<SetState>) -> (SetState, Option<SetState>) {
-        let Self { spec, places, former: positions, mut planned, same: _ } = self;
+        let Self { spec, index, former: positions, mut planned, same: _ } = self;
         let kept = former.as_mut().filter(|former| former.spec.cluster == spec.cluster);
         let streams = match kept {
             Some(former) => rearranged(&mut former.streams, &positions),
@@ -333,7 +333,7 @@ impl SetDraft {
             }
         };
         let is_planned = former.as_ref().is_some_and(|former| former.is_planned);
-        (SetState { spec, places, streams, is_planned, limited: false }, former)
+        (SetState { spec, index, streams, is_planned, limited: false }, former)
     }
 }
 
@@ -360,7 +360,7 @@ fn rearranged(former: &mut Vec<StreamSlot>, positions: &[Option<u32>]) -> Vec<St
 impl SetState {
     /// Where a stream is in the manifest's list.
     pub(super) fn position(&self, name: &StreamName) -> Option<usize> {
-        self.places.get(&self.spec.streams, name)
+        self.index.get(&self.spec.streams, name)
     }
 }
 

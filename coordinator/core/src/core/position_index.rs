@@ -26,7 +26,7 @@ impl PositionIndex {
     }
 
     /// Enters the stream at this position; of equal names, the last one counts.
-    pub(super) fn enter(&mut self, streams: &[Stream], at: usize) {
+    pub(super) fn insert(&mut self, streams: &[Stream], at: usize) {
         let slot = self.slot(streams, &streams[at].name);
         self.slots[slot] = u32::try_from(at).expect("streams are counted in u32");
     }
@@ -60,15 +60,15 @@ mod tests {
             let name = |at: usize| StreamName::new(&format!("x-{at}")).expect("a valid name");
             let stream = |at| Stream { name: name(at), weight: 1, dedicated: false };
             let streams: Vec<_> = (0..count).map(stream).collect();
-            let mut places = PositionIndex::new(&streams);
+            let mut index = PositionIndex::new(&streams);
             for at in 0..count {
-                assert_eq!(places.get(&streams, &name(at)), None);
-                places.enter(&streams, at);
+                assert_eq!(index.get(&streams, &name(at)), None);
+                index.insert(&streams, at);
             }
             for at in 0..count {
-                assert_eq!(places.get(&streams, &name(at)), Some(at));
+                assert_eq!(index.get(&streams, &name(at)), Some(at));
             }
-            assert_eq!(places.get(&streams, &name(count)), None);
+            assert_eq!(index.get(&streams, &name(count)), None);
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct Replica {
 #[derive(Clone, Debug)]
 pub(super) struct SetState {
     pub(super) spec: Arc<StreamSet>,
-    pub(super) places: PositionIndex,
+    pub(super) index: PositionIndex,
     pub(super) streams: Vec<StreamSlot>,
     /// Something may be planned of it.
     pub(super) is_planned: bool,

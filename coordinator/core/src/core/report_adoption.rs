@@ -14,7 +14,7 @@ use super::sliced_work::{ClaimCheck, STEP};
 use super::{Leader, Timer};
 use crate::effect::Freed;
 use crate::event::ConnId;
-use crate::ledger::{Absent, Begun, Unknown};
+use crate::ledger::{AbsentClaims, AdoptionStart, Unknown};
 
 /// Beats that wait behind a report at the most: an agent that beats once a second and at every
 /// event says so much in minutes.
@@ -27,7 +27,7 @@ pub(super) struct Adoption {
     report: Report,
     /// When it came.
     at: Moment,
-    begun: Begun,
+    begun: AdoptionStart,
     /// How many of its streams are adopted.
     adopted: usize,
     /// How many of the account's claims it lists, as far as it is adopted.
@@ -144,7 +144,7 @@ impl Leader {
         let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
         let (whole, looked_at) = (streams.len() < most, streams.len());
-        let absent = Absent {
+        let absent = AbsentClaims {
             incarnation,
             knows_from: adoption.report.memory.knows_from,
             report: adoption.begun.report,

@@ -8,7 +8,7 @@ use leasehold_types::{
     GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token, WorkerKey,
 };
 
-use super::{Account, Ended, Ledger};
+use super::{Account, EndedLease, Ledger};
 
 /// A stream lease that may be in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) enum Phase {
 
 /// A report that is being adopted, and what was known of the account before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct AdoptionStart {
     pub(crate) report: ReportNumber,
     /// There was none.
     pub(crate) new: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Begun {
 
 /// What a report does not list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Absent {
+pub(crate) struct AbsentClaims {
     pub(crate) report: ReportNumber,
     /// The agent that reports.
     pub(crate) incarnation: Incarnation,
@@ -148,7 +148,7 @@ impl Ledger {
         incarnation: Incarnation,
         ttl: Duration,
         now: Moment,
-    ) -> Begun {
+    ) -> AdoptionStart {
         let (new, old_end) = (self.account(key).is_none(), self.free_at(key));
         let mut account = self.open(key, now);
         if new || mutation::on(Mutation::FreshAgain) {
@@ -160,7 +160,7 @@ impl Ledger {
         account.ttl = account.ttl.max(ttl);
         drop(account);
         self.reports.0 += 1;
-        Begun { report: self.reports, new, old_end }
+        AdoptionStart { report: self.reports, new, old_end }
     }
 
     /// Ends a worker's claims on a stream that its journal tells of and its report does not list;
@@ -169,8 +169,8 @@ impl Ledger {
         &mut self,
         key: &WorkerKey,
         stream: &StreamKey,
-        absent: &Absent,
-    ) -> Vec<Ended> {
+        absent: &AbsentClaims,
+    ) -> Vec<EndedLease> {
         let incarnation = absent.incarnation;
         let own = |claim: &Claim| {
             claim.incarnation == incarnation
@@ -265,14 +265,14 @@ impl Ledger {
         key: &WorkerKey,
         stream: &StreamKey,
         token: Token,
-    ) -> Vec<Ended> {
+    ) -> Vec<EndedLease> {
         let any = mutation::on(Mutation::AnyReleaseFrees);
         self.remove_claims(stream, key, |claim| claim.token == token || any)
     }
 
     /// Ends the worker's claims on a stream whose time is surely over. Some where the claim ends
     /// later, or leadership must be confirmed first.
-    pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<Ended> {
+    pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<EndedLease> {
         let claims = self.claims(stream).iter();
         let over = claims.filter(|claim| {
             let free_at = self.claim_free_at(claim);
@@ -337,7 +337,7 @@ impl Ledger {
     }
 
     /// Ends all that a worker has of a stream: it is gone.
-    pub(crate) fn end_all(&mut self, stream: &StreamKey, key: &WorkerKey) -> Vec<Ended> {
+    pub(crate) fn end_all(&mut self, stream: &StreamKey, key: &WorkerKey) -> Vec<EndedLease> {
         self.remove_claims(stream, key, |_| true)
     }
 
@@ -346,7 +346,7 @@ impl Ledger {
         stream: &StreamKey,
         key: &WorkerKey,
         which: impl Fn(&Claim) -> bool,
-    ) -> Vec<Ended> {
+    ) -> Vec<EndedLease> {
         // A predecessor that learns that a worker is gone grants its streams to others, to its end.
         let outlives = |account: &Account| account.heard >= self.predecessor_end;
         let only_here = self.accounts.get(key).is_some_and(outlives);
@@ -370,7 +370,7 @@ impl Ledger {
                 account.streams.remove(stream);
             }
         }
-        let ended = removed.into_iter().map(|claim| Ended {
+        let ended = removed.into_iter().map(|claim| EndedLease {
             stream: stream.clone(),
             worker: claim.worker,
             token: claim.token,

@@ -45,7 +45,7 @@ impl Leader {
         let mut names: Vec<_> = classes.cloned().collect();
         names.sort();
         names.dedup();
-        let mut field = ClassRooms {
+        let mut class_rooms = ClassRooms {
             classes: Vec::new(),
             workers: Vec::new(),
             rooms: Vec::new(),
@@ -58,12 +58,12 @@ impl Leader {
                 let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
                 self.pipelines.load_of(&key)
             });
-            field.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
-            field.rebalances.push(self.rebalances(&name));
-            field.workers.push(workers);
-            field.classes.push(name);
+            class_rooms.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
+            class_rooms.rebalances.push(self.rebalances(&name));
+            class_rooms.workers.push(workers);
+            class_rooms.classes.push(name);
         }
-        field
+        class_rooms
     }
 }
 
@@ -99,26 +99,35 @@ impl ClassRooms {
         }
     }
 
-    /// PositionIndex all of the wishes, or none of them.
+    /// Places all of the requests, or none of them.
     pub(super) fn place(
         &mut self,
-        wishes: &[NodeRequest],
+        requests: &[NodeRequest],
     ) -> Result<Vec<Vec<(WorkerName, Load)>>, MissingWorkers> {
-        let unknown = wishes.iter().filter(|wish| self.class_at(&wish.class).is_none());
-        let mut unknown: MissingWorkers = unknown.map(|wish| (wish.class.clone(), 0)).collect();
+        let unknown = requests.iter().filter(|request| self.class_at(&request.class).is_none());
+        let mut unknown: MissingWorkers =
+            unknown.map(|request| (request.class.clone(), 0)).collect();
         if !unknown.is_empty() {
             unknown.sort();
             unknown.dedup();
             return Err(unknown);
         }
-        let classes: Vec<_> = wishes.iter().filter_map(|wish| self.class_at(&wish.class)).collect();
-        let prefers: Vec<_> =
-            classes.iter().zip(wishes).map(|(class, wish)| self.prefers(*class, wish)).collect();
+        let classes: Vec<_> =
+            requests.iter().filter_map(|request| self.class_at(&request.class)).collect();
+        let prefers: Vec<_> = classes
+            .iter()
+            .zip(requests)
+            .map(|(class, request)| self.prefers(*class, request))
+            .collect();
         let nodes: Vec<_> = classes
             .iter()
-            .zip(wishes)
+            .zip(requests)
             .zip(&prefers)
-            .map(|((class, wish), prefers)| NodeWish { class: *class, load: wish.load, prefers })
+            .map(|((class, request), prefers)| NodeWish {
+                class: *class,
+                load: request.load,
+                prefers,
+            })
             .collect();
         let placed = place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?;
         let named = |(class, parts): (&usize, Vec<Part>)| {
@@ -129,9 +138,9 @@ impl ClassRooms {
     }
 
     /// What a node has on workers that can keep it, one part for each.
-    fn prefers(&self, class: usize, wish: &NodeRequest) -> Vec<Part> {
+    fn prefers(&self, class: usize, request: &NodeRequest) -> Vec<Part> {
         let mut parts = std::collections::BTreeMap::<u32, Load>::new();
-        for (worker, load) in &wish.has {
+        for (worker, load) in &request.has {
             if let Some(worker) = self.worker_at(class, worker) {
                 *parts.entry(worker).or_default() += *load;
             }

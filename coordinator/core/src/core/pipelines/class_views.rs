@@ -94,7 +94,7 @@ impl Leader {
         let waiting = self.waiting();
         for view in views {
             let tenancies = self.pipelines.shares_by_worker(&view.name);
-            view.placed = tenancies.map(|(_, tenancy)| tenancy.load).sum();
+            view.placed = tenancies.map(|(_, worker_shares)| worker_shares.load).sum();
             view.workers = self.stream_owners(&view.name).len() as u32;
             (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
         }
@@ -129,30 +129,32 @@ impl Leader {
 
     /// The shares that a class's workers are to have, and how many somebody has.
     pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
-        let planned =
-            self.pipelines.shares_by_worker(class).map(|(_, tenancy)| tenancy.shares.len());
+        let planned = self
+            .pipelines
+            .shares_by_worker(class)
+            .map(|(_, worker_shares)| worker_shares.shares.len());
         let accounts = self.ledger.accounts_of(class);
         let claimed = accounts.map(|(_, account)| account.streams.len());
         (planned.sum(), claimed.sum())
     }
 
     fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
-        let mut field = self.class_rooms([class].into_iter());
-        let Some(at) = field.class_at(class) else { return Vec::new() };
-        let mut workers = field.workers[at].clone();
+        let mut class_rooms = self.class_rooms([class].into_iter());
+        let Some(at) = class_rooms.class_at(class) else { return Vec::new() };
+        let mut workers = class_rooms.workers[at].clone();
         workers.sort_by_cached_key(|worker| {
             (self.planned_load(class, worker), Reverse(worker.clone()))
         });
-        let all = 0..field.rooms[at].len() as u32;
-        let mut room: Load = all.map(|it| field.rooms[at].room(it)).sum();
+        let all = 0..class_rooms.rooms[at].len() as u32;
+        let mut room: Load = all.map(|it| class_rooms.rooms[at].room(it)).sum();
         let mut spared = Vec::new();
         let mut tried = 0;
         // What came from those that were spared before.
         let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
         for worker in workers {
-            let Some(own) = field.worker_at(at, &worker) else { continue };
+            let Some(own) = class_rooms.worker_at(at, &worker) else { continue };
             // Those that follow have more to give away, and no more room is left for it.
-            let (load, own) = (self.planned_load(class, &worker), field.rooms[at].room(own));
+            let (load, own) = (self.planned_load(class, &worker), class_rooms.rooms[at].room(own));
             if room.saturating_sub(own) < load {
                 break;
             }
@@ -165,7 +167,7 @@ impl Leader {
                 break;
             }
             tried += shares.len();
-            if let Some(moves) = self.move_all_from(&worker, class, &shares, &mut field) {
+            if let Some(moves) = self.move_all_from(&worker, class, &shares, &mut class_rooms) {
                 let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
                 room = room.saturating_sub(own + moved);
                 guests.remove(&worker);
@@ -180,12 +182,12 @@ impl Leader {
 
     fn is_removable(&self, worker: &WorkerKey) -> bool {
         let WorkerKey { cluster: class, worker: name } = worker;
-        let mut field = self.class_rooms([class].into_iter());
-        let at = field.class_at(class);
-        let takes_part = at.is_some_and(|at| field.worker_at(at, name).is_some());
+        let mut class_rooms = self.class_rooms([class].into_iter());
+        let at = class_rooms.class_at(class);
+        let takes_part = at.is_some_and(|at| class_rooms.worker_at(at, name).is_some());
         let shares = self.pipelines.worker_shares.get(worker).into_iter().flat_map(|it| &it.shares);
         let shares = self.largest_first(shares);
-        takes_part && self.move_all_from(name, class, &shares, &mut field).is_some()
+        takes_part && self.move_all_from(name, class, &shares, &mut class_rooms).is_some()
     }
 
     /// What a worker would have to give away.
@@ -201,15 +203,15 @@ impl Leader {
         worker: &WorkerName,
         class: &ClusterName,
         shares: &[ShareKey],
-        field: &mut ClassRooms,
+        class_rooms: &mut ClassRooms,
     ) -> Option<Vec<(ShareKey, WorkerName, Load)>> {
-        field.take(class, worker, Load::MAX);
+        class_rooms.take(class, worker, Load::MAX);
         let mut moves = Vec::new();
         for share in shares {
             let load = self.planned_share(share).map_or(Load::ZERO, |planned| planned.load);
-            let Some(to) = self.find_other_worker(share, field) else {
-                moves.iter().for_each(|(_, to, load)| field.give(class, to, *load));
-                field.give(class, worker, Load::MAX);
+            let Some(to) = self.find_other_worker(share, class_rooms) else {
+                moves.iter().for_each(|(_, to, load)| class_rooms.give(class, to, *load));
+                class_rooms.give(class, worker, Load::MAX);
                 return None;
             };
             moves.push((share.clone(), to, load));

@@ -69,14 +69,13 @@ impl Leader {
         let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
-        let field = self.class_rooms([name].into_iter());
-        let rooms = &field.rooms[0];
+        let class_rooms = self.class_rooms([name].into_iter());
+        let rooms = &class_rooms.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        let shown = left
-            .iter()
-            .take(NAMED_MAX)
-            .map(|(room, at)| format!("{} has room for {room}", field.workers[0][*at as usize]));
+        let shown = left.iter().take(NAMED_MAX).map(|(room, at)| {
+            format!("{} has room for {room}", class_rooms.workers[0][*at as usize])
+        });
         let shown: Vec<_> = shown.collect();
         let most = match shown.is_empty() {
             true => "it has no worker now".into(),
@@ -97,14 +96,16 @@ impl Leader {
 
     /// The shares that a worker is to have.
     pub(in crate::core) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
-        let tenancy = self.pipelines.worker_shares.get(key);
-        let Some(tenancy) = tenancy else { return vec!["the plan wants nothing on it".into()] };
-        let shares = tenancy.shares.iter().take(NAMED_MAX).map(|share| {
+        let worker_shares = self.pipelines.worker_shares.get(key);
+        let Some(worker_shares) = worker_shares else {
+            return vec!["the plan wants nothing on it".into()];
+        };
+        let shares = worker_shares.shares.iter().take(NAMED_MAX).map(|share| {
             let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);
             format!("{load} of {}/{}", share.pipeline, share.node)
         });
         let shares: Vec<_> = shares.collect();
-        let more = tenancy.shares.len() - shares.len();
+        let more = worker_shares.shares.len() - shares.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         vec![format!("it is to serve {}{more}", shares.join(", "))]
     }

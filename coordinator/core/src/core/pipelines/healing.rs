@@ -21,7 +21,8 @@ impl Leader {
     pub(in crate::core) fn lose_worker(&mut self, key: &WorkerKey, now: Moment) {
         self.pipelines.draining.remove(key);
         self.recheck_class(&key.cluster);
-        let shares = self.pipelines.worker_shares.get(key).map(|tenancy| tenancy.shares.clone());
+        let shares =
+            self.pipelines.worker_shares.get(key).map(|worker_shares| worker_shares.shares.clone());
         self.lose(&shares.unwrap_or_default(), &format!("worker {key} is lost"), now);
     }
 
@@ -77,20 +78,20 @@ impl Leader {
         if names.is_empty() {
             return false;
         }
-        let mut field = self.class_rooms_of(names.iter());
+        let mut class_rooms = self.class_rooms_of(names.iter());
         if !mutation::on(Mutation::HealWithoutOutstanding) {
-            self.count_outstanding(&mut field);
+            self.count_outstanding(&mut class_rooms);
         }
         let mut unplaced = Vec::new();
         for name in names {
-            match self.place_healed(&name, &mut field) {
+            match self.place_healed(&name, &mut class_rooms) {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(_) => unplaced.push(name),
             }
         }
-        let mut field = self.class_rooms_of(unplaced.iter());
+        let mut class_rooms = self.class_rooms_of(unplaced.iter());
         for name in unplaced {
-            match self.place_new(&name, &mut field) {
+            match self.place_new(&name, &mut class_rooms) {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(waits) => {
                     let why = waits_for(&waits);
@@ -103,9 +104,9 @@ impl Leader {
     }
 
     /// Counts what Broken pipelines hold on workers that can serve them.
-    fn count_outstanding(&self, field: &mut ClassRooms) {
+    fn count_outstanding(&self, class_rooms: &mut ClassRooms) {
         for (worker, load) in &self.pipelines.outstanding {
-            field.take(&worker.cluster, &worker.worker, *load);
+            class_rooms.take(&worker.cluster, &worker.worker, *load);
         }
     }
 
@@ -113,15 +114,15 @@ impl Leader {
     fn place_healed(
         &self,
         name: &PipelineName,
-        field: &mut ClassRooms,
+        class_rooms: &mut ClassRooms,
     ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let counted = !mutation::on(Mutation::HealWithoutOutstanding);
         let state = self.pipelines.all.get(name).filter(|_| counted);
         let held = state.map_or(&[][..], |state| &state.outstanding);
-        held.iter().for_each(|(key, load)| field.give(&key.cluster, &key.worker, *load));
-        let placed = self.place_new(name, field);
+        held.iter().for_each(|(key, load)| class_rooms.give(&key.cluster, &key.worker, *load));
+        let placed = self.place_new(name, class_rooms);
         if placed.is_err() {
-            held.iter().for_each(|(key, load)| field.take(&key.cluster, &key.worker, *load));
+            held.iter().for_each(|(key, load)| class_rooms.take(&key.cluster, &key.worker, *load));
         }
         placed
     }
@@ -138,11 +139,11 @@ impl Leader {
             self.pipelines.shares_by_worker(class).filter(|(_, it)| exceeds(it.load, capacity));
         let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
         for worker in over {
-            while let Some(tenancy) = self.pipelines.worker_shares.get(&worker)
-                && exceeds(tenancy.load, capacity)
-                && let Some(last) = tenancy.shares.last().map(|share| share.pipeline.clone())
+            while let Some(worker_shares) = self.pipelines.worker_shares.get(&worker)
+                && exceeds(worker_shares.load, capacity)
+                && let Some(last) = worker_shares.shares.last().map(|share| share.pipeline.clone())
             {
-                let shares = tenancy.shares.iter().filter(|share| share.pipeline == last);
+                let shares = worker_shares.shares.iter().filter(|share| share.pipeline == last);
                 let shares = shares.cloned().collect();
                 self.lose(&shares, &why, now);
             }

@@ -28,7 +28,7 @@ impl Leader {
             let load = self.pipelines.all.get(name).map(|state| state.spec.load);
             Reverse(load)
         });
-        let mut field = self.class_rooms_of(names.iter());
+        let mut class_rooms = self.class_rooms_of(names.iter());
         let mut blocked = Vec::new();
         for name in names {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
@@ -39,8 +39,8 @@ impl Leader {
             }
             let runs = state.in_force;
             let placed = match runs {
-                true => self.change(&name, &mut field),
-                false => self.place_new(&name, &mut field),
+                true => self.change(&name, &mut class_rooms),
+                false => self.place_new(&name, &mut class_rooms),
             };
             match placed {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
@@ -51,20 +51,25 @@ impl Leader {
                 }
             }
         }
-        self.make_room_for(blocked, &mut field, now);
+        self.make_room_for(blocked, &mut class_rooms, now);
     }
 
     /// Has others move for pipelines that fit nowhere, where their classes allow it: for the
     /// smallest first, and for so many only as one look has time for.
-    fn make_room_for(&mut self, blocked: Vec<PipelineName>, field: &mut ClassRooms, now: Moment) {
+    fn make_room_for(
+        &mut self,
+        blocked: Vec<PipelineName>,
+        class_rooms: &mut ClassRooms,
+        now: Moment,
+    ) {
         let can_be = blocked.into_iter().rev().filter(|name| {
             let state = self.pipelines.all.get(name);
-            state.is_some_and(|state| state.classes().any(|class| field.rebalances(class)))
+            state.is_some_and(|state| state.classes().any(|class| class_rooms.rebalances(class)))
         });
         for name in can_be.take(REBALANCES_MAX).collect::<Vec<_>>() {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
-            let (nodes, wishes) = wishes(state, |_| true);
-            if let Some(placed) = self.place_with_moves(&wishes, field, now) {
+            let (nodes, requests) = node_requests(state, |_| true);
+            if let Some(placed) = self.place_with_moves(&requests, class_rooms, now) {
                 self.put_pipeline_in_force(&name, nodes.into_iter().zip(placed).collect(), now);
             }
         }
@@ -106,11 +111,11 @@ impl Leader {
     pub(super) fn place_new(
         &self,
         name: &PipelineName,
-        field: &mut ClassRooms,
+        class_rooms: &mut ClassRooms,
     ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let (nodes, wishes) = wishes(state, |_| true);
-        Ok(nodes.into_iter().zip(field.place(&wishes)?).collect())
+        let (nodes, requests) = node_requests(state, |_| true);
+        Ok(nodes.into_iter().zip(class_rooms.place(&requests)?).collect())
     }
 
     /// A running pipeline's nodes that are other than they were; where they find no room beside
@@ -119,15 +124,15 @@ impl Leader {
     fn change(
         &self,
         name: &PipelineName,
-        field: &mut ClassRooms,
+        class_rooms: &mut ClassRooms,
     ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let waits = match replace(state, |node| !is_kept(state, node), field) {
+        let waits = match replace(state, |node| !is_kept(state, node), class_rooms) {
             Ok(placed) => return Ok(placed),
             Err(waits) => waits,
         };
         let keeps = state.nodes.keys().any(|node| is_kept(state, node));
-        let anew = keeps.then(|| replace(state, |_| true, field).ok()).flatten();
+        let anew = keeps.then(|| replace(state, |_| true, class_rooms).ok()).flatten();
         anew.ok_or(waits)
     }
 
@@ -256,41 +261,43 @@ impl Leader {
     }
 }
 
-/// PositionIndex some of a running pipeline's nodes anew, in the room that these have now and beside all
+/// Places some of a running pipeline's nodes anew, in the room that these have now and beside all
 /// else. Where they do not fit, the field is as before.
 fn replace(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-    field: &mut ClassRooms,
+    class_rooms: &mut ClassRooms,
 ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
-    let (nodes, wishes) = wishes(state, &which);
+    let (nodes, requests) = node_requests(state, &which);
     let released = state.nodes.iter().filter(|(node, _)| which(node));
     let released: Vec<_> = released
         .flat_map(|(_, it)| it.shares.values().map(move |share| (&it.class, share)))
         .collect();
-    released.iter().for_each(|(class, share)| field.give(class, &share.on, share.load));
-    match field.place(&wishes) {
+    released.iter().for_each(|(class, share)| class_rooms.give(class, &share.on, share.load));
+    match class_rooms.place(&requests) {
         Ok(placed) => Ok(nodes.into_iter().zip(placed).collect()),
         Err(waits) => {
-            released.iter().for_each(|(class, share)| field.take(class, &share.on, share.load));
+            released
+                .iter()
+                .for_each(|(class, share)| class_rooms.take(class, &share.on, share.load));
             Err(waits)
         }
     }
 }
 
 /// The nodes that are to be chosen, and what each needs and has.
-pub(super) fn wishes(
+pub(super) fn node_requests(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
 ) -> (Vec<NodeName>, Vec<NodeRequest>) {
     let nodes = state.spec.nodes.iter().filter(|(name, _)| which(name));
-    let wish = |(name, node): (&NodeName, &crate::desired::Node)| {
+    let request = |(name, node): (&NodeName, &crate::desired::Node)| {
         let before = state.nodes.get(name).filter(|before| before.class == node.class);
         let shares = before.into_iter().flat_map(|before| before.shares.values());
         let has = shares.map(|share| (share.on.clone(), share.load)).collect();
         (name.clone(), NodeRequest { class: node.class.clone(), load: state.spec.load, has })
     };
-    nodes.map(wish).unzip()
+    nodes.map(request).unzip()
 }
 
 /// Whether a node keeps its shares, since its class and load are what they were.

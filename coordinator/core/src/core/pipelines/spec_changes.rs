@@ -85,11 +85,11 @@ impl Leader {
     }
 
     fn change_pipeline(&mut self, name: &PipelineName, spec: &Arc<Pipeline>, now: Moment) {
-        let unjudged = self.pipelines.recovering.contains(name);
+        let recovering = self.pipelines.recovering.contains(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         state.spec = spec.clone();
         match state.phase {
-            _ if unjudged => {
+            _ if recovering => {
                 self.pipelines.count_all(name, false);
                 let Some(state) = self.pipelines.all.get_mut(name) else { return };
                 let fresh = PipelineState::new(spec.clone());

@@ -150,19 +150,19 @@ impl Pipelines {
 
     pub(super) fn count(&mut self, key: &ShareKey, class: &ClusterName, share: &PlannedShare) {
         let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
-        let tenancy = self.worker_shares.entry(worker).or_default();
-        if tenancy.shares.insert(key.clone()) {
-            tenancy.load += share.load;
+        let worker_shares = self.worker_shares.entry(worker).or_default();
+        if worker_shares.shares.insert(key.clone()) {
+            worker_shares.load += share.load;
         }
     }
 
     pub(super) fn uncount(&mut self, key: &ShareKey, class: &ClusterName, share: &PlannedShare) {
         let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
-        let Some(tenancy) = self.worker_shares.get_mut(&worker) else { return };
-        if tenancy.shares.remove(key) {
-            tenancy.load -= share.load;
+        let Some(worker_shares) = self.worker_shares.get_mut(&worker) else { return };
+        if worker_shares.shares.remove(key) {
+            worker_shares.load -= share.load;
         }
-        if tenancy.shares.is_empty() {
+        if worker_shares.shares.is_empty() {
             self.worker_shares.remove(&worker);
         }
     }
@@ -205,7 +205,7 @@ impl Pipelines {
 
     /// The load that a worker has of the plan.
     pub(super) fn load_of(&self, worker: &WorkerKey) -> Load {
-        self.worker_shares.get(worker).map_or(Load::ZERO, |tenancy| tenancy.load)
+        self.worker_shares.get(worker).map_or(Load::ZERO, |worker_shares| worker_shares.load)
     }
 
     /// The tenancies of one class's workers, by name.
