@@ -1,7 +1,7 @@
-//! Who is welcomed when. A welcome is the credit for one report: only so many are out at a time, so
-//! that after a failover the reports of a whole fleet do not wait here all at once. The smaller the
-//! reports are that come, the more may be out. An agent that waits keeps its place when it dials
-//! again.
+//! The order in which agents are welcomed. A welcome is the credit for one report, and the number
+//! of credits is limited, so that after a failover the reports of a whole fleet do not wait here
+//! all at once. The smaller the reports that come, the more credits there are. An agent that waits
+//! keeps its place when it dials again.
 //!
 //! Invariant: a session waits here, or has been welcomed, from its hello to its end.
 
@@ -31,7 +31,7 @@ pub(super) struct Admission {
     /// The place that was given away last.
     last: u64,
     waiting: BTreeMap<u64, (ConnId, WorkerKey)>,
-    /// The places of those that wait, also where their worker is known no more.
+    /// The places of those that wait, also where their worker is no longer known.
     places: BTreeMap<ConnId, u64>,
     /// Until when each welcome counts as a report to come.
     credits: BTreeMap<ConnId, Moment>,
@@ -66,7 +66,7 @@ impl Admission {
         self.places.contains_key(&conn) || self.credits.contains_key(&conn)
     }
 
-    /// A report of so many streams has come: it is not to come any more.
+    /// A report of this many streams has come.
     pub(super) fn reported(&mut self, conn: ConnId, streams: usize) {
         self.credits.remove(&conn);
         self.mean = self.mean - self.mean / MEAN_INERTIA + streams;

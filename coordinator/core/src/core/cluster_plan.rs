@@ -7,9 +7,9 @@ use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 use super::{Leader, PlanDue, Timer};
 use crate::effect::Notice;
 
-/// Joins and drains that keep coming are gathered for at most so many times the settle time.
+/// Joins and drains that keep coming are gathered for at most this many settle times.
 const SETTLE_TIMES_MAX: u32 = 5;
-/// Moves for balance wait for workers that are missing at most so many times their leases' time.
+/// Moves for balance wait for missing workers for at most this many lease times.
 const BALANCE_WAITS_TTLS: u32 = 2;
 
 impl Leader {

@@ -16,7 +16,7 @@ const SMALL_REPORTS_MAX: usize = 4_096;
 pub struct Config {
     /// How far clocks may be apart.
     pub bounds: TimeBounds,
-    /// Reports of any size that may wait at once: so many agents are welcomed ahead of their
+    /// Reports of any size that may wait at once: this many agents are welcomed ahead of their
     /// reports.
     pub reports_max: usize,
     /// Reports that may wait at once where those that came were small.

@@ -1,6 +1,6 @@
-//! Agents that remember a later term than this one. Their word deposes nobody: the store of
-//! leadership is asked, and where the term stands there, they are named loudly. They obey no lower
-//! epoch, so they can be served only by a later term.
+//! Agents that remember a later epoch than this leader's. An agent's word deposes nobody: the core
+//! asks the store of leadership, and gives a notice for each such agent if the term stands there.
+//! These agents obey no lower epoch, so only a later term can serve them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -73,7 +73,7 @@ impl Leader {
         Some(Explanation { summary, facts })
     }
 
-    /// The pools of all workers under a plan that is only looked at, and why each gets no more.
+    /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
     pub(super) fn planned_pools(&self, name: &ClusterName, what_if: &WhatIf) -> Vec<PlannedPool> {
         let shares = self.pool_shares(name, Some(what_if));
         let Some(cluster) = self.clusters.get(name) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What is not needed any more and takes long to drop: it is dropped in slices.
+//! Values that are no longer needed and take long to drop. They are dropped in slices.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 pub(super) struct Garbage {
     /// Of terms that have ended.
     ledgers: Vec<Ledger>,
-    /// Of sets that are not desired so any more. Others may have them in hand still.
+    /// Sets that were replaced. Others may still hold a reference.
     specs: Vec<Arc<StreamSet>>,
     streams: Vec<Stream>,
     planned: Vec<Vec<StreamSlot>>,
@@ -64,7 +64,7 @@ impl Garbage {
 }
 
 impl Replica {
-    /// Drops some of what is not needed any more.
+    /// Drops a part of the garbage, as far as the budget goes.
     pub(super) fn drop_garbage(&mut self) {
         while self.budget.is_left() && !self.garbage.is_empty() {
             let most = STEP.min(self.budget.left());

@@ -23,9 +23,9 @@ use crate::ledger::{Claim, Ledger, Phase};
 /// the next one. A snapshot lists all that is held.
 const STREAMS_PER_GRANT_MAX: usize = 1_024;
 
-/// What a message tells.
+/// What a message contains.
 enum GrantContent<'a> {
-    /// All that is new, where the cluster may grow by so many slots; none while it may not.
+    /// All that is new. The cluster may grow by this many slots; none while it may not grow.
     All(Option<&'a mut u32>),
     /// That what is held is renewed. What else is new follows in its turn.
     Renewal,
@@ -48,7 +48,7 @@ impl Leader {
         }
     }
 
-    /// Whose turn it is to be told what is new.
+    /// The worker whose message is composed next.
     fn next_recipient(&mut self) -> Option<WorkerKey> {
         if self.flushing.is_empty() {
             let mut keys = self.dirty.take(self.replica.budget.left());
@@ -61,8 +61,8 @@ impl Leader {
         self.flushing.pop_front()
     }
 
-    /// Answers beats of those whose turn has not come, so that nobody's lease ends because there is
-    /// much to tell to others.
+    /// Answers beats of agents whose turn has not come, so that no lease ends because others have
+    /// long messages to get.
     pub(super) fn renew(&mut self, now: Moment) {
         if self.is_all_sent() {
             self.unanswered = RoundRobin::default();
@@ -73,7 +73,7 @@ impl Leader {
         }
     }
 
-    /// Whether nobody waits for a turn.
+    /// Whether no worker waits for its turn.
     pub(super) fn is_all_sent(&self) -> bool {
         self.dirty.is_empty() && self.flushing.is_empty()
     }
@@ -84,7 +84,7 @@ impl Leader {
         sessions.into_iter().any(|session| session.reported && !session.writable)
     }
 
-    /// The slots of a cluster that nobody can be using; none while nothing may grow there.
+    /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let ledger = &self.ledger;
         let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
@@ -164,7 +164,7 @@ impl Leader {
         accounts.map(|(_, account)| account.committed()).sum()
     }
 
-    /// From now on a worker's silence is judged by leases that last so long.
+    /// From now on a worker counts as silent after leases of this length.
     fn set_ttl_in_use(&mut self, key: &WorkerKey, ttl: Duration) {
         if let Some(mut account) = self.ledger.account_mut(key) {
             account.ttl = ttl;
@@ -190,13 +190,13 @@ impl Leader {
         let account = self.ledger.account(key)?;
         let exposure = &account.exposure;
         let worker = self.observed(key)?;
-        // Written down for an older agent alone, it would not tell a successor of this one.
+        // An entry for an older agent alone would not warn a successor of this one.
         let written =
             exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
         // What is being written in its place may allow less.
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
-        // What a lost worker is told may still reach it, and must not put off its leases' end.
+        // A message to a lost worker may still arrive, and must not put off the end of its leases.
         let known = if worker.lost { account.ttl } else { Duration::MAX };
         let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
@@ -321,7 +321,7 @@ impl Leader {
         })
     }
 
-    /// Streams that the worker is to have, and that nobody else can have.
+    /// Streams that the plan wants on this worker and that no other worker can have.
     fn stream_grants(
         &mut self,
         key: &WorkerKey,
@@ -334,7 +334,7 @@ impl Leader {
         let incarnation = worker.incarnation;
         let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let mut grants = Vec::new();
-        // The shares that one worker may have are few, and are all looked at.
+        // A worker's shares are few: all of them are checked.
         let most = match self.replica.class(&key.cluster) {
             Some(_) => usize::MAX,
             None => STREAMS_PER_GRANT_MAX,
@@ -404,7 +404,7 @@ impl Leader {
         }
     }
 
-    /// A stream is not free: it is looked at again when something is other than now.
+    /// The stream is not free: it is checked again when something has changed.
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
         let account = self.ledger.account(key);
         let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
@@ -447,7 +447,7 @@ impl Leader {
     }
 }
 
-/// What to tell of a claim; nothing of one that the present agent does not have.
+/// The state that a message gives a claim; none for a claim that the present agent does not have.
 pub(super) fn state(claim: &Claim, now: Moment) -> Option<StreamState> {
     match claim.phase {
         Phase::Held => Some(StreamState::Held { pinned: claim.timeless }),

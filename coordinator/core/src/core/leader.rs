@@ -79,7 +79,7 @@ pub(super) struct Leader {
 /// A cluster and its workers.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterState {
-    /// As desired; with no budget, where it is desired no more.
+    /// As desired; with no budget, where it is no longer desired.
     pub(super) spec: Arc<Cluster>,
     pub(super) defined: bool,
     pub(super) workers: BTreeMap<WorkerName, Worker>,
@@ -93,7 +93,7 @@ pub(super) struct ClusterState {
     pub(super) balance_waits: Option<Moment>,
     /// It waits in the queue of those whose streams are planned next.
     pub(super) plan_waits: bool,
-    /// Whoever keeps it from planning was waited for.
+    /// The hold has ended.
     pub(super) hold_ended: bool,
 }
 
@@ -176,7 +176,7 @@ impl Leader {
         self.run_sliced_tasks(now);
         self.replica.budget.allow(quarter);
         self.flush(now);
-        // What was granted or asked back may be news for those before it.
+        // What was granted or asked back may change the routes of the nodes before.
         if self.pipelines.has_changed() {
             self.plan_pipelines(now);
             self.flush(now);
@@ -250,7 +250,7 @@ impl Leader {
         self.plan_soon(&key.cluster, now);
     }
 
-    /// Tells of leases that have ended, and sees to the streams that are free now.
+    /// Gives notices of ended leases, and reconciles the streams that are free now.
     pub(super) fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
         for EndedLease { stream, worker, token } in ended {
             self.reconcile_stream(&stream, now);

@@ -124,7 +124,7 @@ impl Replica {
         let before = std::mem::replace(&mut self.desired, desired);
         let unread = before.unread.difference(&self.desired.unread).cloned();
         let mut enforced = ManifestChange {
-            // A set of which nothing was known, and that is no more.
+            // Sets whose list could not be read, and that are gone or readable now.
             altered: unread.collect(),
             clusters: BTreeSet::new(),
             gone: Vec::new(),
@@ -183,7 +183,7 @@ impl Replica {
         }
     }
 
-    /// A set does not run on a cluster any more.
+    /// A set no longer runs on a cluster.
     fn leave_cluster(&mut self, set: &SetName, cluster: &ClusterName) {
         if let Some(sets) = self.cluster_sets.get_mut(cluster) {
             sets.remove(set);
@@ -245,7 +245,7 @@ impl Leader {
         for cluster in &clusters {
             self.plan_now(cluster, now);
         }
-        // A stream that is desired no more is in no plan: its owner is asked to give it back.
+        // A stream that is no longer desired is in no plan: its owner is asked to give it back.
         if !altered.is_empty() {
             self.sliced_tasks.push_back(SlicedTask::ClaimsOfSets { sets: altered, slot: 0 });
         }
@@ -337,8 +337,8 @@ impl SetDraft {
     }
 }
 
-/// What was planned of streams, in a new order: of each its former position, none where it is new.
-/// What belongs to no stream any more is left in `former`.
+/// The slots of streams in a new order: each stream's former position, none where it is new. The
+/// slots of streams that are gone stay in `former`.
 fn rearranged(former: &mut Vec<StreamSlot>, positions: &[Option<u32>]) -> Vec<StreamSlot> {
     let kept = positions.iter().take_while(|at| at.is_some()).count();
     let in_order = positions[..kept].is_sorted_by(|one, next| one < next);

@@ -1,5 +1,5 @@
-//! Pipelines laid over the workers of classes: which worker serves which part of which node, and
-//! what becomes of that. One task owns the state, so there is no race between kinds.
+//! Pipelines: which worker serves which part of which node, and the states that follow. One task
+//! owns all kinds, so there is no race between them.
 
 mod class_rooms;
 mod class_views;
@@ -31,7 +31,7 @@ impl Leader {
                 self.move_shares_of_draining(now);
             }
             self.observe(now);
-            // What breaks after that, and what was more than one look heals, is healed by the next.
+            // The next pass heals what breaks later and what exceeds `HEALED_MAX`.
             if !healed && self.heal(now) {
                 healed = true;
                 continue;

@@ -1,5 +1,5 @@
-//! What the plan wants of a stream lease, be it a stream of a set or a share of a pipeline: the one
-//! answer that grants, revocations and adoption rest on.
+//! What the plan wants of a stream lease, for a stream of a set or a share of a pipeline. Grants,
+//! revocations and adoption all rest on this one answer.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use crate::planner::streams::Unplaced;
 pub(super) struct PlannedLease<'a> {
     /// The cluster whose workers it is for; of a share the class of its node in the plan.
     pub(super) cluster: &'a ClusterName,
-    /// The worker that is to have it; none where nobody is chosen.
+    /// The worker that is to have it; none where no worker is chosen.
     pub(super) on: Option<&'a WorkerName>,
     /// A share's load; none for an ordinary stream.
     pub(super) load: Option<Load>,
-    /// Where nobody is chosen: whoever works on it goes on for now.
+    /// While no worker is chosen, the worker that has it keeps it.
     pub(super) stays: bool,
     /// Its lease goes on without renewals.
     pub(super) pinned: bool,
 }
 
-/// How long a worker may take to let go of a stream whose set is desired no more.
+/// How long a worker may take to let go of a stream whose set is no longer desired.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
 
 impl PlannedLease<'_> {
@@ -47,7 +47,7 @@ impl PlannedLease<'_> {
 }
 
 impl Leader {
-    /// What the plan wants of a stream; none where it is desired no more.
+    /// What the plan wants of a stream; none where the stream is not desired.
     pub(super) fn planned_lease(&self, stream: &StreamKey) -> Option<PlannedLease<'_>> {
         if let Some(share) = ShareKey::of(stream) {
             return self.pipelines.planned_lease(&share);

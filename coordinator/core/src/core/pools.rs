@@ -15,7 +15,7 @@ use crate::observed::Worker;
 use crate::planner::pools::{self, KeptShares, PoolInput, PoolWorker};
 use crate::view::WhatIf;
 
-/// Clusters of at most so many workers are planned a second time from scratch, in debug builds.
+/// In debug builds clusters of at most this many workers are planned a second time, from scratch.
 const CHECKED_MAX: usize = 64;
 /// So many shares are changed for one unit of work.
 const RESHARED_PER_UNIT: usize = 8;
@@ -27,10 +27,10 @@ pub(super) struct Pools {
     /// The committed slots of each worker that can take jobs, and their sum.
     counted: BTreeMap<WorkerName, u32>,
     counted_sum: u64,
-    /// Workers of which something has changed.
+    /// Workers that have changed.
     stale: BTreeSet<WorkerName>,
-    /// Those of them that the next plan knows of, as far as they are not looked at, and those that
-    /// are. It is made once all of them are.
+    /// The changed workers that the next plan covers: those that it has not read yet, and those
+    /// that it has. The plan is made when all are read.
     unread: BTreeSet<WorkerName>,
     read: Vec<WorkerName>,
     /// Workers that found fewer free slots than they may have, the newest generation first.
@@ -45,7 +45,7 @@ impl Pools {
         self.all_stale = true;
     }
 
-    /// A worker can take jobs and has so many committed slots; with none, it cannot.
+    /// A worker takes jobs and has this many committed slots; with none, it takes no jobs.
     fn count(&mut self, worker: &WorkerName, committed: Option<u32>) {
         let before = match committed {
             Some(committed) => self.counted.insert(worker.clone(), committed),
@@ -65,7 +65,7 @@ impl Leader {
         }
     }
 
-    /// Has those workers looked at whose accounts have changed.
+    /// Has the workers checked whose accounts have changed.
     pub(super) fn note_accounts(&mut self) {
         for key in self.ledger.take_changed() {
             self.pool_changed(&key);
@@ -123,7 +123,7 @@ impl Leader {
         is_current
     }
 
-    /// Has those looked at that wait for slots, as many as there are free ones.
+    /// Has as many of the workers that wait for slots checked as there are free slots.
     pub(super) fn hand_out_free(&mut self, name: &ClusterName) {
         let free = self.free_slots(name).unwrap_or(0);
         let Some(cluster) = self.clusters.get_mut(name) else { return };
@@ -140,7 +140,7 @@ impl Leader {
         cluster.pools.short.insert((Reverse(worker.generation), key.worker.clone()));
     }
 
-    /// Takes over what the plan wants of a worker's pool, and has it told where that is news.
+    /// Adopts the size that the plan wants for a worker's pool, and has it sent where it differs.
     pub(super) fn retarget(&mut self, key: WorkerKey) {
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };

@@ -9,8 +9,8 @@ use super::sliced_work::{ClaimCheck, SlicedTask};
 use crate::ledger::Phase;
 
 impl Leader {
-    /// Looks at one stream: whoever has it and should not is told, and whoever should have it
-    /// and may is granted it.
+    /// Compares a stream's claims with the plan: a worker that should not have it is asked to give
+    /// it back, and the worker that should have it wants it.
     pub(super) fn reconcile_stream(&mut self, stream: &StreamKey, now: Moment) {
         let wanted = self.planned_lease(stream);
         let on = wanted.and_then(|wanted| wanted.owner());
@@ -42,8 +42,8 @@ impl Leader {
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {
-            // It was to go to a worker that drains or is lost meanwhile: plan again, at once. If
-            // that worker is back by then, the plan is news nevertheless.
+            // The worker that it was planned on drains or is lost: plan again at once. If that
+            // worker is back by then, the new plan is still reconciled.
             if !has_some {
                 if let Some(planned) = self.replica.planned_mut(stream) {
                     planned.on = None;
@@ -86,8 +86,8 @@ impl Leader {
         });
     }
 
-    /// Has everybody looked at who waits for a stream: what somebody may have held unheard of is
-    /// known better now, and grants and plans may have waited for that, of other clusters too.
+    /// Has every worker that waits for a stream checked: more is known now of what workers may hold
+    /// unheard of. Grants and plans may have waited for that, in other clusters too.
     pub(super) fn recheck_blocked(&mut self, now: Moment) {
         for cluster in std::mem::take(&mut self.awaiting_reports) {
             if mutation::on(Mutation::PassedOverForgotten) {
@@ -104,8 +104,9 @@ impl Leader {
         }
     }
 
-    /// Streams were reported: where nobody else has one, the plan leaves it there; where two have
-    /// it, the higher token is the newer owner. What is asked back goes where it was to go.
+    /// Streams were reported: the plan leaves a stream where it is if no other worker has it; of
+    /// two workers the one with the higher token is the newer owner. A stream that is asked back
+    /// goes where it was to go.
     pub(super) fn plan_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
         for HeldStream { stream, .. } in streams {

@@ -1,6 +1,6 @@
-//! What workers may hold is written down before they are granted it: what is asked for, and what
-//! an answer allows. Invariant: nothing new is granted that this leader's entry does not allow,
-//! nor one that is being written in its place.
+//! Exposures are written down before workers are granted anything under them: which registrations
+//! the leader asks for, and what each answer allows. Invariant: the leader grants nothing that its
+//! entry, or the entry that is being written in its place, does not allow.
 
 use leasehold_types::WorkerKey;
 use leasehold_types::mutation::{self, Mutation};
@@ -66,7 +66,7 @@ impl Leader {
         let have = account.exposure.sets;
         let sets = match list.map_or(Sets::None, |list| list.sets()) {
             sets if allows(sets) => sets,
-            // What it holds of a set that is desired no more, it gives back.
+            // It gives back what it holds of a set that is no longer desired.
             sets if self.replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
             Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
         };

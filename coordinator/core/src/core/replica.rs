@@ -113,7 +113,7 @@ impl Replica {
         self.cluster_sets.get(cluster).into_iter().flatten()
     }
 
-    /// A set's list is not needed here any more. It takes long to drop where nobody else has it.
+    /// This list of a set is no longer needed here. Dropping the last reference takes long.
     pub(super) fn drop_spec(&mut self, name: &SetName, spec: Arc<StreamSet>) {
         if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
             self.garbage.add_spec(spec);

@@ -111,7 +111,8 @@ impl Leader {
         None
     }
 
-    /// Adopts some more of a report; how many streams were looked at, or none where it is whole.
+    /// Adopts a further slice of a report; returns how many streams it read, or none where the
+    /// report is adopted whole.
     fn adopt_slice(&mut self, conn: ConnId, most: usize) -> Option<usize> {
         let key = self.adoptions.get(&conn).map(|it| it.key.clone())?;
         let Some(worker) = self.observed(&key) else {
@@ -186,7 +187,7 @@ impl Leader {
         };
         let reports_anew = account.incarnation != Some(incarnation);
         let committed = account.committed();
-        // What an earlier agent in this term could not tell of, this one cannot tell of either.
+        // This agent cannot know what an earlier agent in this term did not.
         let untold = account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let unheard = ledger.unheard_until(key).is_some();
         let memory_end = match reports_anew {
@@ -217,7 +218,7 @@ impl Leader {
         }
     }
 
-    /// Has the plan leave the streams of a report where they are, and has them looked at.
+    /// Has the plan leave the streams of a report where they are, and has their claims checked.
     fn after_adoption(&mut self, key: &WorkerKey, report: &Report) {
         // All at once: a plan that comes between would move what is not left in its place yet.
         self.plan_where_reported(&report.streams, key);

@@ -181,7 +181,7 @@ impl Leader {
         session.nonce = report.nonce;
         worker.reported = true;
         worker.place = None;
-        // Whatever was granted before, the report tells of.
+        // The report covers everything that was granted before it.
         worker.untold.clear();
         worker.lost = false;
         worker.drain = report.drain;

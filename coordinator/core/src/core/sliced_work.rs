@@ -1,6 +1,6 @@
 //! Work that grows with the fleet goes on in slices, so that no turn is long. Invariant: a slice
-//! looks at streams one by one and judges each by all that is known, so that it makes no difference
-//! what happens between two slices.
+//! handles each stream by all that is known then, so it makes no difference what happens between
+//! two slices.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -14,14 +14,14 @@ use crate::effect::Freed;
 use crate::event::ConnId;
 use crate::merge::merge;
 
-/// Units of work that one turn may take by default; one is a stream, claim or account that is
-/// looked at.
+/// Units of work that one turn may take by default. Handling one stream, claim or account is one
+/// unit.
 pub(super) const SLICE: u32 = 3_072;
-/// What one walk does before the next one's turn comes.
+/// The most units that one task takes before the next task runs.
 pub(super) const STEP: usize = 256;
-/// What a worker may hold under another manifest takes so many units to tell.
+/// Units that one connection costs when the desired state has changed.
 const UNITS_PER_CONN: usize = 4;
-/// So many slots are passed over for one unit.
+/// Claim slots that are scanned for one unit.
 const SLOTS_PER_UNIT: usize = 16;
 
 /// The work that a turn may still do.
@@ -57,7 +57,7 @@ impl TurnBudget {
         self.left as usize
     }
 
-    /// What was spent since this was last asked.
+    /// The units spent since the last call.
     pub(super) fn take_spent(&mut self) -> u32 {
         std::mem::take(&mut self.spent)
     }
@@ -72,7 +72,7 @@ pub(super) enum SlicedTask {
     ClaimsOfSets { sets: BTreeSet<SetName>, slot: usize },
     /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
     ReplannedStreams { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
-    /// Over workers of a cluster whose pools are planned anew, from the last one on.
+    /// Over the workers of a cluster whose pools were planned again, from the last one on.
     PoolTargets { cluster: ClusterName, workers: Vec<WorkerName> },
     /// Over all connections, after this one: what is desired is other.
     Connections { after: Option<ConnId> },
@@ -80,19 +80,19 @@ pub(super) enum SlicedTask {
     BlockedWorkers { after: Option<WorkerKey> },
 }
 
-/// What is looked at.
+/// What is checked of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimCheck {
-    /// Whether it is where it is wanted.
+    /// Whether the plan wants the stream on that worker.
     Plan,
-    /// Whether its time is over.
+    /// Whether the lease's time is over.
     Expiry,
-    /// Whether it is where it is wanted; where it is on its way out, whether its time is over.
+    /// Whether the plan wants the stream there; for a lease that ends, whether its time is over.
     PlanAndExpiry,
 }
 
 impl Leader {
-    /// Goes on with what was begun, as far as the budget goes.
+    /// Continues the tasks, as far as the budget goes.
     pub(super) fn run_sliced_tasks(&mut self, now: Moment) {
         while self.replica.budget.is_left()
             && let Some(walk) = self.sliced_tasks.pop_front()

@@ -90,7 +90,7 @@ impl StreamPlan {
         !matches!(self.stage, Stage::Gather | Stage::Count)
     }
 
-    /// Goes on with the placing, for so many units of work; how many it took.
+    /// Continues the placing for at most `units` units of work; returns how many it used.
     fn place(&mut self, units: usize) -> usize {
         let workers: Vec<&str> = self.owners.iter().map(WorkerName::as_str).collect();
         let stays = self.passed_over || self.balance_waits;
@@ -109,8 +109,8 @@ impl StreamPlan {
         1 + looked_at / PLACED_PER_UNIT
     }
 
-    /// The next streams of the set in hand, so many at the most; the next set is in hand after the
-    /// last ones. None after the last set.
+    /// The next streams of the current set, at most `most`. Moves on to the next set after the last
+    /// stream; none after the last set.
     fn next_slice(
         &mut self,
         most: usize,

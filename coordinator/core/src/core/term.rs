@@ -242,7 +242,7 @@ impl Leader {
         let epoch = ledger.epoch();
         for conn in conns.into_keys() {
             let reason = RefusalReason::NotLeader(leader.clone());
-            replica.refuse(conn, reason, "this replica leads no more".into());
+            replica.refuse(conn, reason, "this replica no longer leads".into());
         }
         for task in sliced_tasks {
             if let SlicedTask::ReplannedStreams { set, spec, .. } = task {

@@ -38,7 +38,7 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    /// Whether what it reminds of is judged by a worker's silence, and so only up to the moment
+    /// Whether it depends on a worker's silence, and so runs only up to the moment
     /// up to which everything that arrived was taken in.
     fn awaits_silence(&self) -> bool {
         match self {
@@ -125,7 +125,8 @@ impl Leader {
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
         let ledger = &self.ledger;
         let at = ledger.free_at(key);
-        // What its agent said since may wait behind the report: it is looked at after that.
+        // Messages that the agent sent since may wait behind the report: the end of the adoption
+        // checks this again.
         if ledger.account(key).is_some_and(|account| account.adopting) {
             return;
         }
@@ -147,7 +148,7 @@ impl Leader {
             self.plan_now(&key.cluster, now);
             self.schedule_give_up(key);
         }
-        // Earlier agents' claims too: nobody else speaks of those.
+        // Earlier agents' claims too: no other check covers those.
         self.check_claims_of(key, ClaimCheck::Expiry);
     }
 
@@ -168,7 +169,7 @@ impl Leader {
                 }
             }
             match ledger.claim_free_at(claim) {
-                // At the end of the hold it is looked at again.
+                // The end of the hold checks it again.
                 Some(at)
                     if at <= heard && ledger.held_by(&claim.worker.cluster, heard).is_some() =>
                 {

@@ -241,7 +241,7 @@ impl Leader {
             view.streams_owned += owned;
         }
         for set_name in self.replica.sets_of(name) {
-            // Streams that are desired no more may still be on their way back.
+            // Streams that are no longer desired may still be claimed.
             let streams = self.replica.sets.get(set_name).map_or(0, |set| set.streams.len());
             view.streams_owned += self.ledger.claimed(set_name).min(streams);
         }

@@ -1,8 +1,7 @@
-//! Whose a worker's name is, where no platform says which agent may speak for it. It stays with the
-//! agent that has it for as long as that is alive, as far as anyone can tell: a second one that
-//! somebody starts under the same name, on another host or with another state folder, waits. An
-//! agent is the same one as long as its identity is, so a restart with the state folder is not
-//! held up.
+//! Which agent a worker's name belongs to, where no platform decides it. The name stays with its
+//! agent while that agent is alive, as far as anyone can know. A second agent under the same name,
+//! on another host or with another state folder, has to wait. An agent keeps its identity across
+//! restarts with its state folder, so such a restart does not wait.
 //!
 //! On Kubernetes names are not kept here: a pod's uid says who it is, and the platform lets only
 //! the newest pod of a name speak.
@@ -39,8 +38,8 @@ impl Leader {
         Err((RefusalReason::NameTaken, message))
     }
 
-    /// Has an agent that gets the name after another one begin its journal anew. It does not know
-    /// what that one holds, though it may think that its journal tells of everything.
+    /// Makes an agent that takes over a name start its journal again: the journal may claim to be
+    /// complete, and it does not know what the earlier agent holds.
     pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), HelloRefusal> {
         let knows_too_much = hello.knows_from < hello.incarnation;
         if !self.is_of_another(hello, key) || !knows_too_much {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{Rooms, MovableShare, make_room};
+use leasehold_coordinator_core::planner::pipelines::{MovableShare, Rooms, make_room};
 use leasehold_types::Load;
 
 use crate::milli;

@@ -1,5 +1,5 @@
-//! The room of the workers of some classes, as the planner is asked about it. A worker that drains,
-//! is lost or has not reported is not in it.
+//! The free room of the workers of some classes, as the planner needs it. Workers that drain, are
+//! lost or have not reported are left out.
 
 use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 
@@ -83,7 +83,7 @@ impl ClassRooms {
         self.workers[class].binary_search(worker).ok().map(|at| at as u32)
     }
 
-    /// Counts a load on a worker no more.
+    /// Takes a load off a worker.
     pub(super) fn give(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
         let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
         if let Some((class, worker)) = at {

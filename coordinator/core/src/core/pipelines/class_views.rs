@@ -11,9 +11,9 @@ use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
 
-/// Shares that one look finds other workers for, to tell which workers can be spared: some
-/// milliseconds, in which nothing else is planned. Of a class with more to give away, fewer workers
-/// are named at a time.
+/// The most shares that one query tries to place on other workers, to find workers that can be
+/// spared. It takes some milliseconds, in which nothing else is planned. A class with more shares
+/// to move names fewer workers at a time.
 const SPARED_MAX: usize = 10_000;
 
 impl Core {
@@ -55,9 +55,9 @@ impl Core {
         Some((class.workers_min, class.workers_max))
     }
 
-    /// The workers of a class that could be spared now, one after the other, whoever has least to
-    /// give away first: all that each serves would find room with those that stay. As far as one
-    /// look goes (`SPARED_MAX`): there may be more.
+    /// The workers of a class that could be spared now, one after the other, those with the least
+    /// load first: all that each serves would fit on those that stay. There may be more
+    /// (`SPARED_MAX`).
     #[must_use]
     pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
         self.leader().map_or(Vec::new(), |leader| leader.removable(class))
@@ -153,7 +153,7 @@ impl Leader {
         let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
         for worker in workers {
             let Some(own) = class_rooms.worker_at(at, &worker) else { continue };
-            // Those that follow have more to give away, and no more room is left for it.
+            // The workers that follow have more load, and there is no room for it.
             let (load, own) = (self.planned_load(class, &worker), class_rooms.rooms[at].room(own));
             if room.saturating_sub(own) < load {
                 break;
@@ -196,8 +196,8 @@ impl Leader {
         self.pipelines.load_of(&key)
     }
 
-    /// Takes a worker out of the field, and says where all that it has would go; none, and the
-    /// field is as before, where something would find no room.
+    /// Takes a worker out of the rooms and says where each of its shares would go. None where a
+    /// share fits nowhere; the rooms are then as before.
     fn move_all_from(
         &self,
         worker: &WorkerName,

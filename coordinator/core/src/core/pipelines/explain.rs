@@ -48,7 +48,7 @@ impl Leader {
         Some(Explanation { summary: state, facts })
     }
 
-    /// Workers that drain, and whose shares nobody else has room for.
+    /// Draining workers whose shares fit on no other worker.
     fn stuck_facts(&self, name: &PipelineName) -> Vec<String> {
         let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
             return Vec::new();

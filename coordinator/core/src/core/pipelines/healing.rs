@@ -1,4 +1,4 @@
-//! Loss and healing: a pipeline that loses a worker is Broken, and all Broken ones are plotted anew
+//! Loss and healing: a pipeline that loses a worker is Broken, and all Broken ones are placed again
 //! in one pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,8 +42,8 @@ impl Leader {
         }
     }
 
-    /// A pipeline in force has lost workers of these nodes: nothing of it counts any more, and who
-    /// still has a share of it keeps that until it is plotted anew.
+    /// A pipeline in force has lost workers of these nodes. None of its shares counts in the plan;
+    /// a worker that still has one keeps it until the pipeline is placed again.
     pub(super) fn break_pipeline(
         &mut self,
         name: &PipelineName,
@@ -67,11 +67,10 @@ impl Leader {
         self.reconcile_pipeline(name, now);
     }
 
-    /// Chooses workers anew for the Broken pipelines, all in one pass; whether there were any.
-    ///
-    /// What Broken pipelines still hold counts as used, so that none takes a place that another one
-    /// keeps. Whatever finds no room so is placed after all others, beside what is planned alone:
-    /// then those that it displaces give their shares back first.
+    /// Chooses workers for the Broken pipelines, all in one pass; whether there were any. What
+    /// Broken pipelines still hold counts as used, so that none takes a place that another one
+    /// keeps. A pipeline that finds no room this way is placed after all others, in the room that
+    /// the plan alone leaves: then the pipelines that it displaces give their shares back first.
     pub(super) fn heal(&mut self, now: Moment) -> bool {
         let broken = self.pipelines.broken.iter().filter(|name| !self.is_held(name));
         let names: Vec<_> = broken.take(HEALED_MAX).cloned().collect();
@@ -110,7 +109,7 @@ impl Leader {
         }
     }
 
-    /// Chooses a Broken pipeline's workers in a field in which what it holds counts as used.
+    /// Chooses a Broken pipeline's workers in rooms in which its outstanding shares count as used.
     fn place_healed(
         &self,
         name: &PipelineName,
@@ -127,8 +126,8 @@ impl Leader {
         placed
     }
 
-    /// A class has another capacity, or is no more: what is above it on its workers is given up,
-    /// that of the last pipelines by name first.
+    /// A class has another capacity, or is no longer defined: pipelines on workers above it break,
+    /// the last by name first.
     pub(super) fn break_overloaded(&mut self, class: &ClusterName, now: Moment) {
         let capacity = self.replica.class(class).map(|class| class.capacity);
         let why = match capacity {

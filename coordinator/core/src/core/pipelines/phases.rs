@@ -1,4 +1,5 @@
-//! The states of pipelines and bindings: whoever changes one tells of it, and of nothing that is
+//! The states of pipelines and bindings. Each change of a state gives a notice, and nothing else
+//! does.
 //! as it was.
 
 use leasehold_types::{NodeName, PipelineName};
@@ -59,7 +60,7 @@ impl Leader {
         self.replica.notice(notice);
     }
 
-    /// A binding is no more.
+    /// A binding has ended.
     pub(super) fn end_binding(
         &mut self,
         pipeline: &PipelineName,
@@ -80,7 +81,7 @@ impl Leader {
         state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
     }
 
-    /// Tells of every binding of which something is other than it was.
+    /// Gives a notice for every binding that has changed.
     pub(in crate::core) fn notify_endpoints(&mut self) {
         for (pipeline, node) in std::mem::take(&mut self.pipelines.unnotified) {
             let notice = Notice::Endpoints { pipeline, node };

@@ -54,8 +54,8 @@ impl Leader {
         self.make_room_for(blocked, &mut class_rooms, now);
     }
 
-    /// Has others move for pipelines that fit nowhere, where their classes allow it: for the
-    /// smallest first, and for so many only as one look has time for.
+    /// Moves shares of others for pipelines that fit nowhere, where their classes allow it: for the
+    /// smallest first, and for at most `REBALANCES_MAX` in one pass.
     fn make_room_for(
         &mut self,
         blocked: Vec<PipelineName>,
@@ -136,8 +136,8 @@ impl Leader {
         anew.ok_or(waits)
     }
 
-    /// Puts a pipeline in force as it is desired, with these parts of the nodes that were chosen
-    /// anew. All others keep what they have.
+    /// Puts a pipeline in force as it is desired. `chosen` has the parts of the nodes that were
+    /// placed again; all other nodes keep their shares.
     pub(super) fn put_pipeline_in_force(
         &mut self,
         name: &PipelineName,
@@ -189,10 +189,10 @@ impl Leader {
             self.set_bindings(name, BindingPhase::Pending);
             self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
         }
-        // What was in force is told of when its bindings are observed: nodes that it has no more
-        // may have been the only ones that were not Ready.
+        // A pipeline that was in force gets its phase when its bindings are observed: the nodes
+        // that it has lost may have been the only ones that were not Ready.
         self.pipelines.update_indexes(name);
-        // Only what was in force gives room back.
+        // Only a pipeline that was in force gives room back.
         self.pipelines.recheck_waiting |= was_in_force;
         for node in rerouted {
             self.reroute(name, &node);
@@ -261,8 +261,8 @@ impl Leader {
     }
 }
 
-/// Places some of a running pipeline's nodes anew, in the room that these have now and beside all
-/// else. Where they do not fit, the field is as before.
+/// Places some of a running pipeline's nodes again, in the room that they have now and in all free
+/// room. Leaves the rooms as they were where the nodes do not fit.
 fn replace(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,

@@ -1,5 +1,5 @@
-//! The start of a pipeline's life under a leader: what agents report of it is its plan, as long as
-//! any of its classes is held; then it is as it was, or Broken, or new.
+//! The start of a pipeline under a new leader. While any of its classes is held, the shares that
+//! agents report are its plan; after that the pipeline is in force as before, or Broken, or new.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::state::NodeState;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
-    /// Judges every pipeline of which all is known that agents could report.
+    /// Recovers every pipeline of which agents can report nothing more.
     pub(super) fn recover_known(&mut self, now: Moment) {
         let held = self.ledger.held_clusters(self.replica.heard);
         let fewer = held != self.pipelines.held;
@@ -66,13 +66,13 @@ impl Leader {
         }
         self.reroute_last_nodes(name);
         self.pipelines.update_indexes(name);
-        // What was given back meanwhile has waited for this; what was reported and is not what is
-        // desired is asked back.
+        // Shares that were given back meanwhile have waited for this; reported shares that are not
+        // desired are asked back.
         self.reconcile_pipeline(name, now);
     }
 
-    /// Has the holders of last nodes told that nothing comes after them: they may have been told
-    /// otherwise before this term. All others are told when the nodes after theirs are observed.
+    /// Sends the holders of last nodes an empty route: before this term they may have had another
+    /// one. All other nodes get theirs when the nodes after them are observed.
     fn reroute_last_nodes(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let last = state.nodes.iter().filter(|(_, node)| node.next.is_empty());
@@ -81,9 +81,9 @@ impl Leader {
         }
     }
 
-    /// Agents may have another load of a pipeline than is desired: that of before a change that
-    /// waits for workers. Where all its nodes have the same, and one of them shows that it is no
-    /// rest of what is desired, it is what is in force.
+    /// Agents may hold another load of a pipeline than is desired: that of before a change that
+    /// waits for workers. It is in force if all nodes have the same load and at least one node
+    /// shows that this is not a remainder of the desired load.
     fn adopt_load(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let desired = state.spec.load;

@@ -1,4 +1,4 @@
-//! Who holds what of a node, and what holders are told of the nodes after theirs.
+//! The leases of a node, and the routes to the nodes after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl RouteBudget {
 #[derive(Debug)]
 pub(in crate::core) struct SnapshotShare {
     pub(in crate::core) share: Option<Arc<Share>>,
-    /// The way on is in another message.
+    /// The route follows in another message.
     pub(in crate::core) follows: bool,
 }
 
@@ -79,12 +79,13 @@ impl Leader {
         ledger.claims_on(pipeline.shares(), prefix).collect()
     }
 
-    /// Whether a share may be granted beside its node's others: its pipeline is judged, nobody may
-    /// have any of its shares unheard of, and all that may still be in use, whatever the class of
-    /// its worker, is within the node's load together with this one.
+    /// Whether a share may be granted beside the others of its node. Its pipeline must be
+    /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
+    /// be in use, whatever the class of their workers, must be within the node's load together with
+    /// this one.
     pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
         let node = ShareKey::of(stream).and_then(|key| {
-            // A share that nobody could be told the load of is not granted.
+            // The load of a share is known only after recovery.
             (!self.pipelines.recovering.contains(&key.pipeline)).then_some(())?;
             self.ledger.unheard_of(&stream.set, self.replica.heard).is_none().then_some(())?;
             let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
@@ -99,7 +100,7 @@ impl Leader {
             || mutation::on(Mutation::CutBeforeRelease)
     }
 
-    /// Has the workers of a share's node looked at: what they are to have may have waited for it.
+    /// Has the workers of a share's node checked: their grants may have waited for this share.
     pub(in crate::core) fn recheck_node(&mut self, stream: &StreamKey) {
         let Some(key) = ShareKey::of(stream) else { return };
         let state = self.pipelines.all.get(&key.pipeline);
@@ -150,7 +151,7 @@ impl Leader {
         shares.collect()
     }
 
-    /// Has those before a node told where its documents go, where that is elsewhere now.
+    /// Sends the nodes before this one its new endpoints, if they have changed.
     pub(super) fn renew_endpoints(&mut self, pipeline: &PipelineName, node: &NodeName) {
         let Some(state) = self.pipelines.all.get(pipeline) else { return };
         let Some(node_state) = state.nodes.get(node) else { return };
@@ -168,7 +169,7 @@ impl Leader {
         }
     }
 
-    /// Has all that work on a share of a node told the way on anew.
+    /// Sends the route again to all workers with a share of a node.
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
         let leases = self.leases_of(pipeline, node).into_iter();
         let used = leases.filter(|(_, claim)| is_in_use(claim));
@@ -182,7 +183,7 @@ impl Leader {
         }
     }
 
-    /// Who serves a node, each worker once: whoever drains is listed so.
+    /// The workers that serve a node, each once. A draining worker is listed as draining.
     fn endpoints(&self, pipeline: &PipelineName, node: &NodeName) -> Vec<Endpoint> {
         let mut endpoints = BTreeMap::<&WorkerKey, Endpoint>::new();
         for (stream, claim) in self.leases_of(pipeline, node) {
@@ -208,8 +209,8 @@ impl Leader {
         endpoints.into_values().collect()
     }
 
-    /// What the holder of a share is told beside its token. Nothing while agents may still report
-    /// shares of the pipeline: then the holder goes on as it was told before.
+    /// What a grant of a share says beside its token: its load and routes. None while agents may
+    /// still report shares of the pipeline: until then the holder keeps the routes that it has.
     pub(in crate::core) fn share_for_grant(
         &self,
         stream: &StreamKey,
@@ -228,8 +229,8 @@ impl Leader {
         Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
     }
 
-    /// The shares of a worker whose way on is another than it was told, as far as there is room for
-    /// that in one message. What it was asked for it works on until it lets go.
+    /// The shares of a worker whose routes have changed, as far as they fit into one message.
+    /// Shares that are asked back are included: the worker works on them until it lets go.
     pub(in crate::core) fn route_updates(
         &mut self,
         key: &WorkerKey,
@@ -254,8 +255,8 @@ impl Leader {
         told
     }
 
-    /// What goes with a share of a snapshot. Where there is no room for the way on, it follows in
-    /// the next message; until then its holder goes on as it was told, or keeps its documents.
+    /// What a snapshot says of a share. A route that does not fit follows in the next message;
+    /// until then the holder keeps the routes that it has, or keeps its documents.
     pub(in crate::core) fn share_for_snapshot(
         &self,
         stream: &StreamKey,
@@ -274,7 +275,7 @@ impl Leader {
         SnapshotShare { share: (!known).then(|| Arc::new(closed())), follows: true }
     }
 
-    /// What goes with a share that is asked back, where its way on is another than it was told.
+    /// The new route of a share that is asked back, if it has changed.
     pub(in crate::core) fn changed_route(
         &mut self,
         stream: &StreamKey,
@@ -294,7 +295,7 @@ impl Leader {
         }
     }
 
-    /// Something of a worker is other than it was that those before it are told.
+    /// Something of a worker has changed that the nodes before it have to know.
     pub(in crate::core) fn note_shares_of(&mut self, key: &WorkerKey) {
         let account = self.ledger.account(key);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();

@@ -12,11 +12,11 @@ use super::state::PlannedShare;
 use crate::planner::pipelines::{MovableShare, make_room};
 use crate::view::PipelinePhase;
 
-/// More than any room: whoever has so much takes nothing else.
+/// More than any room: a worker with this load takes nothing else.
 const FULL: Load = Load::MAX;
 
 impl Leader {
-    /// Plans each share of workers that drain elsewhere; where there is no room, it stays.
+    /// Plans each share of draining workers on another worker. Where there is no room, it stays.
     pub(super) fn move_shares_of_draining(&mut self, now: Moment) {
         // One for all that leave a class, who come one after the other: none of them is in it.
         let mut known: Option<(ClusterName, ClassRooms)> = None;

@@ -100,7 +100,7 @@ impl Leader {
                 }
                 self.pipelines.recheck_recovery = true;
             }
-            // What it has is looked at when it is healed.
+            // Healing handles its shares.
             Some(PipelinePhase::Broken) => {}
             _ if state.in_force => state.changes = !is_in_force(state),
             _ => self.rename_bindings(name),

@@ -17,9 +17,9 @@ pub(in crate::core) struct Pipelines {
     pub(super) all: BTreeMap<PipelineName, PipelineState>,
     /// What counts in the plan, by worker.
     pub(super) worker_shares: BTreeMap<WorkerKey, WorkerShares>,
-    /// New ones, and those of which agents may still report shares.
+    /// New pipelines, and those of which agents may still report shares.
     pub(super) recovering: BTreeSet<PipelineName>,
-    /// Some of them are to be judged, if they can be.
+    /// Some of them may be recovered now.
     pub(super) recheck_recovery: bool,
     /// Pending ones, and those with a change that is not in force yet.
     pub(super) waiting: BTreeSet<PipelineName>,
@@ -31,13 +31,13 @@ pub(in crate::core) struct Pipelines {
     pub(super) outstanding: BTreeMap<WorkerKey, Load>,
     /// Workers that drain and serve something.
     pub(super) draining: BTreeSet<WorkerKey>,
-    /// Whoever waits is to be looked at again.
+    /// The waiting pipelines are to be placed again.
     pub(super) recheck_waiting: bool,
     /// The clusters in which nothing is planned yet.
     pub(super) held: BTreeSet<ClusterName>,
-    /// Bindings of which something is other than when they were last observed.
+    /// Bindings that have changed since they were last observed.
     pub(super) changed: BTreeSet<(PipelineName, NodeName)>,
-    /// Bindings of which whoever shows them is to be told.
+    /// Bindings whose change no notice has named yet.
     pub(super) unnotified: BTreeSet<(PipelineName, NodeName)>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct PipelineState {
     pub(super) spec: Arc<Pipeline>,
     /// As it is in force, or was when it broke.
     pub(super) nodes: BTreeMap<NodeName, NodeState>,
-    /// None before anybody was told of it.
+    /// None before the first notice about it.
     pub(super) phase: Option<PipelinePhase>,
     /// Its workers are chosen.
     pub(super) in_force: bool,
@@ -77,11 +77,11 @@ pub(super) struct NodeState {
     pub(super) class: ClusterName,
     pub(super) load: Load,
     pub(super) next: BTreeSet<NodeName>,
-    /// None before anybody was told of it.
+    /// None before the first notice about it.
     pub(super) phase: Option<BindingPhase>,
     /// Its shares by index.
     pub(super) shares: BTreeMap<u32, PlannedShare>,
-    /// Who serves it, as those before it are told; none before it was looked at.
+    /// Its workers, as the nodes before it know them; none before the first observation.
     pub(super) endpoints: Option<Arc<[Endpoint]>>,
 }
 
@@ -109,7 +109,7 @@ impl Pipelines {
         })
     }
 
-    /// An agent has reported a share: where its pipeline is not judged yet, that is the plan.
+    /// An agent has reported a share: while its pipeline is being recovered, that becomes the plan.
     pub(in crate::core) fn adopt(&mut self, key: &ShareKey, worker: &WorkerKey, load: Load) {
         if !self.recovering.contains(&key.pipeline) {
             return;
@@ -167,7 +167,7 @@ impl Pipelines {
         }
     }
 
-    /// Counts all of a pipeline's shares, or none of them any more.
+    /// Counts all of a pipeline's shares in the plan, or takes all of them out.
     pub(super) fn count_all(&mut self, name: &PipelineName, counts: bool) {
         let Some(state) = self.all.get(name) else { return };
         for (key, class, share) in state.shares(name) {
@@ -178,7 +178,7 @@ impl Pipelines {
         }
     }
 
-    /// A pipeline breaks: what it has counts as outstanding until it is plotted anew.
+    /// A pipeline breaks: its shares count as outstanding until it is placed again.
     pub(super) fn keep_outstanding(&mut self, name: &PipelineName) {
         self.clear_outstanding(name);
         let Some(state) = self.all.get_mut(name) else { return };
@@ -191,7 +191,7 @@ impl Pipelines {
         }
     }
 
-    /// A pipeline is Broken no more.
+    /// A pipeline is no longer Broken.
     pub(super) fn clear_outstanding(&mut self, name: &PipelineName) {
         let Some(state) = self.all.get_mut(name) else { return };
         for (worker, load) in std::mem::take(&mut state.outstanding) {
@@ -243,7 +243,7 @@ impl Pipelines {
         }
     }
 
-    /// A Broken pipeline is none any more, or of other classes: others may have waited for that.
+    /// A pipeline is no longer Broken, or has other classes: others may have waited for that.
     pub(super) fn unreserve(&mut self, classes: BTreeSet<ClusterName>) {
         for class in classes {
             let Some(count) = self.reserved.get_mut(&class) else { continue };
@@ -255,13 +255,13 @@ impl Pipelines {
         }
     }
 
-    /// Has a binding observed again, and told of.
+    /// Marks a binding as changed: it is observed again, and a notice names it.
     pub(super) fn note(&mut self, pipeline: &PipelineName, node: &NodeName) {
         self.changed.insert((pipeline.clone(), node.clone()));
         self.unnotified.insert((pipeline.clone(), node.clone()));
     }
 
-    /// Has a share's binding observed again, where there may be nothing to tell.
+    /// Has a share's binding observed again. A notice follows only if something has changed.
     pub(super) fn observe_again(&mut self, share: &ShareKey) {
         self.changed.insert((share.pipeline.clone(), share.node.clone()));
     }
@@ -273,7 +273,7 @@ impl Pipelines {
 }
 
 impl PipelineState {
-    /// A pipeline that nobody was told of.
+    /// A pipeline that no notice has named.
     pub(super) fn new(spec: Arc<Pipeline>) -> Self {
         let nodes = spec.nodes.iter();
         let nodes = nodes.map(|(name, node)| (name.clone(), NodeState::new(node, spec.load)));

@@ -110,7 +110,7 @@ impl Leader {
         }
     }
 
-    /// The shares by index: each with whoever has it, or with whoever is to have it.
+    /// The shares by index, each with the worker that has it, or that the plan wants it on.
     fn share_views(
         &self,
         name: &PipelineName,

@@ -1,4 +1,5 @@
-//! A plan of streams is taken over, stream by stream: what does not hold any more is left as it is.
+//! Applies a plan of streams, stream by stream. A stream for which the plan no longer holds is left
+//! as it is.
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
@@ -20,7 +21,7 @@ struct Outcome {
 }
 
 impl Leader {
-    /// Takes some more of a plan over; how many streams were looked at.
+    /// Applies a further slice of the plan; returns how many streams it handled.
     pub(super) fn apply_slice(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
         let Some((at, some)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
         let looked_at = 1 + some.len();
@@ -102,7 +103,7 @@ impl Leader {
         worker.is_some_and(|worker| worker.owns_streams())
     }
 
-    /// A plan is taken over: what it changes is looked at.
+    /// The plan is applied: the streams that it changes are reconciled.
     pub(super) fn end_plan(&mut self, plan: StreamPlan, now: Moment) {
         let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
         for SetPlan { name: set, spec, touched: streams, .. } in sets {

@@ -31,7 +31,7 @@ impl Leader {
         }
     }
 
-    /// Gathers some more of what a plan rests on; how many streams were looked at.
+    /// Gathers a further slice of the plan's input; returns how many streams it read.
     pub(super) fn gather_slice(&self, plan: &mut StreamPlan, most: usize) -> usize {
         let counts = matches!(plan.stage, Stage::Count);
         let some = plan.next_slice(most, |set| {
@@ -70,7 +70,7 @@ impl Leader {
         looked_at
     }
 
-    /// What a plan is told of a stream.
+    /// The plan's input for one stream.
     pub(super) fn stream_spec(
         &self,
         plan: &StreamPlan,
