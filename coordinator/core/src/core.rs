@@ -1,5 +1,5 @@
-//! The core of one cell. It takes events, and it alone decides who holds what. Invariant: state that
-//! only a leader has is in [`Leader`], and is dropped with the term.
+//! The core of one cell. It takes events, and it alone decides who holds what. Invariant: all state
+//! that only a leader has is in [`Leader`], and is dropped with the term.
 
 mod admission;
 mod cluster_plan;

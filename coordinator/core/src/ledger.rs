@@ -143,7 +143,7 @@ impl Ledger {
         self.claims.shrink(by) || self.accounts.shrink(by)
     }
 
-    /// The platform's word that nothing of a worker runs any more.
+    /// The platform's word that nothing of a worker runs any longer.
     pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<EndedLease> {
         self.unheard.remove(key);
         let Some(account) = self.accounts.remove(key) else { return Vec::new() };

@@ -101,10 +101,10 @@ impl Admission {
 impl Leader {
     /// The agent's hello was good: it is welcomed when its turn comes.
     pub(super) fn await_welcome(&mut self, conn: ConnId, key: &WorkerKey) {
-        let place = self.observed(key).and_then(|worker| worker.place);
+        let place = self.observed(key).and_then(|worker| worker.welcome_place);
         let place = self.admission.wait(place, conn, key);
         if let Some(worker) = self.worker_mut(key) {
-            worker.place = Some(place);
+            worker.welcome_place = Some(place);
         }
     }
 

@@ -55,7 +55,7 @@ impl Leader {
         let account = ledger.account(key)?;
         if let Some(unknown) = account.unknown {
             facts.push(format!(
-                "slots that count as used, since nobody can tell what its earlier agent left: {}",
+                "slots that count as used, because its earlier agent may still use them: {}",
                 unknown.slots
             ));
         }
@@ -132,7 +132,7 @@ impl Leader {
                 format!("it is not connected: {slots} slots count, and it keeps them")
             }
             () => format!(
-                "slots that count as used, since nobody can tell what its earlier agent left: \
+                "slots that count as used, because its earlier agent may still use them: \
                  {slots}"
             ),
         }

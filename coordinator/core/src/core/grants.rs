@@ -144,7 +144,7 @@ impl Leader {
         if !streams.is_empty()
             && let Some(mut account) = self.ledger.account_mut(key)
         {
-            account.streams_told = number;
+            account.streams_sent_in = number;
         }
         self.replica.budget.count(1 + streams.len());
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
@@ -264,9 +264,9 @@ impl Leader {
     /// Streams that are asked back, and those that renewals leave out from now on.
     fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.worker_mut(key) else { return Vec::new() };
-        let mut news = std::mem::take(&mut worker.news);
+        let mut news = std::mem::take(&mut worker.revoking);
         if let Some(later) = news.iter().nth(STREAMS_PER_GRANT_MAX).cloned() {
-            worker.news = news.split_off(&later);
+            worker.revoking = news.split_off(&later);
         }
         news.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
     }

@@ -1,5 +1,5 @@
-//! All that lives as long as a term. Invariant: it is made when the term begins and dropped when
-//! the term ends, so nothing that was known in one term is used in another.
+//! All state of one term. Invariant: it is made when the term begins and dropped when the term
+//! ends, so no knowledge of one term is used in another.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -40,35 +40,35 @@ pub(super) struct Leader {
     pub(super) timers: BTreeSet<(Moment, Timer)>,
     /// Some reminders that are due wait for the next turn.
     pub(super) timers_wait: bool,
-    /// What waits for a confirmed leadership.
+    /// Timers that run again once leadership is renewed.
     pub(super) timers_awaiting_renewal: BTreeSet<Timer>,
-    /// Agents that are granted nothing before a leadership is confirmed that is later than their
-    /// hello.
+    /// Workers whose agents are granted nothing before leadership is renewed by a request sent
+    /// after their hello.
     pub(super) workers_awaiting_renewal: BTreeSet<WorkerKey>,
     /// A renewal was asked for, and has not come yet.
     pub(super) renewal_requested: bool,
     /// Workers that may have a message to get.
     pub(super) dirty: RoundRobin<WorkerKey>,
-    /// Those of them whose turn has come, the first one first.
+    /// Those of them whose turn has come, in order.
     pub(super) flushing: VecDeque<WorkerKey>,
     /// Workers whose newest beat is not answered.
     pub(super) unanswered: RoundRobin<WorkerKey>,
-    /// Clusters whose pools or streams may be to be planned.
+    /// Clusters whose pools or streams may need a plan.
     pub(super) due: RoundRobin<ClusterName>,
-    /// Clusters whose streams are to be planned, in that order, and the plan that is being made.
+    /// Clusters whose streams wait for a plan, in order, and the plan in the making.
     pub(super) plan_queue: VecDeque<ClusterName>,
     pub(super) stream_plan: Option<Box<StreamPlan>>,
-    /// Clusters with streams that a worker of which nothing was heard may hold: they are planned
+    /// Clusters with streams that a worker may hold that has not reported. They are planned again
     /// when more is known.
     pub(super) awaiting_reports: BTreeSet<ClusterName>,
     /// Workers that wait for streams that were not free.
     pub(super) blocked_workers: BTreeSet<WorkerKey>,
-    /// Workers that are gone, and whose accounts are not ended yet; whether that has begun.
+    /// Workers that are gone, and whose accounts still have to end; whether that has begun.
     pub(super) ending_accounts: BTreeMap<WorkerKey, bool>,
-    /// Streams with claims that came to their end while their worker's cluster was held, by that
-    /// cluster: nothing is freed there before the end of the hold.
+    /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
+    /// nothing is freed there before the end of the hold.
     pub(super) ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
-    /// What goes on in slices.
+    /// Tasks that go on in slices.
     pub(super) sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
     pub(super) adoptions: BTreeMap<ConnId, Adoption>,
@@ -84,14 +84,14 @@ pub(super) struct ClusterState {
     pub(super) defined: bool,
     pub(super) workers: BTreeMap<WorkerName, Worker>,
     pub(super) pools: Pools,
-    /// Streams are to be planned, and since when.
+    /// When its streams are due for a plan.
     pub(super) plan: Option<PlanDue>,
-    /// When they are to be planned again though nothing has changed: what kept some from moving is
-    /// over then.
+    /// When they are planned again although nothing has changed: the reason that kept some from
+    /// moving is over then.
     pub(super) plan_again: Option<Moment>,
     /// Since when nothing moves for balance, because a worker is missing.
     pub(super) balance_waits: Option<Moment>,
-    /// It waits in the queue of those whose streams are planned next.
+    /// It is in `Leader::plan_queue`.
     pub(super) plan_waits: bool,
     /// The hold has ended.
     pub(super) hold_ended: bool,
@@ -256,7 +256,7 @@ impl Leader {
             self.reconcile_stream(&stream, now);
             self.note_single_owner(&stream, now);
             if stream.set.is_shares() {
-                // What it is to have may have waited for the capacity.
+                // Its other shares may have waited for the capacity.
                 self.dirty.insert(worker.clone());
                 self.recheck_node(&stream);
             }

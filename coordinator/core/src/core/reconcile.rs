@@ -34,7 +34,7 @@ impl Leader {
             mine.find(|it| !it.is_orphaned()).is_some_and(|it| it.phase == Phase::Held);
         for key in unwanted {
             if let Some(worker) = self.worker_mut(&key) {
-                worker.news.insert(stream.clone());
+                worker.revoking.insert(stream.clone());
                 self.dirty.insert(key);
             }
         }

@@ -1,4 +1,4 @@
-//! What a replica keeps whether it leads or not: what is desired, and the turn's budget and effects.
+//! What a replica keeps whether it leads or not: desired state, the turn's budget and effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

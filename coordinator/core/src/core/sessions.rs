@@ -119,7 +119,7 @@ impl Leader {
         let newer = hello.incarnation > worker.incarnation;
         if newer {
             // What an earlier agent waited for is not this one's.
-            (worker.place, worker.forgetful_at) = (None, None);
+            (worker.welcome_place, worker.no_epoch_since) = (None, None);
         }
         worker.incarnation = hello.incarnation;
         worker.link = hello.link;
@@ -130,8 +130,9 @@ impl Leader {
         if hello.epoch_seen.is_none() {
             // Dialling again does not begin the wait anew: since its first hello this agent can
             // have been granted nothing by a later leader, or it would remember that.
-            let since = worker.forgetful_at.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
-            worker.forgetful_at = Some(since.unwrap_or(now));
+            let since =
+                worker.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
+            worker.no_epoch_since = Some(since.unwrap_or(now));
         }
         let session = Session::new(conn, hello.link);
         let old = worker.session.replace(session);
@@ -180,9 +181,9 @@ impl Leader {
         session.reported = true;
         session.nonce = report.nonce;
         worker.reported = true;
-        worker.place = None;
+        worker.welcome_place = None;
         // The report covers everything that was granted before it.
-        worker.untold.clear();
+        worker.unacknowledged.clear();
         worker.lost = false;
         worker.drain = report.drain;
     }

@@ -1,4 +1,4 @@
-//! The beginning and the end of a term, and what this replica is in between.
+//! The beginning and the end of a term: standby, candidate, leader.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -34,7 +34,7 @@ pub(super) struct Candidate {
     /// The ledger of the term, with the registered workers up to `entered`.
     ledger: Ledger,
     entered: Option<WorkerKey>,
-    /// When what these workers may hold ends.
+    /// Timers for the end of what these workers may hold.
     timers: BTreeSet<(Moment, Timer)>,
     /// The manifest that was in force when they were entered.
     desired: Arc<Desired>,

@@ -112,7 +112,7 @@ impl Leader {
     /// Whether no older leader can have granted, or grant, this agent anything.
     pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
         let confirmed = |at| self.ledger.confirmed_since(at);
-        worker.forgetful_at.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
+        worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// Reminds of the moment at which a worker counts as lost.
@@ -214,7 +214,7 @@ impl Leader {
     /// A handover took too long: the next grant says that renewals leave the stream out.
     fn lapse(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if let Some(worker) = self.worker_mut(key) {
-            worker.news.insert(stream.clone());
+            worker.revoking.insert(stream.clone());
             self.dirty.insert(key.clone());
         }
     }

@@ -52,7 +52,7 @@ impl Core {
     pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
         let leader = self.leader()?;
         let worker = leader.observed(key).filter(|worker| worker.incarnation == incarnation)?;
-        worker.forgetful_at.filter(|_| !leader.is_confirmed(worker))
+        worker.no_epoch_since.filter(|_| !leader.is_confirmed(worker))
     }
 
     /// From when a worker counts as lost, if nothing more is heard of it.
@@ -205,7 +205,7 @@ impl Leader {
     fn has_applied(&self, key: &WorkerKey) -> bool {
         let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
         let account = self.ledger.account(key);
-        connected && account.is_some_and(|account| account.acknowledged >= account.streams_told)
+        connected && account.is_some_and(|account| account.acknowledged >= account.streams_sent_in)
     }
 
     fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {

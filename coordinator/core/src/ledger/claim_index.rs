@@ -70,7 +70,7 @@ impl ClaimIndex {
         self.tables[table].insert_unique(entry.hash, entry, |entry| entry.hash);
     }
 
-    /// Within a table the lowest and the highest bits tell entries apart.
+    /// Within a table the lowest and the highest bits distinguish entries.
     fn table(&self, hash: u64) -> usize {
         (hash >> 32) as usize % self.tables.len()
     }

@@ -25,7 +25,7 @@ pub(crate) struct UnheardExposure {
     /// Until then plans wait for its report.
     pub(crate) awaited_until: Moment,
     /// Its agent has reported, but without a memory.
-    pub(crate) amnesiac: bool,
+    pub(crate) lost_memory: bool,
     scope: Option<StreamScope>,
 }
 
@@ -63,7 +63,7 @@ impl UnheardWorkers {
     fn insert(&mut self, key: &WorkerKey, unheard: UnheardExposure) {
         self.take_out(key);
         let at = (unheard.until, key.clone());
-        if !unheard.amnesiac {
+        if !unheard.lost_memory {
             let silent = self.silent.entry(key.cluster.clone()).or_default();
             silent.insert((unheard.awaited_until, key.worker.clone()));
         }
@@ -165,9 +165,9 @@ impl Ledger {
         drop(account);
         let scope = self.unheard.scope(key, exposure.sets, lists);
         let comes_back = until.min(comes_back);
-        let (awaited_until, amnesiac, exposure) = (comes_back, false, exposure.clone());
+        let (awaited_until, lost_memory, exposure) = (comes_back, false, exposure.clone());
         let unheard =
-            UnheardExposure { exposure, until, comes_back, awaited_until, amnesiac, scope };
+            UnheardExposure { exposure, until, comes_back, awaited_until, lost_memory, scope };
         self.unheard.insert(key, unheard);
         [awaited_until, until]
     }
@@ -184,8 +184,8 @@ impl Ledger {
         if memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees) {
             return None;
         }
-        if !unheard.amnesiac {
-            unheard.amnesiac = true;
+        if !unheard.lost_memory {
+            unheard.lost_memory = true;
             // An earlier agent that still lives obeys the predecessor to its end at the most.
             unheard.until = unheard.until.max(now);
         }
@@ -198,15 +198,15 @@ impl Ledger {
     /// long as its turn takes to come.
     pub(crate) fn await_report(&mut self, key: &WorkerKey, hello_at: Moment) {
         let in_time =
-            |unheard: &&UnheardExposure| !unheard.amnesiac && hello_at < unheard.comes_back;
+            |unheard: &&UnheardExposure| !unheard.lost_memory && hello_at < unheard.comes_back;
         let Some(unheard) = self.unheard.workers.get(key).filter(in_time) else { return };
         let unheard = UnheardExposure { awaited_until: unheard.until, ..unheard.clone() };
         self.unheard.insert(key, unheard);
     }
 
-    /// A worker's agent is not about to report any more; whether plans have waited for it.
+    /// A worker's agent is not about to report; whether plans have waited for it.
     pub(crate) fn await_no_report(&mut self, key: &WorkerKey) -> bool {
-        let waits = |it: &&UnheardExposure| !it.amnesiac && it.awaited_until > it.comes_back;
+        let waits = |it: &&UnheardExposure| !it.lost_memory && it.awaited_until > it.comes_back;
         let Some(unheard) = self.unheard.workers.get(key).filter(waits) else { return false };
         let unheard = UnheardExposure { awaited_until: unheard.comes_back, ..unheard.clone() };
         self.unheard.insert(key, unheard);
@@ -215,7 +215,7 @@ impl Ledger {
 
     /// Until when an agent of a predecessor's time that has not reported may be on its way back.
     pub(crate) fn comes_back_until(&self, key: &WorkerKey) -> Option<Moment> {
-        let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.amnesiac)?;
+        let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.lost_memory)?;
         Some(unheard.comes_back)
     }
 
@@ -228,7 +228,7 @@ impl Ledger {
     pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
         let Some(unheard) = self.unheard.workers.get(key) else { return };
         let timeless = unheard.exposure.sets.is_timeless();
-        let over = unheard.amnesiac && unheard.until <= now && !timeless;
+        let over = unheard.lost_memory && unheard.until <= now && !timeless;
         if over && self.confirmed_since(unheard.until) {
             self.unheard.remove(key);
         }

@@ -134,7 +134,7 @@ impl<'a> NodePlacement<'a> {
         }
     }
 
-    /// Places all nodes anew. Where one fits nowhere, adds the fewest empty workers that take it,
+    /// Places all nodes again. Where one fits nowhere, adds the fewest empty workers that take it,
     /// and in the end takes everything back.
     fn place_with_more(mut self) -> Result<Vec<Vec<Part>>, Vec<Short>> {
         let mut more = std::collections::BTreeMap::<usize, (usize, u64)>::new();

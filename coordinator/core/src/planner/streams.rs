@@ -78,7 +78,7 @@ pub enum Placement {
 /// The rule that keeps a stream from every worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unplaced {
-    /// There is no worker that could own a stream.
+    /// No worker can own streams.
     NoWorker,
     /// The stream wants a worker of its own, and none is left.
     NoWorkerOfItsOwn,

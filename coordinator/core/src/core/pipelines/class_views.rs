@@ -17,14 +17,6 @@ use crate::view::ClassView;
 const SPARED_MAX: usize = 10_000;
 
 impl Core {
-    /// The load that each class must process: what every pipeline asks of it, served or not. It
-    /// rests on the desired state alone, so that every replica knows it.
-    #[must_use]
-    pub fn requests(&self) -> BTreeMap<ClusterName, Load> {
-        let loads = self.replica().loads().into_iter();
-        loads.map(|(name, loads)| (name, loads.into_iter().sum())).collect()
-    }
-
     /// All classes, by name.
     #[must_use]
     pub fn classes(&self, _now: Moment) -> Vec<ClassView> {

@@ -132,7 +132,7 @@ impl Leader {
         let capacity = self.replica.class(class).map(|class| class.capacity);
         let why = match capacity {
             Some(capacity) => format!("a worker of class {class} takes {capacity} at the most"),
-            None => format!("no manifest defines class {class} any more"),
+            None => format!("class {class} is no longer defined"),
         };
         let over =
             self.pipelines.shares_by_worker(class).filter(|(_, it)| exceeds(it.load, capacity));

@@ -14,6 +14,7 @@ use leasehold_types::{
 
 use super::super::Leader;
 use super::super::grants::state;
+use super::super::planned_lease::PlannedLease;
 use super::state::NodeState;
 use crate::ledger::{Claim, Phase};
 
@@ -116,15 +117,16 @@ impl Leader {
         let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
         !lost
             && is_in_use(claim)
-            && account.is_some_and(|account| account.acknowledged >= claim.told)
+            && account.is_some_and(|account| account.acknowledged >= claim.sent_in)
     }
 
-    /// Whether a lease is on its way out, or its worker is.
-    pub(super) fn is_draining(&self, stream: &StreamKey, claim: &Claim) -> bool {
+    /// Whether a lease is on its way out, or its worker is; `planned` is what the plan wants of its
+    /// stream.
+    pub(super) fn is_draining(&self, claim: &Claim, planned: Option<PlannedLease<'_>>) -> bool {
         let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
-        let wanted = self.planned_lease(stream);
-        let kept = wanted
-            .is_some_and(|wanted| wanted.is_met_by(claim) || (wanted.on.is_none() && wanted.stays));
+        let kept = planned.is_some_and(|planned| {
+            planned.is_met_by(claim) || (planned.on.is_none() && planned.stays)
+        });
         !working || !kept || claim.phase != Phase::Held
     }
 
@@ -191,7 +193,7 @@ impl Leader {
                 continue;
             }
             let worker = &claim.worker;
-            let draining = self.is_draining(stream, claim);
+            let draining = self.is_draining(claim, self.planned_lease(stream));
             let entry = endpoints.entry(worker).or_insert_with(|| Endpoint {
                 worker: worker.worker.clone(),
                 address: self.observed(worker).and_then(|worker| worker.address.clone()),
@@ -310,9 +312,9 @@ impl Leader {
             return;
         }
         let claim = self.ledger.claim(stream, key);
-        let told = claim.map_or(GrantNumber(0), |claim| claim.told);
+        let told = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
         if let Some(worker) = self.worker_mut(key) {
-            worker.untold.insert((told, stream.clone()));
+            worker.unacknowledged.insert((told, stream.clone()));
         }
         self.note_share(stream);
     }
@@ -321,8 +323,8 @@ impl Leader {
     pub(in crate::core) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
         let Some(worker) = self.worker_mut(key) else { return };
         let mut known = Vec::new();
-        while worker.untold.first().is_some_and(|(told, _)| *told <= applied) {
-            known.extend(worker.untold.pop_first());
+        while worker.unacknowledged.first().is_some_and(|(told, _)| *told <= applied) {
+            known.extend(worker.unacknowledged.pop_first());
         }
         for (_, stream) in known {
             self.note_share(&stream);

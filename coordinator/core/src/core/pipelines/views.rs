@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
+use super::super::planned_lease::PlannedLease;
 use super::super::{Core, Leader};
 use super::state::{NodeState, PipelineState};
 use crate::desired::{Node, Pipeline};
@@ -43,7 +44,7 @@ impl Core {
     /// Whether this leader knows what of a pipeline workers have. Until it does, what a predecessor
     /// said of it is the best that there is.
     #[must_use]
-    pub fn is_judged(&self, name: &PipelineName) -> bool {
+    pub fn is_recovered(&self, name: &PipelineName) -> bool {
         let state = self.leader().and_then(|leader| leader.pipelines.all.get(name));
         state.is_some_and(|state| state.phase.is_some())
     }
@@ -135,9 +136,10 @@ impl Leader {
         }
         for (stream, claim) in self.leases_of(name, node) {
             let Some(ShareKey { index, .. }) = ShareKey::of(stream) else { continue };
-            let view = self.lease_view(stream, claim, index);
+            let planned = self.planned_lease(stream);
+            let view = self.lease_view(claim, planned, index);
             let known = shares.get(&index).is_some_and(|it| it.token > view.token);
-            let met = self.planned_lease(stream).is_some_and(|wanted| wanted.is_met_by(claim));
+            let met = planned.is_some_and(|planned| planned.is_met_by(claim));
             if met || !known {
                 shares.insert(index, view);
             }
@@ -147,8 +149,8 @@ impl Leader {
 
     fn lease_view(
         &self,
-        stream: &leasehold_types::StreamKey,
         claim: &Claim,
+        planned: Option<PlannedLease<'_>>,
         index: u32,
     ) -> ShareView {
         let worker = self.observed(&claim.worker);
@@ -159,7 +161,7 @@ impl Leader {
             token: Some(claim.token),
             applied: self.is_applied(claim),
             address: worker.and_then(|worker| worker.address.clone()),
-            draining: self.is_draining(stream, claim),
+            draining: self.is_draining(claim, planned),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Room for a load that fits nowhere: what moves from one worker to others.
 //!
-//! Invariant: whoever moves fits where it goes, and no fewer moves of one worker's tenants would
-//! do, as far as the search went (`STEPS_MAX`).
-//!
-//! One move is found directly. For more, each worker's tenants are searched, the larger first,
-//! tenants of equal load as one, for the fewest that leave room enough and find room elsewhere,
-//! of these for the least load.
+//! Invariant: each share fits where it moves to, and no fewer moves of one worker's shares would
+//! do, as far as the search went (`STEPS_MAX`). One move is found directly. For more, each worker's
+//! shares are searched, the larger first, shares of equal load as one, for the fewest that leave
+//! enough room and find room elsewhere, of these for the least load.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,7 +12,7 @@ use leasehold_types::Load;
 
 use super::Rooms;
 
-/// Steps of the search over one worker's tenants for one number of moves, and over all: some
+/// Steps of the search over one worker's shares for one number of moves, and over all: some
 /// milliseconds.
 const STEPS_MAX: u32 = 10_000;
 /// See [`STEPS_MAX`].
@@ -31,7 +29,7 @@ pub struct MovableShare {
     pub movable: bool,
 }
 
-/// The moves (a tenant, by index, and the worker that it goes to) that leave room for the load on
+/// The moves (a share, by index, and the worker that it goes to) that leave room for the load on
 /// one worker: the fewest, of these the least load, of these those of the first worker. No moves
 /// where there is room already; none where no such moves were found, and for a load above the
 /// capacity, which takes room wherever it is.
@@ -68,12 +66,12 @@ struct Source {
     worker: u32,
     /// The load that has to go.
     lack: Load,
-    /// Its tenants that may move, as index and load, the largest first.
+    /// Its shares that may move, as index and load, the largest first.
     shares: Vec<(usize, Load)>,
 }
 
 impl Source {
-    /// Whether so many tenants could be enough.
+    /// Whether this many shares could be enough.
     fn may_do(&self, moves: usize) -> bool {
         let largest = self.shares.iter().take(moves).map(|(_, load)| *load);
         self.shares.len() >= moves && largest.sum::<Load>() >= self.lack
@@ -106,7 +104,7 @@ struct FoundMoves {
     moves: Vec<(usize, u32)>,
 }
 
-/// The search among one worker's tenants.
+/// The search among one worker's shares.
 struct MoveSearch<'a> {
     rooms: &'a Rooms,
     source: &'a Source,
@@ -116,7 +114,7 @@ struct MoveSearch<'a> {
     /// The room of the largest other workers, as many as there are moves: whatever fits on others
     /// fits on these.
     others: Vec<(Load, u32)>,
-    /// The moves chosen so far: places in the house's list and in `others`.
+    /// The moves chosen so far: positions in the source's list and in `others`.
     chosen: Vec<(usize, usize)>,
     chosen_load: Load,
     steps: u32,
@@ -135,7 +133,7 @@ impl<'a> MoveSearch<'a> {
         if self.moves == 1 { self.find_one() } else { self.choose(0) }
     }
 
-    /// The smallest tenant that is enough is the one, or none is.
+    /// One move: the smallest share that is enough, or none.
     fn find_one(&mut self) {
         let enough = |(_, load): &&(usize, Load)| *load >= self.source.lack;
         let shares = self.source.shares.iter().take_while(enough);
@@ -149,7 +147,7 @@ impl<'a> MoveSearch<'a> {
         }
     }
 
-    /// Chooses the tenants from this place of the list on.
+    /// Chooses the shares from this position of the list on.
     fn choose(&mut self, from: usize) {
         let left = self.moves - self.chosen.len();
         if left == 0 {
@@ -176,7 +174,7 @@ impl<'a> MoveSearch<'a> {
         }
     }
 
-    /// Tries the tenant on each of the others, of equal rooms on one.
+    /// Tries the share on each of the others; of others with equal room on one.
     fn lodge(&mut self, place: usize, load: Load) {
         for at in (0..self.others.len()).rev() {
             let room = self.others[at].0;
@@ -211,7 +209,7 @@ impl<'a> MoveSearch<'a> {
         self.found = Some(FoundMoves { load: self.chosen_load, moves });
     }
 
-    /// Each tenant to the least room that is enough.
+    /// Each share goes to the least room that is enough.
     fn best_fit(&self, chosen: &[(usize, Load, u32)]) -> Option<Vec<(usize, u32)>> {
         let mut moves: Vec<(usize, u32)> = Vec::with_capacity(chosen.len());
         let mut lodged: BTreeMap<u32, Load> = BTreeMap::new();
@@ -237,7 +235,7 @@ mod tests {
         Load::per_second(documents).expect("a load")
     }
 
-    /// Workers of capacity 10 that have just these tenants.
+    /// Workers of capacity 10 with these shares.
     fn moves(workers: &[&[u64]], documents: u64) -> Option<Vec<(usize, u32)>> {
         let used = workers.iter().map(|shares| load(shares.iter().sum())).collect();
         let shares = (0..).zip(workers).flat_map(|(worker, shares)| {

@@ -99,7 +99,7 @@ pub(super) struct Placing {
     slices: Vec<(WorkerIndex, u32)>,
     /// The slice in hand, and how many streams it has.
     slice: (usize, u32),
-    aims: Vec<SliceTarget>,
+    targets: Vec<SliceTarget>,
     /// How many streams would move, and how many still may.
     wanted: usize,
     moves: usize,
@@ -199,22 +199,22 @@ impl Placing {
                 (slice, taken) = (slice + 1, 0);
             }
             let Some((target, _)) = self.slices.get(slice) else { return Some(Phase::Count) };
-            self.aims.push(SliceTarget { at: self.loose[at], target: *target });
+            self.targets.push(SliceTarget { at: self.loose[at], target: *target });
             self.slice = (slice, taken + 1);
         }
         (self.at == self.loose.len()).then_some(Phase::Count)
     }
 
     fn count(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            self.wanted += match context.loads.present_owner(&context.set.streams[aim.at as usize])
-            {
-                PresentOwner::Kept(worker) => usize::from(worker != aim.target),
-                PresentOwner::Evicted => 1,
-                PresentOwner::Fresh => 0,
-            };
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            self.wanted +=
+                match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
+                    PresentOwner::Kept(worker) => usize::from(worker != slice_target.target),
+                    PresentOwner::Evicted => 1,
+                    PresentOwner::Fresh => 0,
+                };
         }
-        if self.at < self.aims.len() {
+        if self.at < self.targets.len() {
             return None;
         }
         self.moves = context.set.moves_max.saturating_sub(self.moved);
@@ -222,45 +222,47 @@ impl Placing {
     }
 
     fn move_all(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            context.put(aim.at, aim.target);
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            context.put(slice_target.at, slice_target.target);
         }
-        (self.at == self.aims.len()).then_some(Phase::Done)
+        (self.at == self.targets.len()).then_some(Phase::Done)
     }
 
     fn stay(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            match context.loads.present_owner(&context.set.streams[aim.at as usize]) {
-                PresentOwner::Kept(worker) if worker == aim.target => context.put(aim.at, worker),
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
+                PresentOwner::Kept(worker) if worker == slice_target.target => {
+                    context.put(slice_target.at, worker)
+                }
                 PresentOwner::Kept(_) | PresentOwner::Evicted | PresentOwner::Fresh => {}
             }
         }
-        (self.at == self.aims.len()).then_some(Phase::Wait)
+        (self.at == self.targets.len()).then_some(Phase::Wait)
     }
 
     fn wait(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            match context.loads.present_owner(&context.set.streams[aim.at as usize]) {
-                PresentOwner::Kept(worker) if worker == aim.target => {}
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
+                PresentOwner::Kept(worker) if worker == slice_target.target => {}
                 PresentOwner::Kept(worker) if context.loads.has_room(worker) => {
-                    context.put(aim.at, worker);
-                    self.movers.push((*aim, worker));
+                    context.put(slice_target.at, worker);
+                    self.movers.push((*slice_target, worker));
                 }
                 PresentOwner::Kept(_) | PresentOwner::Evicted => {
                     self.moves = self.moves.saturating_sub(1);
-                    self.arrivals.push(*aim);
+                    self.arrivals.push(*slice_target);
                 }
-                PresentOwner::Fresh => self.arrivals.push(*aim),
+                PresentOwner::Fresh => self.arrivals.push(*slice_target),
             }
         }
-        (self.at == self.aims.len()).then_some(Phase::Arrive)
+        (self.at == self.targets.len()).then_some(Phase::Arrive)
     }
 
     fn arrive(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
-        for aim in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
-            match context.loads.has_room(aim.target) {
-                true => context.put(aim.at, aim.target),
-                false => self.left.push(*aim),
+        for slice_target in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+            match context.loads.has_room(slice_target.target) {
+                true => context.put(slice_target.at, slice_target.target),
+                false => self.left.push(*slice_target),
             }
         }
         if self.at < self.arrivals.len() {
@@ -276,32 +278,32 @@ impl Placing {
                 return None;
             }
             context.budget.spend(1);
-            let Some((aim, from)) = self.mover.take() else {
+            let Some((slice_target, from)) = self.mover.take() else {
                 let Some(next) = self.movers.get(self.at) else { break };
                 self.mover = Some(*next);
                 self.at += 1;
                 continue;
             };
-            if !context.loads.has_room(aim.target) {
-                self.waiting.entry(aim.target).or_default().push((aim, from));
+            if !context.loads.has_room(slice_target.target) {
+                self.waiting.entry(slice_target.target).or_default().push((slice_target, from));
                 continue;
             }
             self.moves -= 1;
-            context.loads.take(from, context.set.streams[aim.at as usize].weight);
-            context.put(aim.at, aim.target);
+            context.loads.take(from, context.set.streams[slice_target.at as usize].weight);
+            context.put(slice_target.at, slice_target.target);
             self.mover = self.waiting.get_mut(&from).and_then(Vec::pop);
         }
         Some(Phase::ArriveLate)
     }
 
     fn place_rest(&mut self, order: &[WorkerIndex], context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+        for slice_target in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
             while order.get(self.place).is_some_and(|worker| !context.loads.has_room(*worker)) {
                 self.place += 1;
             }
             let place = order.get(self.place);
             let place = place.expect("a slice is no larger than the room of its worker");
-            context.put(aim.at, *place);
+            context.put(slice_target.at, *place);
         }
         (self.at == self.arrivals.len()).then_some(Phase::Done)
     }

@@ -51,7 +51,7 @@ pub(super) struct DedicatedPlacement {
     /// Per worker, the streams that are not dedicated.
     shared: Vec<Shared>,
     /// The workers, those with the least to move first, and how many of them are looked at.
-    by_shared: Vec<WorkerIndex>,
+    by_load: Vec<WorkerIndex>,
     passed: usize,
     /// Where slices are, and the gaps between them: workers for those that have none, before
     /// others; the next one last.
@@ -87,7 +87,7 @@ impl DedicatedPlacement {
             without: Vec::new(),
             any_shared: false,
             shared: vec![Shared::default(); input.workers.len()],
-            by_shared: Vec::new(),
+            by_load: Vec::new(),
             passed: 0,
             gaps: SliceGaps::new(input),
             in_gaps: Vec::new(),
@@ -141,10 +141,10 @@ impl DedicatedPlacement {
         if self.wanted.is_empty() {
             return Some(Phase::Done);
         }
-        let mut by_shared: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
-        by_shared.sort_unstable();
-        budget.spend(by_shared.len());
-        self.by_shared = by_shared.into_iter().map(|(_, worker)| worker).collect();
+        let mut by_load: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
+        by_load.sort_unstable();
+        budget.spend(by_load.len());
+        self.by_load = by_load.into_iter().map(|(_, worker)| worker).collect();
         self.left = self.shared.len() - usize::from(self.any_shared);
         Some(Phase::Stay)
     }
@@ -247,7 +247,7 @@ impl DedicatedPlacement {
 
     /// The worker that can be reserved with the least to move.
     fn least(&mut self) -> Option<WorkerIndex> {
-        while let Some(&worker) = self.by_shared.get(self.passed) {
+        while let Some(&worker) = self.by_load.get(self.passed) {
             if self.is_free(worker) {
                 return Some(worker);
             }

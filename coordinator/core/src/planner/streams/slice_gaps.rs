@@ -44,8 +44,8 @@ impl SliceGaps {
         }
     }
 
-    /// Vacant workers that no slice was cut for, as far as streams that were placed tell; at most
-    /// `more`, in the workers' natural order. None where no stream tells.
+    /// Vacant workers that no slice was cut for, as far as the streams with an owner show; at most
+    /// `more`, in the workers' natural order. None where no stream has an owner.
     pub(super) fn find(
         &self,
         input: &StreamInput<'_>,

@@ -150,7 +150,7 @@ impl Placing {
         }
     }
 
-    /// Leaves every stream where it is if its worker may own it and so many.
+    /// Leaves every stream where it is if its worker may own it beside its others.
     fn keep(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
         for at in context.budget.some(&mut self.at, streams.len()) {

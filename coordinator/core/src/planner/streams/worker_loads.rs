@@ -34,8 +34,7 @@ pub(super) struct WorkerLoads {
     /// Workers that the settled sets have filled up, and the streams on all of them.
     full: usize,
     placed: usize,
-    /// Open workers by load of the settled sets. An entry whose load is not the worker's any more
-    /// is passed over.
+    /// Open workers by load of the settled sets. Entries with an outdated load are skipped.
     idle: BinaryHeap<Reverse<(u64, WorkerIndex)>>,
     /// Load and number of streams per worker, of the set in hand.
     load: Vec<u64>,

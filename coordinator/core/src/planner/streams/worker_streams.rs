@@ -1,4 +1,4 @@
-//! The streams that stand on each worker, to be taken heaviest first.
+//! The streams on each worker, to be taken heaviest first.
 
 use super::step_budget::StepBudget;
 use super::worker_loads::WorkerLoads;
@@ -13,12 +13,12 @@ pub(super) struct WorkerStreams {
     /// Per touched worker the last of its streams, and per stream the one before it.
     last: Vec<u32>,
     before: Vec<u32>,
-    /// The piles that have been asked for, one behind the other.
+    /// The sorted streams of the workers asked for so far, one worker behind the other.
     streams: Vec<u32>,
     worker_streams: Vec<Option<SortedStreams>>,
 }
 
-/// A pile: its frozen streams are `bottom..movable`, the others `movable..top`.
+/// One worker's streams in `streams`: `bottom..movable` are frozen, `movable..top` may move.
 #[derive(Clone, Copy, Debug)]
 struct SortedStreams {
     bottom: usize,
@@ -27,7 +27,7 @@ struct SortedStreams {
 }
 
 impl WorkerStreams {
-    /// WorkerStreams for the workers that are touched now, without any of so many streams yet.
+    /// Empty lists for the workers of the current set, which has `streams` streams.
     pub(super) fn new(streams: usize, loads: &WorkerLoads) -> Self {
         let last = vec![END; loads.touched().len()];
         let worker_streams = vec![None; last.len()];
