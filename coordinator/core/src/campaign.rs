@@ -84,7 +84,7 @@ pub enum Written {
     Unreadable(EntryVersion),
 }
 
-/// Why a leader leads no more.
+/// Why a term has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// Another has the term.
@@ -116,7 +116,7 @@ pub struct Lead {
     renew_at: Moment,
     changes: Changes,
     /// Written, and not yet answered; when that was known.
-    unsaid: BTreeMap<WorkerKey, (Moment, Life, Exposure)>,
+    unanswered: BTreeMap<WorkerKey, (Moment, Life, Exposure)>,
     over: Option<Over>,
     requests: VecDeque<Request>,
     events: VecDeque<Event>,
@@ -138,7 +138,7 @@ impl Lead {
             renewal_wanted: false,
             renew_at: now + settings.renew_every,
             changes: Changes::default(),
-            unsaid: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
             over: None,
             requests: VecDeque::new(),
             events: VecDeque::new(),
@@ -159,7 +159,7 @@ impl Lead {
         self.renewed_at + self.settings.leadership
     }
 
-    /// Why it leads no more; none while it does.
+    /// Why the term has ended; none while it lasts.
     #[must_use]
     pub fn over(&self) -> Option<Over> {
         self.over
@@ -187,7 +187,7 @@ impl Lead {
             Order::Register(entries) => {
                 for (key, life, exposure) in entries {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {
-                        self.unsaid.remove(&key);
+                        self.unanswered.remove(&key);
                     }
                     self.changes.ask(Change::Enter(key, life, exposure));
                 }
@@ -195,7 +195,7 @@ impl Lead {
             Order::Unregister(keys) => {
                 for key in keys {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {
-                        self.unsaid.remove(&key);
+                        self.unanswered.remove(&key);
                     }
                     self.changes.ask(Change::Strike(key));
                 }
@@ -266,7 +266,7 @@ impl Lead {
             let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherLife);
             match (change, written) {
                 (Change::Enter(key, life, exposure), Written::Done) if is_newest => {
-                    self.unsaid.insert(key, (now, life, exposure));
+                    self.unanswered.insert(key, (now, life, exposure));
                     self.renewal_wanted = true;
                 }
                 // Whether a later leader is there, the term's store says.
@@ -298,7 +298,7 @@ impl Lead {
     }
 
     fn say_registered(&mut self, confirmed: impl Fn(Moment) -> bool) {
-        let said = self.unsaid.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
+        let said = self.unanswered.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
         let said: Vec<_> = said.map(|(key, (_, life, exposure))| (key, life, exposure)).collect();
         if !said.is_empty() {
             self.events.push_back(Event::Registered(said));

@@ -14,8 +14,8 @@ pub struct Desired {
     pub clusters: BTreeMap<ClusterName, Arc<Cluster>>,
     /// The stream sets, by name. The cluster that one names exists in `clusters`.
     pub sets: BTreeMap<SetName, Arc<StreamSet>>,
-    /// Sets that exist, and of which nobody can tell at present what they list. Whoever has one of
-    /// their streams keeps it, and nobody is granted another.
+    /// Sets that exist, but whose lists cannot be read at present. A worker that has one of their
+    /// streams keeps it, and no worker is granted another.
     pub unread: BTreeSet<SetName>,
     /// The pipelines, by name. Each graph is acyclic, and what a node's `next` names is in it; a
     /// class that a node names may be missing, and then it waits for that. Where all its classes

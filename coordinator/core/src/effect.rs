@@ -1,4 +1,4 @@
-//! What the core wants done, and what it tells those who watch.
+//! What the core wants done, and the notices that it gives to watchers.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ pub enum Effect {
         /// What is to be done.
         order: Order,
     },
-    /// Tell those who watch.
+    /// Send a notice to all watchers.
     Notice(Notice),
 }
 
 /// What a leader's core asks of its platform; carried out in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Write down that these workers may hold so much, then answer with
+    /// Write down what these workers may hold, then answer with
     /// [`crate::event::Event::Registered`].
     Register(Vec<(WorkerKey, Life, Exposure)>),
     /// Strike these workers from what is written down: they hold nothing. A registration of them
@@ -98,7 +98,7 @@ pub enum Notice {
     },
     /// A worker has begun to drain.
     DrainStarted(WorkerKey),
-    /// A worker holds nothing any more and has left, or the platform says so.
+    /// A worker holds nothing any longer and has left, or the platform says so.
     Gone(WorkerKey),
     /// A pool lease was granted.
     PoolGranted {
@@ -145,7 +145,7 @@ pub enum Notice {
         pipeline: PipelineName,
         /// The state that it was in; none for a new one.
         from: Option<PipelinePhase>,
-        /// The state that it is in; none where it is desired no more.
+        /// The state that it is in; none where it is no longer desired.
         to: Option<PipelinePhase>,
         /// Why, for people; empty where there is nothing to say.
         why: String,
@@ -158,11 +158,11 @@ pub enum Notice {
         node: NodeName,
         /// The state that it was in; none for a new one.
         from: Option<BindingPhase>,
-        /// The state that it is in; none where it is desired no more.
+        /// The state that it is in; none where it is no longer desired.
         to: Option<BindingPhase>,
     },
-    /// The shares of a binding, or what is known of their workers, are others: whoever shows them
-    /// looks again.
+    /// The shares of a binding, or the facts about their workers, have changed: watchers read the
+    /// binding again.
     Endpoints {
         /// The pipeline.
         pipeline: PipelineName,

@@ -48,7 +48,7 @@ pub enum Event {
     /// The platform has written down what these workers may hold, under this leader's epoch, and
     /// leadership was confirmed after that. It speaks for these lives of the workers alone.
     Registered(Vec<(WorkerKey, Life, Exposure)>),
-    /// The platform's word: nothing of these workers runs any more.
+    /// The platform's word: nothing of these workers runs any longer.
     Gone(Vec<WorkerKey>),
     /// Somebody wants a worker to drain.
     Drain(WorkerKey),

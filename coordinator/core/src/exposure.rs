@@ -115,7 +115,7 @@ impl Exposure {
 }
 
 impl Entry {
-    /// What an entry counts as that cannot be read: nobody can tell who wrote it.
+    /// What an unreadable entry counts as: nobody knows who wrote it.
     #[must_use]
     pub fn unreadable() -> Self {
         Self { epoch: Epoch(0), exposure: Exposure::anything() }

@@ -21,12 +21,12 @@ pub(crate) use account::{Account, Unknown};
 pub(crate) use accounts::AccountMut;
 use accounts::Accounts;
 use claim_table::ClaimTable;
-pub(crate) use claims::{Absent, Begun, Claim, Phase, ReportNumber};
+pub(crate) use claims::{AbsentClaims, AdoptionStart, Claim, Phase, ReportNumber};
 use unheard::UnheardWorkers;
 
 /// A stream lease that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct EndedLease {
     pub(crate) stream: StreamKey,
     pub(crate) worker: WorkerKey,
     pub(crate) token: Token,
@@ -143,8 +143,8 @@ impl Ledger {
         self.claims.shrink(by) || self.accounts.shrink(by)
     }
 
-    /// The platform's word that nothing of a worker runs any more.
-    pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<Ended> {
+    /// The platform's word that nothing of a worker runs any longer.
+    pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<EndedLease> {
         self.unheard.remove(key);
         let Some(account) = self.accounts.remove(key) else { return Vec::new() };
         self.number_max = self.number_max.max(account.number);

@@ -26,9 +26,9 @@ pub(crate) struct Worker {
     pub(crate) generation: u64,
     /// When its newest agent first said hello without remembering an epoch. What epoch it
     /// remembers since then it may have from this leader alone.
-    pub(crate) forgetful_at: Option<Moment>,
+    pub(crate) no_epoch_since: Option<Moment>,
     /// Its newest agent's place among those that wait for a welcome, until it has reported.
-    pub(crate) place: Option<u64>,
+    pub(crate) welcome_place: Option<u64>,
     pub(crate) stops_worker: bool,
     /// Where it is reached, as its newest agent says.
     pub(crate) address: Option<WorkerAddress>,
@@ -44,12 +44,12 @@ pub(crate) struct Worker {
     pub(crate) wants: BTreeSet<StreamKey>,
     /// Of those, the ones that were not free when they were last looked at.
     pub(crate) blocked: BTreeSet<StreamKey>,
-    /// Streams that it has to be told of: asked back, or no longer renewed.
-    pub(crate) news: BTreeSet<StreamKey>,
-    /// Shares that it holds, and whose way on is another than it was told.
+    /// Streams that the next grant asks back, or no longer renews.
+    pub(crate) revoking: BTreeSet<StreamKey>,
+    /// Shares that it holds, and whose routes have changed since they were last sent.
     pub(crate) reroutes: BTreeSet<StreamKey>,
     /// Shares that it was granted, with the grants that it has not acknowledged yet.
-    pub(crate) untold: BTreeSet<(GrantNumber, StreamKey)>,
+    pub(crate) unacknowledged: BTreeSet<(GrantNumber, StreamKey)>,
 }
 
 /// An agent's connection.
@@ -80,8 +80,8 @@ impl Worker {
             named_at: Moment(0),
             peer: None,
             generation: 0,
-            forgetful_at: None,
-            place: None,
+            no_epoch_since: None,
+            welcome_place: None,
             stops_worker: true,
             address: None,
             reported: false,
@@ -91,9 +91,9 @@ impl Worker {
             target: 0,
             wants: BTreeSet::new(),
             blocked: BTreeSet::new(),
-            news: BTreeSet::new(),
+            revoking: BTreeSet::new(),
             reroutes: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            unacknowledged: BTreeSet::new(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Worker {
         self.session.as_ref().is_some_and(|session| session.reported)
     }
 
-    /// Whether it may take jobs and streams, as far as it can be told.
+    /// Whether it may take jobs and streams, as far as anyone knows.
     pub(crate) fn is_working(&self) -> bool {
         self.reported && self.drain == DrainPhase::Working && !self.drain_ordered
     }

@@ -14,13 +14,13 @@ use leasehold_types::mutation::{self, Mutation};
 pub const PLATFORM_BATCH_MAX: usize = 64;
 /// Messages of sessions that are taken together in one turn.
 const SESSION_BATCH_MAX: usize = 1_024;
-/// For so long a turn goes on taking messages; the core then settles what it was told.
+/// A turn takes messages for this long; the core then settles them.
 const TAKE_MAX: Duration = Duration::from_millis(10);
 /// Between two beats of a [`Pulse`].
 pub const PULSE: Duration = Duration::from_millis(25);
 /// A time between two beats in which the process was stopped or starved.
 const STALL_MIN: Duration = Duration::from_millis(200);
-/// For so long after a stall, what came meanwhile is still being read.
+/// For this long after a stall, messages that came meanwhile are still being read.
 const LISTEN: Duration = Duration::from_millis(500);
 /// So many beats after a moment, every reader has had its turn since.
 const BEATS_BEHIND: usize = 2;
@@ -100,13 +100,13 @@ impl Watchdog {
     /// Looks in a row that found nothing done: one second.
     const STILL_MAX: u32 = 10;
 
-    /// A driver that has done nothing for so long makes no progress.
+    /// A driver that has done nothing for this long makes no progress.
     #[must_use]
     pub fn patience() -> Duration {
         Self::LOOK * Self::still_max()
     }
 
-    /// Whether the driver makes progress, where it has done so much until now.
+    /// Whether the driver makes progress; `done` counts what it has done until now.
     pub fn look(&mut self, done: u64) -> bool {
         self.still = if done == self.seen { self.still + 1 } else { 0 };
         self.seen = done;

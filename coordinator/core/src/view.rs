@@ -311,7 +311,7 @@ pub struct PlannedPool {
     pub size: u32,
     /// Slots that it may be using now, as far as anyone can know.
     pub committed: u32,
-    /// Why it gets no more; empty where it gets the most that one worker takes.
+    /// Why it gets no larger one; empty where it gets the most that one worker takes.
     pub reason: String,
 }
 

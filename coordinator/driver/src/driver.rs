@@ -35,23 +35,25 @@ use crate::health::{Health, Progress};
 use crate::history::{Change, History};
 use crate::metrics::{Fleet, Metrics};
 use crate::platform::{Command, Platform};
-use crate::port::{Envelope, Handle, Query, SessionEvent, SessionPort, UNPROVEN_MAX, WAITING_MAX};
+use crate::port::{
+    Envelope, Handle, Request, SessionEvent, SessionPort, UNPROVEN_MAX, WAITING_MAX,
+};
 use crate::view::{Outlook, View};
 
 /// A driver takes a turn at least this often, which is its sign of life.
 pub const TICK: Duration = Duration::from_millis(500);
 /// The shortest sleep: a wake-up that the core asks for again and again must not spin.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
-/// Questions of people that are answered in one turn.
-const QUERY_BATCH_MAX: usize = 16;
-/// Questions that come after so long are answered in a later turn.
-const QUERIES_WITHIN: Duration = Duration::from_millis(10);
+/// Requests of people that are taken in one turn.
+const REQUEST_BATCH_MAX: usize = 16;
+/// Requests that come after so long are taken in a later turn.
+const REQUESTS_WITHIN: Duration = Duration::from_millis(10);
 /// A turn that takes longer is reported.
 const TURN_LONG: Duration = Duration::from_millis(50);
 /// Between two such reports.
 const LONG_TURN_EVERY: Duration = Duration::from_secs(10);
-/// Questions of people that may wait.
-const QUERIES_MAX: usize = 64;
+/// Requests of people that may wait.
+const REQUESTS_MAX: usize = 64;
 /// Changes that a watcher may be behind.
 const CHANGES_MAX: usize = 8_192;
 /// Events that a session may have in the channel beside its messages: opened, sent, closed.
@@ -78,7 +80,7 @@ pub struct Driver {
     core: Core,
     sessions: HashMap<ConnId, mpsc::Sender<Box<CoordinatorMessage>>>,
     events: mpsc::Receiver<Envelope>,
-    queries: mpsc::Receiver<Query>,
+    requests: mpsc::Receiver<Request>,
     platform: Platform,
     problems_seen: watch::Receiver<Arc<Vec<leasehold_manifest::Problem>>>,
     outbox: Outbox,
@@ -112,7 +114,7 @@ fn core_config(settings: &Settings, access: &Access) -> Config {
 enum Woken {
     Session(Envelope),
     Platform(Option<Event>),
-    Query(Query),
+    Request(Request),
     Commands(bool),
     Problems,
     Time,
@@ -131,7 +133,7 @@ impl Driver {
         // one that has no place says at most that its refusal is on its way.
         let events_max = sessions_max * (WAITING_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
         let (events_in, events) = mpsc::channel(events_max);
-        let (queries_in, queries) = mpsc::channel(QUERIES_MAX);
+        let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let gate = Arc::new(Gate::default());
         let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
@@ -154,7 +156,7 @@ impl Driver {
         let counted = Arc::clone(&metrics);
         let history = Arc::new(History::new(changes.downgrade()));
         let past = Arc::clone(&history);
-        let handle = Handle::new(queries_in, changes.downgrade(), past, problems, view, counted);
+        let handle = Handle::new(requests_in, changes.downgrade(), past, problems, view, counted);
         if let Some(attend) = platform.attend.take() {
             // A platform that has ended already is found out by its channels.
             let _ = attend.send(handle.clone());
@@ -163,7 +165,7 @@ impl Driver {
             core: Core::new(core_config(settings, &port.access)),
             sessions: HashMap::new(),
             events,
-            queries,
+            requests,
             problems_seen: platform.problems.clone(),
             platform,
             outbox: Outbox::default(),
@@ -222,7 +224,7 @@ impl Driver {
                 Woken::Platform(None) | Woken::Commands(false) => {
                     bail!("the platform has ended: see the log above")
                 }
-                Woken::Query(query) => query(&mut self.core, clock::now()),
+                Woken::Request(request) => events += self.take_request(request),
                 Woken::Problems => self.count_problems(),
                 Woken::Commands(true) | Woken::Time => {}
                 Woken::Stop => break,
@@ -271,7 +273,7 @@ impl Driver {
                 Woken::Commands(sent)
             }
             Some(envelope) = self.events.recv() => Woken::Session(envelope),
-            Some(query) = self.queries.recv() => Woken::Query(query),
+            Some(request) = self.requests.recv() => Woken::Request(request),
             Ok(()) = self.problems_seen.changed() => Woken::Problems,
             () = std::future::ready(()), if more => Woken::Time,
             () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Woken::Time,
@@ -297,13 +299,13 @@ impl Driver {
             events += self.take_envelope(envelope, turn);
         }
         let asked = clock::now();
-        for _ in 0..QUERY_BATCH_MAX {
+        for _ in 0..REQUEST_BATCH_MAX {
             let now = clock::now();
-            if now.since(asked) > QUERIES_WITHIN {
+            if now.since(asked) > REQUESTS_WITHIN {
                 break;
             }
-            let Ok(query) = self.queries.try_recv() else { break };
-            query(&mut self.core, now);
+            let Ok(request) = self.requests.try_recv() else { break };
+            events += self.take_request(request);
             self.progress.made();
         }
         let now = clock::now();
@@ -377,6 +379,23 @@ impl Driver {
     fn end_in_vain(&mut self, conn: ConnId, at: Moment) -> usize {
         self.sessions.remove(&conn);
         self.take(Event::Closed(conn), at)
+    }
+
+    /// Answers a query, or checks an order and takes its events; the number of events.
+    fn take_request(&mut self, request: Request) -> usize {
+        let now = clock::now();
+        match request {
+            Request::Query(query) => {
+                query(&self.core, now);
+                0
+            }
+            Request::Order(check) => {
+                let (orders, answer) = check(&self.core, now);
+                let events = orders.into_iter().map(|order| self.take(order.into(), now)).sum();
+                answer();
+                events
+            }
+        }
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::event::ConnId;
+use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_manifest::Problem;
-use leasehold_types::Moment;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
+use leasehold_types::{Moment, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::access::Access;
@@ -86,8 +86,39 @@ pub struct SessionPort {
     pub sessions_max: usize,
 }
 
-/// A question, or an order, that the driver carries out on its core between two turns.
-pub type Query = Box<dyn FnOnce(&mut Core, Moment) + Send>;
+/// A question about the core. It reads the core and cannot change it.
+pub(crate) type Query = Box<dyn FnOnce(&Core, Moment) + Send>;
+
+/// Checks an order against the core. Returns the events to take, and the answer to send once they
+/// are taken.
+pub(crate) type OrderCheck = Box<dyn FnOnce(&Core, Moment) -> (Vec<WorkerOrder>, Answer) + Send>;
+
+/// Sends the answer to the caller.
+pub(crate) type Answer = Box<dyn FnOnce() + Send>;
+
+/// What callers put into the driver's queue of requests.
+pub(crate) enum Request {
+    Query(Query),
+    Order(OrderCheck),
+}
+
+/// An order about one worker, from a person or the operator. The core takes it as an event.
+#[derive(Clone, Debug)]
+pub enum WorkerOrder {
+    /// Drain the worker.
+    Drain(WorkerKey),
+    /// Nothing of the worker runs any longer: free all that it has.
+    DeclareGone(WorkerKey),
+}
+
+impl From<WorkerOrder> for Event {
+    fn from(order: WorkerOrder) -> Self {
+        match order {
+            WorkerOrder::Drain(worker) => Self::Drain(worker),
+            WorkerOrder::DeclareGone(worker) => Self::Gone(vec![worker]),
+        }
+    }
+}
 
 /// The driver has ended, and answers no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +128,7 @@ pub struct Stopped;
 /// The way of people, and of the platform, to a driver.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    queries: mpsc::Sender<Query>,
+    requests: mpsc::Sender<Request>,
     changes: broadcast::WeakSender<Change>,
     history: Arc<History>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
@@ -109,27 +140,43 @@ pub struct Handle {
 
 impl Handle {
     pub(crate) fn new(
-        queries: mpsc::Sender<Query>,
+        requests: mpsc::Sender<Request>,
         changes: broadcast::WeakSender<Change>,
         history: Arc<History>,
         problems: watch::Receiver<Arc<Vec<Problem>>>,
         view: Arc<View>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { queries, changes, history, problems, view, metrics }
+        Self { requests, changes, history, problems, view, metrics }
     }
 
     /// The answer of the driver's core to `question`; waits where many others ask.
     pub async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Core, Moment) -> T + Send + 'static,
+        question: impl FnOnce(&Core, Moment) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
         let (answer, answered) = oneshot::channel();
         let query: Query = Box::new(move |core, now| {
-            // Who asked may have gone meanwhile.
+            // The caller may have gone meanwhile.
             let _ = answer.send(question(core, now));
         });
-        self.queries.send(query).await.map_err(|_| Stopped)?;
+        self.requests.send(Request::Query(query)).await.map_err(|_| Stopped)?;
+        answered.await.map_err(|_| Stopped)
+    }
+
+    /// Has the driver take the orders that `check` returns, and returns its answer once they are
+    /// taken. The core does not change between the check and the orders.
+    pub async fn order<T: Send + 'static>(
+        &self,
+        check: impl FnOnce(&Core, Moment) -> (Vec<WorkerOrder>, T) + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        let check: OrderCheck = Box::new(move |core, now| {
+            let (orders, result) = check(core, now);
+            // The caller may have gone meanwhile.
+            (orders, Box::new(move || _ = answer.send(result)))
+        });
+        self.requests.send(Request::Order(check)).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
     }
 

@@ -84,7 +84,7 @@ struct Look {
     name: PipelineName,
     view: Option<PipelineView>,
     /// This leader does not know yet what of it workers have: what was shown before stays.
-    is_unjudged: bool,
+    is_unrecovered: bool,
 }
 
 impl Room {
@@ -178,7 +178,7 @@ impl Room {
         self.note_what_waits();
         // Where that was a change of leaders, all was forgotten.
         for look in looks {
-            match (self.agenda.is_busy(&look.name), look.is_unjudged) {
+            match (self.agenda.is_busy(&look.name), look.is_unrecovered) {
                 (false, _) => {}
                 // It is told of when it is judged.
                 (true, true) => self.agenda.done(&look.name),
@@ -380,8 +380,8 @@ fn is_same(one: Option<&Arc<PodFacts>>, other: Option<&Arc<PodFacts>>) -> bool {
 
 fn look(core: &leasehold_coordinator_core::Core, name: PipelineName) -> Look {
     let view = core.pipeline(&name);
-    let is_unjudged = view.is_some() && !core.is_judged(&name);
-    Look { name, view, is_unjudged }
+    let is_unrecovered = view.is_some() && !core.is_recovered(&name);
+    Look { name, view, is_unrecovered }
 }
 
 fn phase(text: &str) -> Option<leasehold_coordinator_core::view::PipelinePhase> {

@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
 use leasehold_driver::access::{Access, Subject, Wants};
-use leasehold_driver::port::Handle;
+use leasehold_driver::port::{Handle, WorkerOrder};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
@@ -54,7 +53,7 @@ impl Admin {
     async fn ask<T: Send + 'static>(
         &self,
         name: &'static str,
-        question: impl FnOnce(&mut Core, Moment) -> Result<T, Refused> + Send + 'static,
+        question: impl FnOnce(&Core, Moment) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let asked = self.handle.ask(move |core, now| match core.leadership() {
             Leadership::Leads(_) => question(core, now),
@@ -62,6 +61,27 @@ impl Admin {
         });
         let span = tracing::debug_span!("admin", call = name);
         let answer = asked.instrument(span).await.map_err(|_| Refused::Stopped)?;
+        Ok(Response::new(answer?))
+    }
+
+    /// Gives an order that `check` allows, if this replica leads.
+    async fn order<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        check: impl FnOnce(&Core, Moment) -> Result<(WorkerOrder, T), Refused> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let ordered = self.handle.order(move |core, now| {
+            let checked = match core.leadership() {
+                Leadership::Leads(_) => check(core, now),
+                Leadership::StandsBy(leader) => Err(Refused::NotLeading(leader)),
+            };
+            match checked {
+                Ok((order, answer)) => (vec![order], Ok(answer)),
+                Err(refused) => (Vec::new(), Err(refused)),
+            }
+        });
+        let span = tracing::debug_span!("admin", call = name);
+        let answer = ordered.instrument(span).await.map_err(|_| Refused::Stopped)?;
         Ok(Response::new(answer?))
     }
 }
@@ -324,11 +344,10 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        self.ask("DrainWorker", move |core, now| {
+        self.order("DrainWorker", move |core, now| {
             core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
             tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
-            core.handle(Event::Drain(key), now);
-            Ok(proto::DrainWorkerResponse {})
+            Ok((WorkerOrder::Drain(key), proto::DrainWorkerResponse {}))
         })
         .await
     }
@@ -340,18 +359,18 @@ impl AdminService for Admin {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        self.ask("DeclareWorkerGone", move |core, now| {
+        self.order("DeclareWorkerGone", move |core, now| {
             let worker = core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
             if worker.presence == Presence::Connected {
                 return Err(Refused::Connected(key));
             }
             tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
             // All that it has ends, from the next turn on.
-            core.handle(Event::Gone(vec![key]), now);
-            Ok(proto::DeclareWorkerGoneResponse {
+            let freed = proto::DeclareWorkerGoneResponse {
                 slots_freed: worker.committed,
                 streams_freed: wire::count(worker.streams),
-            })
+            };
+            Ok((WorkerOrder::DeclareGone(key), freed))
         })
         .await
     }

@@ -102,7 +102,7 @@ fn answer(health: Result<(), String>) -> Response {
 
 async fn metrics(State(state): State<HttpState>) -> Response {
     let metrics = &state.handle.metrics;
-    let fleet = state.handle.ask(|core, now| Fleet::of(core, now));
+    let fleet = state.handle.ask(Fleet::of);
     if let Ok(Ok(fleet)) = timeout(FIGURES_WITHIN, fleet).await {
         metrics.set_fleet(fleet);
     }

@@ -2,7 +2,7 @@
 
 use leasehold_coordinator_core::desired::Spread;
 use leasehold_coordinator_core::planner::pipelines::{
-    NodeWish, Part, Rooms, Tenant, make_room, place,
+    MovableShare, NodeWish, Part, Rooms, make_room, place,
 };
 use leasehold_types::Load;
 
@@ -153,14 +153,14 @@ fn bench_fleet(pipelines: usize, runs: usize) {
 }
 
 /// Workers that are nine tenths full each, and what they have.
-fn full_class(workers: usize, random: &mut fastrand::Rng) -> (Rooms, Vec<Tenant>) {
+fn full_class(workers: usize, random: &mut fastrand::Rng) -> (Rooms, Vec<MovableShare>) {
     let mut rooms = Rooms::new(load(CAPACITY), Spread::Fewest, vec![Load::ZERO; workers]);
     let mut tenants = Vec::new();
     for worker in 0..u32::try_from(workers).expect("few workers") {
         while rooms.used(worker) < load(CAPACITY / 10 * 9) {
             let milli = random.u64(1..=2 * CAPACITY / BINDINGS_PER_WORKER as u64);
             rooms.take(worker, load(milli));
-            tenants.push(Tenant { worker, load: load(milli), movable: true });
+            tenants.push(MovableShare { worker, load: load(milli), movable: true });
         }
     }
     (rooms, tenants)

@@ -13,7 +13,7 @@ use crate::exposure::{Exposure, Life};
 /// A change of one worker's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The worker may hold so much, in this life.
+    /// The worker may hold this much, in this life.
     Enter(WorkerKey, Life, Exposure),
     /// The worker holds nothing.
     Strike(WorkerKey),
@@ -49,12 +49,12 @@ pub(super) struct Changes {
     unreadable: BTreeMap<WorkerKey, (Moment, EntryVersion)>,
     /// Of those, the versions after which leadership was renewed.
     confirmed: BTreeMap<WorkerKey, EntryVersion>,
-    flying: BTreeSet<WorkerKey>,
+    in_flight_keys: BTreeSet<WorkerKey>,
     batches: usize,
 }
 
 impl Changes {
-    /// Takes what is asked for, in place of what was asked for before.
+    /// Takes a change in place of an earlier one of the same worker.
     pub(super) fn ask(&mut self, change: Change) {
         let key = change.key().clone();
         self.enters.remove(&key);
@@ -71,14 +71,15 @@ impl Changes {
     pub(super) fn take(&mut self, max: usize) -> Vec<Attempt> {
         let mut taken = Vec::new();
         for due in [&mut self.enters, &mut self.strikes] {
-            let waits = |key| self.flying.contains(key) || self.unreadable.contains_key(key);
+            let waits =
+                |key| self.in_flight_keys.contains(key) || self.unreadable.contains_key(key);
             let keys = due.keys().filter(|key| !waits(*key));
             let keys: Vec<_> = keys.take(max - taken.len()).cloned().collect();
             for key in keys {
                 let confirmed = self.confirmed.get(&key).copied().unwrap_or_default();
                 let change = due.remove(&key);
                 taken.extend(change.map(|change| Attempt { change, confirmed }));
-                self.flying.insert(key);
+                self.in_flight_keys.insert(key);
             }
         }
         self.batches += usize::from(!taken.is_empty());
@@ -98,7 +99,7 @@ impl Changes {
     /// A change of it was tried; says whether nothing else was asked for meanwhile.
     pub(super) fn end(&mut self, change: &Change, written: Written, now: Moment) -> bool {
         let key = change.key();
-        self.flying.remove(key);
+        self.in_flight_keys.remove(key);
         let is_newest = !self.enters.contains_key(key) && !self.strikes.contains_key(key);
         match written {
             Written::Failed if is_newest => {

@@ -11,7 +11,7 @@ use crate::exposure::Entry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryVersion(pub u64);
 
-/// What to write in the place of what was found, if that is still there.
+/// What to write in the place of the entry that was found, if that is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// This entry; none where there is to be none.

@@ -1,7 +1,7 @@
-//! Who is welcomed when. A welcome is the credit for one report: only so many are out at a time, so
-//! that after a failover the reports of a whole fleet do not wait here all at once. The smaller the
-//! reports are that come, the more may be out. An agent that waits keeps its place when it dials
-//! again.
+//! The order in which agents are welcomed. A welcome is the credit for one report, and the number
+//! of credits is limited, so that after a failover the reports of a whole fleet do not wait here
+//! all at once. The smaller the reports that come, the more credits there are. An agent that waits
+//! keeps its place when it dials again.
 //!
 //! Invariant: a session waits here, or has been welcomed, from its hello to its end.
 
@@ -13,7 +13,7 @@ use leasehold_types::message::{CoordinatorMessage, RefusalReason, Terms, Welcome
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::{Config, Core, Role, Timer};
+use super::{Config, Leader, Timer};
 use crate::effect::Effect;
 use crate::event::ConnId;
 
@@ -31,7 +31,7 @@ pub(super) struct Admission {
     /// The place that was given away last.
     last: u64,
     waiting: BTreeMap<u64, (ConnId, WorkerKey)>,
-    /// The places of those that wait, also where their worker is known no more.
+    /// The places of those that wait, also where their worker is no longer known.
     places: BTreeMap<ConnId, u64>,
     /// Until when each welcome counts as a report to come.
     credits: BTreeMap<ConnId, Moment>,
@@ -66,7 +66,7 @@ impl Admission {
         self.places.contains_key(&conn) || self.credits.contains_key(&conn)
     }
 
-    /// A report of so many streams has come: it is not to come any more.
+    /// A report of this many streams has come.
     pub(super) fn reported(&mut self, conn: ConnId, streams: usize) {
         self.credits.remove(&conn);
         self.mean = self.mean - self.mean / MEAN_INERTIA + streams;
@@ -98,20 +98,20 @@ impl Admission {
     }
 }
 
-impl Core {
+impl Leader {
     /// The agent's hello was good: it is welcomed when its turn comes.
     pub(super) fn await_welcome(&mut self, conn: ConnId, key: &WorkerKey) {
-        let place = self.observed(key).and_then(|worker| worker.place);
+        let place = self.observed(key).and_then(|worker| worker.welcome_place);
         let place = self.admission.wait(place, conn, key);
         if let Some(worker) = self.worker_mut(key) {
-            worker.place = Some(place);
+            worker.welcome_place = Some(place);
         }
     }
 
     /// Welcomes as many as there are credits for, in the order in which they came.
     pub(super) fn welcome_waiting(&mut self, now: Moment) {
         self.end_credits();
-        let max = self.admission.most(&self.config);
+        let max = self.admission.most(&self.replica.config);
         let ignored = mutation::on(Mutation::CreditsIgnored);
         // A report that is being adopted waits still.
         while self.admission.credits.len() + self.adoptions.len() < max || ignored {
@@ -127,7 +127,7 @@ impl Core {
 
     /// Takes back the credits of agents that have not reported in time.
     fn end_credits(&mut self) {
-        let heard = self.heard;
+        let heard = self.replica.heard;
         let ended = self.admission.credits.extract_if(.., |_, until| *until <= heard);
         for (conn, _) in ended.collect::<Vec<_>>() {
             if let Some(key) = self.conns.get(&conn).cloned() {
@@ -138,25 +138,23 @@ impl Core {
 
     /// Plans wait no longer for a worker's report than for one whose agent is not here.
     pub(super) fn await_no_report(&mut self, key: &WorkerKey) {
-        let Role::Leads(term) = &mut self.role else { return };
-        if term.ledger.await_no_report(key) {
-            self.timers.insert((self.heard, Timer::Unheard(key.clone())));
+        if self.ledger.await_no_report(key) {
+            self.timers.insert((self.replica.heard, Timer::Unheard(key.clone())));
         }
     }
 
     fn welcome(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
-        let Role::Leads(term) = &self.role else { return };
-        let epoch = term.ledger.epoch();
+        let epoch = self.ledger.epoch();
         let Some(spec) = self.clusters.get(&key.cluster).map(|cluster| cluster.spec.clone()) else {
             return;
         };
-        let terms = Terms { reserve: self.reserve(key, spec.ttl), ..self.terms(&spec) };
+        let terms = Terms { reserve: self.reserve(key, spec.ttl), ..self.replica.terms(&spec) };
         let worker = self.worker_mut(key);
         let Some(session) = worker.and_then(|worker| worker.session.as_mut()) else { return };
         session.writable = false;
         self.admission.credits.insert(conn, now + CREDIT_MAX);
         let message = CoordinatorMessage::Welcome(Welcome { epoch, terms });
-        self.effects.push_back(Effect::Send { conn, message });
+        self.replica.effects.push_back(Effect::Send { conn, message });
     }
 
     /// An agent that has reported, and that nothing can be granted to since the store does not
@@ -170,7 +168,7 @@ impl Core {
         if waits && for_store {
             self.closed(conn);
             let message = "the store of leadership does not answer this replica".into();
-            self.refuse(conn, RefusalReason::NotLeader(None), message);
+            self.replica.refuse(conn, RefusalReason::NotLeader(None), message);
         }
     }
 }

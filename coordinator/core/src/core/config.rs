@@ -2,7 +2,7 @@
 
 use leasehold_types::TimeBounds;
 
-use super::slices::SLICE;
+use super::sliced_work::SLICE;
 
 /// Reports of any size that a leader lets wait at once; the largest have 20,000 streams each, and
 /// 4 MB.
@@ -16,7 +16,7 @@ const SMALL_REPORTS_MAX: usize = 4_096;
 pub struct Config {
     /// How far clocks may be apart.
     pub bounds: TimeBounds,
-    /// Reports of any size that may wait at once: so many agents are welcomed ahead of their
+    /// Reports of any size that may wait at once: this many agents are welcomed ahead of their
     /// reports.
     pub reports_max: usize,
     /// Reports that may wait at once where those that came were small.

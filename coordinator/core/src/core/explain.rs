@@ -4,8 +4,8 @@
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
-use super::Core;
-use super::views::reason;
+use super::views::{reason, stream_view};
+use super::{Core, Leader};
 use crate::ledger::Account;
 use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
 
@@ -13,9 +13,22 @@ impl Core {
     /// Why a worker has what it has; none where it is not known.
     #[must_use]
     pub fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_worker(key, now)
+    }
+
+    /// Why a stream is where it is; none where no manifest lists it, or where this replica does not
+    /// lead.
+    #[must_use]
+    pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_stream(key, now)
+    }
+}
+
+impl Leader {
+    fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
         let view = self.worker(key, now)?;
         let cluster = self.clusters.get(&key.cluster)?;
-        let ledger = self.ledger()?;
+        let ledger = &self.ledger;
         let committed = ledger.committed(&key.cluster);
         let spec = &cluster.spec;
         let mut facts = vec![presence(&view)];
@@ -33,7 +46,7 @@ impl Core {
                 ),
             ]),
         }
-        if let Some((until, worker)) = ledger.held_by(&key.cluster, self.heard) {
+        if let Some((until, worker)) = ledger.held_by(&key.cluster, self.replica.heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing grows in the cluster before {worker} reports, for at most {left:.1} s"
@@ -42,7 +55,7 @@ impl Core {
         let account = ledger.account(key)?;
         if let Some(unknown) = account.unknown {
             facts.push(format!(
-                "slots that count as used, since nobody can tell what its earlier agent left: {}",
+                "slots that count as used, because its earlier agent may still use them: {}",
                 unknown.slots
             ));
         }
@@ -60,12 +73,11 @@ impl Core {
         Some(Explanation { summary, facts })
     }
 
-    /// The pools of all workers under a plan that is only looked at, and why each gets no more.
+    /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
     pub(super) fn planned_pools(&self, name: &ClusterName, what_if: &WhatIf) -> Vec<PlannedPool> {
         let shares = self.pool_shares(name, Some(what_if));
-        let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
-            return Vec::new();
-        };
+        let Some(cluster) = self.clusters.get(name) else { return Vec::new() };
+        let ledger = &self.ledger;
         let max = cluster.spec.jobs_per_worker_max;
         let jobs_max = what_if.jobs_max.unwrap_or(cluster.spec.jobs_max);
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
@@ -120,17 +132,17 @@ impl Core {
                 format!("it is not connected: {slots} slots count, and it keeps them")
             }
             () => format!(
-                "slots that count as used, since nobody can tell what its earlier agent left: \
+                "slots that count as used, because its earlier agent may still use them: \
                  {slots}"
             ),
         }
     }
 
-    /// Why a stream is where it is; none where no manifest lists it.
-    #[must_use]
-    pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
-        let view = self.stream(key)?;
-        let (_, planned) = self.planned(key)?;
+    fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
+        let set = self.replica.sets.get(&key.set)?;
+        let at = set.position(&key.stream)?;
+        let planned = &set.streams[at];
+        let view = stream_view(key.clone(), set, at, self.ledger.claims(key));
         let mut facts = Vec::new();
         match (&view.planned, planned.unplaced) {
             (Some(worker), _) => facts.push(format!("the plan wants it on {worker}")),
@@ -149,8 +161,8 @@ impl Core {
                 facts.push(presence(&worker));
             }
         }
-        let ledger = self.ledger()?;
-        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.heard) {
+        let ledger = &self.ledger;
+        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.replica.heard) {
             let timeless = unheard.exposure.sets.is_timeless();
             let ends = match timeless {
                 true => "until it reports or is declared gone".into(),
@@ -160,7 +172,7 @@ impl Core {
             };
             facts.push(format!("{worker} may hold it unheard of, {ends}"));
         }
-        if let Some((until, worker)) = ledger.held_by(&view.cluster, self.heard) {
+        if let Some((until, worker)) = ledger.held_by(&view.cluster, self.replica.heard) {
             let left = until.since(now).as_secs_f64();
             facts.push(format!(
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"

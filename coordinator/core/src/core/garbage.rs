@@ -1,9 +1,9 @@
-//! What is not needed any more and takes long to drop: it is dropped in slices.
+//! Values that are no longer needed and take long to drop. They are dropped in slices.
 
 use std::sync::Arc;
 
-use super::slices::STEP;
-use super::{Core, Planned};
+use super::sliced_work::STEP;
+use super::{Replica, StreamSlot};
 use crate::desired::{Stream, StreamSet};
 use crate::ledger::Ledger;
 
@@ -12,10 +12,10 @@ use crate::ledger::Ledger;
 pub(super) struct Garbage {
     /// Of terms that have ended.
     ledgers: Vec<Ledger>,
-    /// Of sets that are not desired so any more. Others may have them in hand still.
+    /// Sets that were replaced. Others may still hold a reference.
     specs: Vec<Arc<StreamSet>>,
     streams: Vec<Stream>,
-    planned: Vec<Vec<Planned>>,
+    planned: Vec<Vec<StreamSlot>>,
 }
 
 impl Garbage {
@@ -32,7 +32,7 @@ impl Garbage {
         self.specs.push(spec);
     }
 
-    pub(super) fn add_planned(&mut self, planned: Vec<Planned>) {
+    pub(super) fn add_planned(&mut self, planned: Vec<StreamSlot>) {
         self.planned.push(planned);
     }
 
@@ -63,8 +63,8 @@ impl Garbage {
     }
 }
 
-impl Core {
-    /// Drops some of what is not needed any more.
+impl Replica {
+    /// Drops a part of the garbage, as far as the budget goes.
     pub(super) fn drop_garbage(&mut self) {
         while self.budget.is_left() && !self.garbage.is_empty() {
             let most = STEP.min(self.budget.left());

@@ -9,42 +9,56 @@ use std::time::Duration;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, StreamName};
 
-use super::places::Places;
-use super::pools::Pools;
-use super::slices::{STEP, Walk};
-use super::{ClusterState, Core, Planned, SetState};
+use super::position_index::PositionIndex;
+use super::sliced_work::{STEP, SlicedTask};
+use super::{ClusterState, Leader, Replica, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired, Mode, StreamSet};
 
 /// A manifest that is not in force yet.
 #[derive(Clone, Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingManifest {
     desired: Arc<Desired>,
     /// The sets that are still to be read, the next one last.
     unread: Vec<SetName>,
-    drafts: Drafts,
+    drafts: SetDrafts,
 }
 
 /// The sets of a manifest that may have changed, as far as they are read.
-type Drafts = BTreeMap<SetName, SetDraft>;
+type SetDrafts = BTreeMap<SetName, SetDraft>;
 
 /// A set as far as it is read.
 #[derive(Clone, Debug)]
 struct SetDraft {
     spec: Arc<StreamSet>,
-    places: Places,
+    index: PositionIndex,
     /// Where the streams were in the set as it is in force; none for those that are new.
     former: Vec<Option<u32>>,
     /// Where a set of which nothing was known has its streams planned: nowhere.
-    planned: Vec<Planned>,
+    planned: Vec<StreamSlot>,
     /// All of them are as they were, in the same order.
     same: bool,
 }
 
-impl Core {
-    /// Takes a manifest in place of any other that is not in force yet: at once where it is short.
-    pub(super) fn receive(&mut self, desired: Arc<Desired>, now: Moment) {
+/// What a manifest that was put in force changes for a leader.
+#[derive(Debug)]
+pub(super) struct ManifestChange {
+    /// What was in force before.
+    before: Arc<Desired>,
+    /// Clusters whose sets have changed.
+    clusters: BTreeSet<ClusterName>,
+    /// Sets of which a worker may have streams that are desired otherwise now.
+    altered: BTreeSet<SetName>,
+    /// Sets that are gone, with the time that a worker has to let go of their streams.
+    gone: Vec<(SetName, Duration)>,
+}
+
+impl Replica {
+    /// Takes a manifest in place of any other that is not in force yet; where it is short, it is
+    /// put in force at once.
+    pub(super) fn receive(&mut self, desired: Arc<Desired>) -> Option<ManifestChange> {
         let mut earlier = self.incoming.take().map(|it| it.drafts).unwrap_or_default();
-        let mut incoming = Incoming { desired, unread: Vec::new(), drafts: Drafts::new() };
+        let mut incoming =
+            IncomingManifest { desired, unread: Vec::new(), drafts: SetDrafts::new() };
         let mut length = 0;
         for (name, spec) in &incoming.desired.sets {
             if self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, spec)) {
@@ -57,25 +71,29 @@ impl Core {
             incoming.unread.push(name.clone());
         }
         self.incoming = Some(incoming);
-        if length <= STEP.min(self.config.slice as usize / 4) {
-            let read = self.read_some(usize::MAX);
-            self.worked(read);
-            self.enforce(now);
+        if length > STEP.min(self.config.slice as usize / 4) {
+            return None;
         }
+        let read = self.read_slice(usize::MAX);
+        self.budget.count(read);
+        self.enforce()
     }
 
-    /// Goes on with a manifest, as far as the budget goes.
-    pub(super) fn read_manifest(&mut self, now: Moment) {
+    /// Goes on with a manifest until it is in force, as far as the budget goes.
+    pub(super) fn read_manifest(&mut self) -> Option<ManifestChange> {
         while self.budget.is_left() && self.incoming.is_some() {
             let most = STEP.min(self.budget.left());
-            let read = self.read_some(most);
+            let read = self.read_slice(most);
             self.budget.spend(read.max(1));
-            self.enforce(now);
+            if let Some(enforced) = self.enforce() {
+                return Some(enforced);
+            }
         }
+        None
     }
 
     /// Reads some more streams of the manifest; how many.
-    pub(super) fn read_some(&mut self, most: usize) -> usize {
+    fn read_slice(&mut self, most: usize) -> usize {
         let Some(incoming) = &mut self.incoming else { return 0 };
         let mut read = 0;
         while let Some(name) = incoming.unread.last() {
@@ -90,119 +108,54 @@ impl Core {
     }
 
     /// Puts the manifest in force if it is read to its end.
-    pub(super) fn enforce(&mut self, now: Moment) {
-        let Some(incoming) = &mut self.incoming else { return };
+    fn enforce(&mut self) -> Option<ManifestChange> {
+        let incoming = self.incoming.as_ref()?;
         if mutation::on(Mutation::ActOnHalfManifest) && !incoming.unread.is_empty() {
             let mut half = (*incoming.desired).clone();
             half.sets.retain(|name, _| !incoming.unread.contains(name));
-            return self.desire(Arc::new(half), Drafts::new(), now);
+            return Some(self.put_in_force(Arc::new(half), SetDrafts::new()));
         }
-        if incoming.unread.is_empty()
-            && let Some(Incoming { desired, drafts, .. }) = self.incoming.take()
-        {
-            self.desire(desired, drafts, now);
-        }
+        let IncomingManifest { desired, drafts, .. } =
+            self.incoming.take_if(|incoming| incoming.unread.is_empty())?;
+        Some(self.put_in_force(desired, drafts))
     }
 
-    fn desire(&mut self, desired: Arc<Desired>, drafts: Drafts, now: Moment) {
+    fn put_in_force(&mut self, desired: Arc<Desired>, drafts: SetDrafts) -> ManifestChange {
         let before = std::mem::replace(&mut self.desired, desired);
-        let mut changed = self.desire_clusters();
-        self.watch_lost_anew(&before);
-        changed.append(&mut self.desire_sets(&before, drafts, now));
-        self.list_sets(&changed);
-        self.wake_wants(now);
-        self.desire_pipelines(&before, now);
-        let begins = |walk: &Walk| matches!(walk, Walk::Conns { after: None });
-        if self.ledger().is_some() && !self.walks.iter().any(begins) {
-            self.walks.push_back(Walk::Conns { after: None });
+        let unread = before.unread.difference(&self.desired.unread).cloned();
+        let mut enforced = ManifestChange {
+            // Sets whose list could not be read, and that are gone or readable now.
+            altered: unread.collect(),
+            clusters: BTreeSet::new(),
+            gone: Vec::new(),
+            before,
+        };
+        self.put_sets_in_force(drafts, &mut enforced);
+        let is_class = |desired: &Desired, name: &ClusterName| {
+            desired.clusters.get(name).map(|cluster| cluster.class.is_some())
+        };
+        let (before, now) = (&enforced.before, &self.desired);
+        let names = before.clusters.keys().chain(now.clusters.keys());
+        let other = names.filter(|name| is_class(before, name) != is_class(now, name));
+        let relisted: BTreeSet<_> = other.chain(&enforced.clusters).cloned().collect();
+        for cluster in relisted {
+            self.list_sets(&cluster);
         }
+        enforced
     }
 
-    /// The manifest in force begins anew: a new term knows nothing of where streams are planned.
-    pub(super) fn desire_anew(&mut self, now: Moment) {
-        for state in self.clusters.values_mut() {
-            state.begin_anew();
-        }
-        let changed = self.desire_clusters();
-        for set in self.sets.values_mut().filter(|set| set.is_planned) {
-            let streams = vec![Planned::default(); set.streams.len()];
-            self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
-            (set.limited, set.is_planned) = (false, false);
-        }
-        let clusters: Vec<_> = self.cluster_sets.keys().cloned().collect();
-        for cluster in &clusters {
-            self.plan_now(cluster, now);
-        }
-        self.list_sets(&changed);
+    /// Brings the sets up to what is desired.
+    fn put_sets_in_force(&mut self, mut drafts: SetDrafts, enforced: &mut ManifestChange) {
         let desired = self.desired.clone();
-        self.desire_pipelines(&desired, now);
-    }
-
-    /// Brings the clusters up to what is desired; those of which others are now what sets they may
-    /// have.
-    fn desire_clusters(&mut self) -> BTreeSet<ClusterName> {
-        let desired = self.desired.clone();
-        let mut changed = BTreeSet::new();
-        for (name, state) in &mut self.clusters {
-            let is_defined = desired.clusters.contains_key(name);
-            if std::mem::replace(&mut state.defined, is_defined) != is_defined {
-                changed.insert(name.clone());
-            }
-            if !is_defined {
-                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-        }
-        for (name, spec) in &desired.clusters {
-            let state = self.clusters.entry(name.clone()).or_insert_with(|| {
-                changed.insert(name.clone());
-                ClusterState {
-                    spec: spec.clone(),
-                    defined: true,
-                    workers: BTreeMap::new(),
-                    pools: Pools::default(),
-                    plan: None,
-                    plan_again: None,
-                    balance_waits: None,
-                    plan_waits: false,
-                    lists: Default::default(),
-                    hold_ended: false,
-                }
-            });
-            if state.spec.class.is_some() != spec.class.is_some() {
-                changed.insert(name.clone());
-            }
-            if state.spec != *spec || !state.hold_ended {
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-            state.spec = spec.clone();
-        }
-        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
-        changed
-    }
-
-    /// Brings the sets up to what is desired; the clusters whose sets have changed.
-    fn desire_sets(
-        &mut self,
-        before: &Desired,
-        mut drafts: Drafts,
-        now: Moment,
-    ) -> BTreeSet<ClusterName> {
-        let desired = self.desired.clone();
-        let mut changed = BTreeSet::new();
-        // A set of which nothing was known, and that is no more.
-        let mut altered: BTreeSet<_> = before.unread.difference(&desired.unread).cloned().collect();
         let gone: Vec<_> =
             self.sets.extract_if(.., |name, _| !desired.sets.contains_key(name)).collect();
         for (name, set) in gone {
             self.leave_cluster(&name, &set.spec.cluster);
-            changed.insert(set.spec.cluster.clone());
-            self.note_handover(&name, set.spec.handover_deadline);
+            enforced.clusters.insert(set.spec.cluster.clone());
+            enforced.gone.push((name.clone(), set.spec.handover_deadline));
             self.garbage.add_spec(set.spec);
             self.garbage.add_planned(set.streams);
-            altered.insert(name);
+            enforced.altered.insert(name);
         }
         for (name, spec) in &desired.sets {
             let Some(draft) = drafts.remove(name) else { continue };
@@ -215,10 +168,10 @@ impl Core {
             let former = self.sets.remove(name);
             if let Some(former) = &former {
                 self.leave_cluster(name, &former.spec.cluster);
-                changed.insert(former.spec.cluster.clone());
+                enforced.clusters.insert(former.spec.cluster.clone());
             }
             self.cluster_sets.entry(spec.cluster.clone()).or_default().insert(name.clone());
-            changed.insert(spec.cluster.clone());
+            enforced.clusters.insert(spec.cluster.clone());
             let (set, former) = draft.put_in_place_of(former);
             if let Some(SetState { spec, streams, .. }) = former {
                 self.garbage.add_spec(spec);
@@ -226,27 +179,11 @@ impl Core {
             }
             self.sets.insert(name.clone(), set);
             self.former_handovers.remove(name);
-            altered.insert(name.clone());
+            enforced.altered.insert(name.clone());
         }
-        for cluster in &changed {
-            self.plan_now(cluster, now);
-        }
-        // A stream that is desired no more is in no plan: its owner is asked to give it back.
-        if self.ledger().is_some() && !altered.is_empty() {
-            self.walks.push_back(Walk::Sets { sets: altered, slot: 0 });
-        }
-        changed
     }
 
-    /// A set is gone: what is left of it is asked back within the time that it gave.
-    fn note_handover(&mut self, set: &SetName, deadline: Duration) {
-        let mut former = std::mem::take(&mut self.former_handovers);
-        former.insert(set.clone(), deadline);
-        former.retain(|set, _| self.ledger().is_some_and(|ledger| ledger.claimed(set) > 0));
-        self.former_handovers = former;
-    }
-
-    /// A set does not run on a cluster any more.
+    /// A set no longer runs on a cluster.
     fn leave_cluster(&mut self, set: &SetName, cluster: &ClusterName) {
         if let Some(sets) = self.cluster_sets.get_mut(cluster) {
             sets.remove(set);
@@ -256,40 +193,99 @@ impl Core {
         }
     }
 
-    /// Notes of which sets the workers of these clusters may own streams from now on.
-    fn list_sets(&mut self, clusters: &BTreeSet<ClusterName>) {
-        for name in clusters {
-            let Some(state) = self.clusters.get_mut(name) else { continue };
-            let sets = self.cluster_sets.get(name).into_iter().flatten();
-            let sets = sets.filter_map(|name| self.sets.get_key_value(name));
-            let mut unstoppable = BTreeMap::new();
-            let mut stoppable = BTreeMap::new();
-            for (set, SetState { spec, .. }) in sets {
-                unstoppable.insert(set.clone(), true);
-                stoppable.insert(set.clone(), spec.mode == Mode::Pinned);
-            }
-            if state.spec.class.is_some() && state.defined {
-                unstoppable.insert(name.shares(), true);
-                stoppable.insert(name.shares(), false);
-            }
-            state.lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
-            for list in &state.lists {
-                self.lists.note(name, list);
-            }
+    /// Notes of which sets the workers of a cluster may own streams from now on.
+    fn list_sets(&mut self, name: &ClusterName) {
+        let Some(cluster) = self.desired.clusters.get(name) else {
+            self.cluster_lists.remove(name);
+            return;
+        };
+        let mut unstoppable = BTreeMap::new();
+        let mut stoppable = BTreeMap::new();
+        for (set, SetState { spec, .. }) in
+            self.sets_of(name).filter_map(|set| self.sets.get_key_value(set))
+        {
+            unstoppable.insert(set.clone(), true);
+            stoppable.insert(set.clone(), spec.mode == Mode::Pinned);
+        }
+        if cluster.class.is_some() {
+            unstoppable.insert(name.shares(), true);
+            stoppable.insert(name.shares(), false);
+        }
+        let lists = [unstoppable, stoppable].map(|list| Arc::new(list.into_iter().collect()));
+        for list in &lists {
+            self.lists.note(name, list);
+        }
+        self.cluster_lists.insert(name.clone(), lists);
+    }
+}
+
+impl Leader {
+    /// The term begins with the manifest that is in force.
+    pub(super) fn begin_with_desired(&mut self, now: Moment) {
+        self.apply_cluster_specs();
+        self.replica.forget_plans();
+        let clusters: Vec<_> = self.replica.cluster_sets.keys().cloned().collect();
+        for cluster in &clusters {
+            self.plan_now(cluster, now);
+        }
+        let desired = self.replica.desired.clone();
+        self.apply_pipeline_specs(&desired, now);
+    }
+
+    /// Another manifest was put in force.
+    pub(super) fn apply_manifest(&mut self, enforced: ManifestChange, now: Moment) {
+        let ManifestChange { before, clusters, altered, gone } = enforced;
+        self.apply_cluster_specs();
+        self.reschedule_give_ups(&before);
+        if !gone.is_empty() {
+            let former = &mut self.replica.former_handovers;
+            former.extend(gone);
+            former.retain(|set, _| self.ledger.claimed(set) > 0);
+        }
+        for cluster in &clusters {
+            self.plan_now(cluster, now);
+        }
+        // A stream that is no longer desired is in no plan: its owner is asked to give it back.
+        if !altered.is_empty() {
+            self.sliced_tasks.push_back(SlicedTask::ClaimsOfSets { sets: altered, slot: 0 });
+        }
+        self.recheck_blocked(now);
+        self.apply_pipeline_specs(&before, now);
+        let begins = |walk: &SlicedTask| matches!(walk, SlicedTask::Connections { after: None });
+        if !self.sliced_tasks.iter().any(begins) {
+            self.sliced_tasks.push_back(SlicedTask::Connections { after: None });
         }
     }
 
-    /// The sets of a cluster, by name.
-    pub(super) fn sets_of(&self, cluster: &ClusterName) -> impl Iterator<Item = &SetName> {
-        self.cluster_sets.get(cluster).into_iter().flatten()
+    /// Brings the clusters up to what is desired.
+    fn apply_cluster_specs(&mut self) {
+        let desired = self.replica.desired.clone();
+        for (name, state) in &mut self.clusters {
+            state.defined = desired.clusters.contains_key(name);
+            if !state.defined {
+                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
+        }
+        for (name, spec) in &desired.clusters {
+            let cluster = || ClusterState::new(spec.clone());
+            let state = self.clusters.entry(name.clone()).or_insert_with(cluster);
+            if state.spec != *spec || !state.hold_ended {
+                state.pools.spec_changed();
+                self.due.insert(name.clone());
+            }
+            state.spec = spec.clone();
+        }
+        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
     }
 }
 
 impl SetDraft {
     fn new(spec: &Arc<StreamSet>) -> Self {
         let former = Vec::with_capacity(spec.streams.len());
-        let places = Places::new(&spec.streams);
-        Self { spec: spec.clone(), places, former, planned: Vec::new(), same: true }
+        let index = PositionIndex::new(&spec.streams);
+        Self { spec: spec.clone(), index, former, planned: Vec::new(), same: true }
     }
 
     /// Reads some more streams; how many.
@@ -298,7 +294,7 @@ impl SetDraft {
         let start = self.former.len();
         let end = start.saturating_add(most).min(streams.len());
         for (at, stream) in streams.iter().enumerate().take(end).skip(start) {
-            self.places.enter(streams, at);
+            self.index.insert(streams, at);
             let found = before.and_then(|set| Some((set, set.position(&stream.name)?)));
             let is_same = |set: &SetState, was| was == at && set.spec.streams[was] == *stream;
             self.same &= found.is_some_and(|(set, was)| is_same(set, was));
@@ -306,7 +302,7 @@ impl SetDraft {
         }
         if before.is_none() {
             self.planned.reserve_exact(streams.len() - self.planned.len());
-            self.planned.resize_with(end, Planned::default);
+            self.planned.resize_with(end, StreamSlot::default);
         }
         end - start
     }
@@ -327,23 +323,23 @@ impl SetDraft {
     /// The set as it is desired now; streams that it had before stay where they were planned. What
     /// is left of the former set is given back.
     fn put_in_place_of(self, mut former: Option<SetState>) -> (SetState, Option<SetState>) {
-        let Self { spec, places, former: positions, mut planned, same: _ } = self;
+        let Self { spec, index, former: positions, mut planned, same: _ } = self;
         let kept = former.as_mut().filter(|former| former.spec.cluster == spec.cluster);
         let streams = match kept {
             Some(former) => rearranged(&mut former.streams, &positions),
             None => {
-                planned.resize_with(spec.streams.len(), Planned::default);
+                planned.resize_with(spec.streams.len(), StreamSlot::default);
                 planned
             }
         };
         let is_planned = former.as_ref().is_some_and(|former| former.is_planned);
-        (SetState { spec, places, streams, is_planned, limited: false }, former)
+        (SetState { spec, index, streams, is_planned, limited: false }, former)
     }
 }
 
-/// What was planned of streams, in a new order: of each its former position, none where it is new.
-/// What belongs to no stream any more is left in `former`.
-fn rearranged(former: &mut Vec<Planned>, positions: &[Option<u32>]) -> Vec<Planned> {
+/// The slots of streams in a new order: each stream's former position, none where it is new. The
+/// slots of streams that are gone stay in `former`.
+fn rearranged(former: &mut Vec<StreamSlot>, positions: &[Option<u32>]) -> Vec<StreamSlot> {
     let kept = positions.iter().take_while(|at| at.is_some()).count();
     let in_order = positions[..kept].is_sorted_by(|one, next| one < next);
     if !in_order || positions[kept..].iter().any(Option::is_some) {
@@ -357,24 +353,14 @@ fn rearranged(former: &mut Vec<Planned>, positions: &[Option<u32>]) -> Vec<Plann
         streams.swap(to, *from as usize);
     }
     former.extend(streams.drain(kept..));
-    streams.resize_with(positions.len(), Planned::default);
+    streams.resize_with(positions.len(), StreamSlot::default);
     streams
-}
-
-impl ClusterState {
-    /// A new term knows nothing of its workers.
-    fn begin_anew(&mut self) {
-        self.workers.clear();
-        self.pools = Pools::default();
-        (self.plan, self.plan_again, self.balance_waits) = (None, None, None);
-        (self.plan_waits, self.hold_ended) = (false, false);
-    }
 }
 
 impl SetState {
     /// Where a stream is in the manifest's list.
     pub(super) fn position(&self, name: &StreamName) -> Option<usize> {
-        self.places.get(&self.spec.streams, name)
+        self.index.get(&self.spec.streams, name)
     }
 }
 
@@ -387,7 +373,7 @@ mod tests {
     #[test]
     fn what_is_planned_of_a_stream_goes_with_it_wherever_it_goes() {
         let worker = |at: usize| WorkerName::new(&format!("w-{at}")).expect("a valid name");
-        let planned = |at| Planned { on: Some(worker(at)), ..Planned::default() };
+        let planned = |at| StreamSlot { on: Some(worker(at)), ..StreamSlot::default() };
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..1_000 {
             let count = rng.usize(0..8);

@@ -1,43 +1,43 @@
-//! Pipelines laid over the workers of classes: which worker serves which part of which node, and
-//! what becomes of that. One task owns the state, so there is no race between kinds.
+//! Pipelines: which worker serves which part of which node, and the states that follow. One task
+//! owns all kinds, so there is no race between them.
 
-mod desire;
-mod drain;
+mod class_rooms;
+mod class_views;
 mod explain;
-mod field;
-mod heal;
-mod judge;
+mod healing;
 mod phases;
-mod plot;
+mod placement;
+mod recovery;
 mod routes;
-mod scale;
+mod share_moves;
+mod spec_changes;
 mod state;
 mod views;
 
 use leasehold_types::Moment;
 
-use super::{Core, Timer};
-pub(super) use routes::{Again, RouteRoom};
+use super::{Leader, Timer};
+pub(super) use routes::{RouteBudget, SnapshotShare};
 pub(super) use state::Pipelines;
 
-impl Core {
+impl Leader {
     /// Plans whatever of pipelines has changed, until nothing follows.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
-        self.judge(now);
+        self.recover_known(now);
         let mut healed = false;
         loop {
             // Before a share that its worker has given back counts as lost.
-            if self.pipelines.look {
-                self.relocate(now);
+            if self.pipelines.recheck_waiting {
+                self.move_shares_of_draining(now);
             }
             self.observe(now);
-            // What breaks after that, and what was more than one look heals, is healed by the next.
+            // The next pass heals what breaks later and what exceeds `HEALED_MAX`.
             if !healed && self.heal(now) {
                 healed = true;
                 continue;
             }
-            if std::mem::take(&mut self.pipelines.look) {
-                self.look_at_waiting(now);
+            if std::mem::take(&mut self.pipelines.recheck_waiting) {
+                self.place_waiting(now);
                 continue;
             }
             if !self.pipelines.has_changed() {

@@ -8,14 +8,14 @@ use leasehold_types::message::Jobs;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
-use super::slices::Walk;
-use super::{Core, Role};
+use super::Leader;
+use super::sliced_work::SlicedTask;
 use crate::ledger::Account;
 use crate::observed::Worker;
 use crate::planner::pools::{self, KeptShares, PoolInput, PoolWorker};
 use crate::view::WhatIf;
 
-/// Clusters of at most so many workers are planned a second time from scratch, in debug builds.
+/// In debug builds clusters of at most this many workers are planned a second time, from scratch.
 const CHECKED_MAX: usize = 64;
 /// So many shares are changed for one unit of work.
 const RESHARED_PER_UNIT: usize = 8;
@@ -27,10 +27,10 @@ pub(super) struct Pools {
     /// The committed slots of each worker that can take jobs, and their sum.
     counted: BTreeMap<WorkerName, u32>,
     counted_sum: u64,
-    /// Workers of which something has changed.
+    /// Workers that have changed.
     stale: BTreeSet<WorkerName>,
-    /// Those of them that the next plan knows of, as far as they are not looked at, and those that
-    /// are. It is made once all of them are.
+    /// The changed workers that the next plan covers: those that it has not read yet, and those
+    /// that it has. The plan is made when all are read.
     unread: BTreeSet<WorkerName>,
     read: Vec<WorkerName>,
     /// Workers that found fewer free slots than they may have, the newest generation first.
@@ -45,7 +45,7 @@ impl Pools {
         self.all_stale = true;
     }
 
-    /// A worker can take jobs and has so many committed slots; with none, it cannot.
+    /// A worker takes jobs and has this many committed slots; with none, it takes no jobs.
     fn count(&mut self, worker: &WorkerName, committed: Option<u32>) {
         let before = match committed {
             Some(committed) => self.counted.insert(worker.clone(), committed),
@@ -56,7 +56,7 @@ impl Pools {
     }
 }
 
-impl Core {
+impl Leader {
     /// Something of a worker has changed that pools are planned by.
     pub(super) fn pool_changed(&mut self, key: &WorkerKey) {
         if let Some(cluster) = self.clusters.get_mut(&key.cluster) {
@@ -65,17 +65,15 @@ impl Core {
         }
     }
 
-    /// Has those workers looked at whose accounts have changed.
+    /// Has the workers checked whose accounts have changed.
     pub(super) fn note_accounts(&mut self) {
-        let Role::Leads(term) = &mut self.role else { return };
-        for key in term.ledger.take_changed() {
+        for key in self.ledger.take_changed() {
             self.pool_changed(&key);
         }
     }
 
     /// Plans a cluster's pools as far as the budget goes; whether that is done.
     pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
-        let Role::Leads(term) = &self.role else { return true };
         let Some(cluster) = self.clusters.get_mut(name) else { return true };
         let pools = &mut cluster.pools;
         if pools.unread.is_empty() {
@@ -88,14 +86,14 @@ impl Core {
         // At least one, however little the turn may do.
         while let Some(worker) = pools.unread.pop_first() {
             let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-            let known = cluster.workers.get(&worker).zip(term.ledger.account(&key));
+            let known = cluster.workers.get(&worker).zip(self.ledger.account(&key));
             let known = known.filter(|(worker, account)| takes_jobs(worker, account));
             let facts = known.map(|(worker, account)| (worker.generation, account.size()));
             pools.shares.set(&worker, facts);
             pools.count(&worker, known.map(|(_, account)| account.committed()));
             pools.read.push(worker);
-            self.budget.spend(1);
-            if !self.budget.is_left() {
+            self.replica.budget.spend(1);
+            if !self.replica.budget.is_left() {
                 break;
             }
         }
@@ -105,7 +103,7 @@ impl Core {
         }
         let elsewhere = match mutation::on(Mutation::GrowOverBudget) {
             true => 0,
-            false => u64::from(term.ledger.committed(name)).saturating_sub(pools.counted_sum),
+            false => u64::from(self.ledger.committed(name)).saturating_sub(pools.counted_sum),
         };
         let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
         let budget = cluster.spec.jobs_max.saturating_sub(elsewhere);
@@ -119,12 +117,13 @@ impl Core {
         if cfg!(debug_assertions) && mutation::is_none() && is_current {
             self.check_shares(name);
         }
-        self.budget.spend(changed.len() / RESHARED_PER_UNIT);
-        self.walks.push_back(Walk::Pools { cluster: name.clone(), workers: changed });
+        self.replica.budget.spend(changed.len() / RESHARED_PER_UNIT);
+        self.sliced_tasks
+            .push_back(SlicedTask::PoolTargets { cluster: name.clone(), workers: changed });
         is_current
     }
 
-    /// Has those looked at that wait for slots, as many as there are free ones.
+    /// Has as many of the workers that wait for slots checked as there are free slots.
     pub(super) fn hand_out_free(&mut self, name: &ClusterName) {
         let free = self.free_slots(name).unwrap_or(0);
         let Some(cluster) = self.clusters.get_mut(name) else { return };
@@ -141,12 +140,11 @@ impl Core {
         cluster.pools.short.insert((Reverse(worker.generation), key.worker.clone()));
     }
 
-    /// Takes over what the plan wants of a worker's pool, and has it told where that is news.
+    /// Adopts the size that the plan wants for a worker's pool, and has it sent where it differs.
     pub(super) fn retarget(&mut self, key: WorkerKey) {
-        let Role::Leads(term) = &self.role else { return };
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };
-        let account = term.ledger.account(&key);
+        let account = self.ledger.account(&key);
         let share = cluster.pools.shares.share(&key.worker);
         // Nothing can be sent to a silent worker: what it has, it keeps.
         let silent = worker.is_working() && share.is_none();
@@ -181,9 +179,8 @@ impl Core {
         name: &ClusterName,
         what_if: Option<&WhatIf>,
     ) -> BTreeMap<WorkerName, u32> {
-        let (Some(cluster), Some(ledger)) = (self.clusters.get(name), self.ledger()) else {
-            return BTreeMap::new();
-        };
+        let Some(cluster) = self.clusters.get(name) else { return BTreeMap::new() };
+        let ledger = &self.ledger;
         let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
         let mut workers = Vec::new();
         let mut elsewhere = 0u32;

@@ -1,4 +1,4 @@
-//! Who is to be looked at, each in its turn.
+//! Keys that wait, served in turn.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -39,7 +39,7 @@ impl<K: Clone + Ord> RoundRobin<K> {
         self.take(1).pop()
     }
 
-    /// The next ones, at most so many. Where nobody waits, it begins anew with the first.
+    /// The next keys, at most `most`. Where nothing waits, the order starts again at the first key.
     pub(super) fn take(&mut self, most: usize) -> Vec<K> {
         let after = self.after.take();
         let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);

@@ -5,16 +5,16 @@
 //! it is taken over. A stream is left as it is if what the plan assumed of it, or of its new
 //! worker, is no longer so; its cluster is then planned again.
 
-mod gather;
-mod take_over;
+mod apply;
+mod input;
 
 use std::sync::Arc;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
-use super::slices::{STEP, Walk};
-use super::{Core, SetState};
+use super::sliced_work::STEP;
+use super::{Leader, SetState};
 use crate::desired::{Stream, StreamSet};
 use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
@@ -90,7 +90,7 @@ impl StreamPlan {
         !matches!(self.stage, Stage::Gather | Stage::Count)
     }
 
-    /// Goes on with the placing, for so many units of work; how many it took.
+    /// Continues the placing for at most `units` units of work; returns how many it used.
     fn place(&mut self, units: usize) -> usize {
         let workers: Vec<&str> = self.owners.iter().map(WorkerName::as_str).collect();
         let stays = self.passed_over || self.balance_waits;
@@ -109,9 +109,13 @@ impl StreamPlan {
         1 + looked_at / PLACED_PER_UNIT
     }
 
-    /// The next streams of the set in hand, so many at the most; the next set is in hand after the
-    /// last ones. None after the last set.
-    fn some(&mut self, most: usize, all: impl Fn(&SetPlan) -> usize) -> Option<(usize, Range)> {
+    /// The next streams of the current set, at most `most`. Moves on to the next set after the last
+    /// stream; none after the last set.
+    fn next_slice(
+        &mut self,
+        most: usize,
+        all: impl Fn(&SetPlan) -> usize,
+    ) -> Option<(usize, Range)> {
         let set = self.set;
         let all = all(self.sets.get(set)?);
         let some = self.at..all.min(self.at + most);
@@ -169,14 +173,14 @@ impl SetPlan {
     }
 }
 
-impl Core {
+impl Leader {
     /// Begins or goes on with the plans of clusters whose streams are due, as far as the budget
     /// goes.
     pub(super) fn plan_streams(&mut self, now: Moment) {
-        while self.budget.is_left() {
+        while self.replica.budget.is_left() {
             let begun = self.stream_plan.take().or_else(|| self.begin_next_plan(now));
             let Some(mut plan) = begun else { return };
-            self.go_on_with(&mut plan, now);
+            self.continue_plan(&mut plan, now);
             if plan.is_gathered() && plan.set == plan.sets.len() {
                 self.end_plan(*plan, now);
             } else {
@@ -186,17 +190,17 @@ impl Core {
     }
 
     fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
-        while let Some(name) = self.plans.pop_front() {
+        while let Some(name) = self.plan_queue.pop_front() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             cluster.plan_waits = false;
             (cluster.plan, cluster.plan_again) = (None, None);
-            if self.sets_of(&name).next().is_none() {
+            if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
             let owners = self.stream_owners(&name);
             let mut plan = self.begin_plan(&name, owners, now);
             plan.balance_waits = self.balance_waits(&name, now);
-            self.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
+            self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);
         }
         None
@@ -209,7 +213,8 @@ impl Core {
         owners: Vec<WorkerName>,
         now: Moment,
     ) -> Box<StreamPlan> {
-        let sets = self.sets_of(name).filter_map(|set| self.sets.get_key_value(set));
+        let sets =
+            self.replica.sets_of(name).filter_map(|set| self.replica.sets.get_key_value(set));
         let sets = sets.map(|(name, set)| SetPlan {
             name: name.clone(),
             spec: Arc::clone(&set.spec),
@@ -236,7 +241,7 @@ impl Core {
     }
 
     /// What would be planned of a cluster's streams over these workers; changes nothing.
-    pub(super) fn imagine_plan(
+    pub(super) fn trial_plan(
         &self,
         name: &ClusterName,
         owners: Vec<WorkerName>,
@@ -244,7 +249,7 @@ impl Core {
     ) -> Box<StreamPlan> {
         let mut plan = self.begin_plan(name, owners, now);
         while !plan.is_gathered() {
-            self.gather_some(&mut plan, usize::MAX);
+            self.gather_slice(&mut plan, usize::MAX);
         }
         while !matches!(plan.stage, Stage::Apply(_)) {
             plan.place(usize::MAX);
@@ -252,39 +257,18 @@ impl Core {
         plan
     }
 
-    fn go_on_with(&mut self, plan: &mut StreamPlan, now: Moment) {
-        let most = STEP.min(self.budget.left());
+    fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {
+        let most = STEP.min(self.replica.budget.left());
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
-                let units = self.gather_some(plan, most);
+                let units = self.gather_slice(plan, most);
                 self.note_gathered(plan, set);
                 units
             }
-            Stage::Place(_) => plan.place(self.budget.left()),
-            Stage::Apply(_) => self.apply_some(plan, most, now),
+            Stage::Place(_) => plan.place(self.replica.budget.left()),
+            Stage::Apply(_) => self.apply_slice(plan, most, now),
         };
-        self.budget.spend(units);
-    }
-
-    /// A set's list is not needed here any more. It takes long to drop where nobody else has it.
-    pub(super) fn let_go(&mut self, name: &SetName, spec: Arc<StreamSet>) {
-        if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
-            self.garbage.add_spec(spec);
-        }
-    }
-
-    /// Drops what was begun: the term has ended.
-    pub(super) fn drop_walks_and_plans(&mut self) {
-        self.plans.clear();
-        for walk in std::mem::take(&mut self.walks) {
-            if let Walk::Planned { set, spec, .. } = walk {
-                self.let_go(&set, spec);
-            }
-        }
-        let plan = self.stream_plan.take();
-        for set in plan.into_iter().flat_map(|plan| plan.sets) {
-            self.let_go(&set.name, set.spec);
-        }
+        self.replica.budget.spend(units);
     }
 }

@@ -8,8 +8,8 @@ use leasehold_types::{
     ClusterName, Incarnation, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
 };
 
-use super::{ClusterState, Core, SetState};
-use crate::desired::Desired;
+use super::{Core, Leader, Replica, SetState};
+use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;
 use crate::view::{
@@ -24,38 +24,41 @@ impl Core {
     /// All clusters that a manifest defines, by name.
     #[must_use]
     pub fn clusters(&self, now: Moment) -> Vec<ClusterView> {
-        let defined = self.clusters.iter().filter(|(_, cluster)| cluster.defined);
-        defined.map(|(name, cluster)| self.cluster_view(name, cluster, now)).collect()
+        let view = |(name, spec): (_, &Arc<Cluster>)| match self.leader() {
+            Some(leader) => leader.cluster_view(name, spec, now),
+            None => self.replica().cluster_view(name, spec),
+        };
+        self.desired().clusters.iter().map(view).collect()
     }
 
     /// The workers of a cluster, by name; none where no manifest defines it.
     #[must_use]
     pub fn workers(&self, cluster: &ClusterName, now: Moment) -> Option<Vec<WorkerView>> {
-        self.clusters.get(cluster).filter(|cluster| cluster.defined)?;
-        let Some(ledger) = self.ledger() else { return Some(Vec::new()) };
-        let accounts = ledger.accounts_of(cluster);
-        Some(accounts.map(|(key, account)| self.worker_view(key, account, now)).collect())
+        self.desired().clusters.get(cluster)?;
+        let Some(leader) = self.leader() else { return Some(Vec::new()) };
+        let accounts = leader.ledger.accounts_of(cluster);
+        Some(accounts.map(|(key, account)| leader.worker_view(key, account, now)).collect())
     }
 
     /// One worker.
     #[must_use]
     pub fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
-        let account = self.ledger()?.account(key)?;
-        Some(self.worker_view(key, account, now))
+        self.leader()?.worker(key, now)
     }
 
     /// Since when a worker's agent, which remembered no epoch, waits for a leadership confirmed
     /// later than that; none where it does not, or is another incarnation.
     #[must_use]
     pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
-        let worker = self.observed(key).filter(|worker| worker.incarnation == incarnation)?;
-        worker.forgetful_at.filter(|_| !self.is_confirmed(worker))
+        let leader = self.leader()?;
+        let worker = leader.observed(key).filter(|worker| worker.incarnation == incarnation)?;
+        worker.no_epoch_since.filter(|_| !leader.is_confirmed(worker))
     }
 
     /// From when a worker counts as lost, if nothing more is heard of it.
     #[must_use]
     pub fn lost_from(&self, key: &WorkerKey) -> Option<Moment> {
-        let ledger = self.ledger()?;
+        let ledger = &self.leader()?.ledger;
         ledger.account(key)?;
         Some(ledger.free_at(key))
     }
@@ -64,20 +67,20 @@ impl Core {
     /// [`Moment::NEVER`] where no time ends it; none where it can have nothing of it.
     #[must_use]
     pub fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
-        self.ledger()?.outstanding_until(key, stream)
+        self.leader()?.ledger.outstanding_until(key, stream)
     }
 
     /// Until when what a worker may hold unheard of by time may last: of before this term, and not
     /// reported by an agent that remembers it. None where it can hold nothing unheard of.
     #[must_use]
     pub fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.ledger()?.unheard_until(key)
+        self.leader()?.ledger.unheard_until(key)
     }
 
     /// What is desired, as far as it is in force: a large manifest is read in several turns.
     #[must_use]
     pub fn desired(&self) -> &Arc<Desired> {
-        &self.desired
+        &self.replica().desired
     }
 
     /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
@@ -89,7 +92,7 @@ impl Core {
         set: &'a SetName,
         after: Option<&StreamName>,
     ) -> Option<impl Iterator<Item = StreamView> + 'a> {
-        let state = self.sets.get(set)?;
+        let state = self.replica().sets.get(set)?;
         let all = state.streams.len();
         let start = match after {
             None => 0,
@@ -101,17 +104,23 @@ impl Core {
     /// One stream.
     #[must_use]
     pub fn stream(&self, key: &StreamKey) -> Option<StreamView> {
-        let state = self.sets.get(&key.set)?;
+        let state = self.replica().sets.get(&key.set)?;
         let at = state.position(&key.stream)?;
         Some(self.stream_view(&key.set, state, at))
+    }
+
+    fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
+        let key = StreamKey { set: name.clone(), stream: set.spec.streams[at].name.clone() };
+        let claims = self.leader().map_or(&[][..], |leader| leader.ledger.claims(&key));
+        stream_view(key, set, at, claims)
     }
 
     /// A stream set in figures; none where no manifest defines it. It looks at every stream.
     #[must_use]
     pub fn set(&self, name: &SetName) -> Option<SetView> {
-        let set = self.sets.get(name)?;
-        let held =
-            self.ledger().is_some_and(|it| it.held_by(&set.spec.cluster, self.heard).is_some());
+        let (leader, set) = (self.leader(), self.replica().sets.get(name)?);
+        let cluster = &set.spec.cluster;
+        let held = leader.is_some_and(|leader| leader.is_cluster_held(cluster));
         let mut view = SetView {
             name: name.clone(),
             cluster: set.spec.cluster.clone(),
@@ -128,7 +137,7 @@ impl Core {
         let mut workers: BTreeMap<&WorkerName, bool> = BTreeMap::new();
         for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
             let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
-            let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(&key));
+            let claims = leader.map_or(&[][..], |leader| leader.ledger.claims(&key));
             let on = planned.on.as_ref();
             let in_place = |claim: &Claim| {
                 claim.worker.cluster == set.spec.cluster
@@ -148,24 +157,59 @@ impl Core {
         view.workers = workers.len();
         let current = workers.iter().filter(|(worker, in_place)| {
             let worker = (**worker).clone();
-            **in_place && self.has_applied(&WorkerKey { cluster: view.cluster.clone(), worker })
+            let worker = WorkerKey { cluster: view.cluster.clone(), worker };
+            **in_place && leader.is_some_and(|leader| leader.has_applied(&worker))
         });
         view.workers_current = current.count();
         Some(view)
     }
 
+    /// What would be planned for a cluster under other circumstances; changes nothing. None where
+    /// no manifest defines the cluster, or where this replica does not lead.
+    #[must_use]
+    pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
+        self.leader()?.what_if(name, what_if, now)
+    }
+}
+
+impl Replica {
+    /// A cluster as far as every replica knows it.
+    fn cluster_view(&self, name: &ClusterName, spec: &Cluster) -> ClusterView {
+        let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
+        ClusterView {
+            name: name.clone(),
+            jobs_max: spec.jobs_max,
+            jobs_per_worker_max: spec.jobs_per_worker_max,
+            committed: 0,
+            running: 0,
+            granted: 0,
+            workers: 0,
+            connected: 0,
+            draining: 0,
+            lost: 0,
+            unreported: 0,
+            streams: sets.map(|set| set.streams.len()).sum(),
+            streams_owned: 0,
+            held: None,
+        }
+    }
+}
+
+impl Leader {
+    pub(super) fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
+        let account = self.ledger.account(key)?;
+        Some(self.worker_view(key, account, now))
+    }
+
     /// Whether a worker's agent is connected and has said that it knows its newest streams.
     fn has_applied(&self, key: &WorkerKey) -> bool {
         let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
-        connected && account.is_some_and(|account| account.acknowledged >= account.streams_told)
+        let account = self.ledger.account(key);
+        connected && account.is_some_and(|account| account.acknowledged >= account.streams_sent_in)
     }
 
-    /// What would be planned for a cluster under other circumstances; changes nothing. None
-    /// where no manifest defines the cluster.
-    #[must_use]
-    pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
-        self.clusters.get(name).filter(|cluster| cluster.defined)?;
+    fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
+        self.replica.desired.clusters.get(name)?;
         let pools = self.planned_pools(name, what_if);
         let mut owners = self.stream_owners(name);
         owners.retain(|worker| !what_if.remove.contains(worker));
@@ -173,9 +217,9 @@ impl Core {
         owners.sort();
         owners.dedup();
         let mut view = PlanView { pools, ..PlanView::default() };
-        for planned in self.imagine_plan(name, owners, now).planned() {
+        for planned in self.trial_plan(name, owners, now).planned() {
             let key = StreamKey { set: planned.set.clone(), stream: planned.stream.name.clone() };
-            let from = self.planned(&key).and_then(|(_, planned)| planned.on.clone());
+            let from = self.replica.planned(&key).and_then(|(_, planned)| planned.on.clone());
             let to = planned.on.ok().cloned();
             if let Err(why) = planned.on {
                 view.unplaced.push((key.clone(), reason(why).into()));
@@ -188,33 +232,21 @@ impl Core {
         Some(view)
     }
 
-    fn cluster_view(&self, name: &ClusterName, cluster: &ClusterState, now: Moment) -> ClusterView {
-        let mut view = ClusterView {
-            name: name.clone(),
-            jobs_max: cluster.spec.jobs_max,
-            jobs_per_worker_max: cluster.spec.jobs_per_worker_max,
-            committed: 0,
-            running: 0,
-            granted: 0,
-            workers: 0,
-            connected: 0,
-            draining: 0,
-            lost: 0,
-            unreported: 0,
-            streams: 0,
-            streams_owned: 0,
-            held: None,
-        };
-        if cluster.spec.class.is_some() {
+    fn cluster_view(&self, name: &ClusterName, spec: &Cluster, now: Moment) -> ClusterView {
+        let mut view = self.replica.cluster_view(name, spec);
+        if spec.class.is_some() {
             // What the workers of a class own are shares of pipelines.
-            (view.streams, view.streams_owned) = self.share_counts(name);
+            let (planned, owned) = self.share_counts(name);
+            view.streams += planned;
+            view.streams_owned += owned;
         }
-        for (set_name, set) in self.sets_of(name).filter_map(|set| self.sets.get_key_value(set)) {
-            view.streams += set.streams.len();
-            view.streams_owned += self.owned(set_name, set);
+        for set_name in self.replica.sets_of(name) {
+            // Streams that are no longer desired may still be claimed.
+            let streams = self.replica.sets.get(set_name).map_or(0, |set| set.streams.len());
+            view.streams_owned += self.ledger.claimed(set_name).min(streams);
         }
-        let Some(ledger) = self.ledger() else { return view };
-        view.held = ledger.held_by(name, self.heard).map(|(until, worker)| {
+        let ledger = &self.ledger;
+        view.held = ledger.held_by(name, self.replica.heard).map(|(until, worker)| {
             let left = until.since(now).as_secs_f64();
             format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
         });
@@ -233,13 +265,6 @@ impl Core {
             }
         }
         view
-    }
-
-    /// How many of a set's streams somebody has.
-    fn owned(&self, name: &SetName, set: &SetState) -> usize {
-        let claimed = self.ledger().map_or(0, |ledger| ledger.claimed(name));
-        // Streams that are desired no more may still be on their way back.
-        claimed.min(set.streams.len())
     }
 
     fn worker_view(&self, key: &WorkerKey, account: &Account, now: Moment) -> WorkerView {
@@ -273,19 +298,22 @@ impl Core {
             address: worker.and_then(|worker| worker.address.clone()),
         }
     }
+}
 
-    fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
-        let stream = &set.spec.streams[at];
-        let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
-        let claims = self.ledger().map(|ledger| ledger.claims(&key)).unwrap_or_default();
-        StreamView {
-            cluster: set.spec.cluster.clone(),
-            weight: stream.weight,
-            dedicated: stream.dedicated,
-            planned: set.streams[at].on.clone(),
-            claims: claims.iter().map(claim_view).collect(),
-            key,
-        }
+pub(super) fn stream_view(
+    key: StreamKey,
+    set: &SetState,
+    at: usize,
+    claims: &[Claim],
+) -> StreamView {
+    let stream = &set.spec.streams[at];
+    StreamView {
+        cluster: set.spec.cluster.clone(),
+        weight: stream.weight,
+        dedicated: stream.dedicated,
+        planned: set.streams[at].on.clone(),
+        claims: claims.iter().map(claim_view).collect(),
+        key,
     }
 }
 

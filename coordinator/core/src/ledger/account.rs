@@ -34,7 +34,7 @@ pub(crate) struct Account {
     pub(crate) number: GrantNumber,
     /// The pool lease last granted or reported.
     pub(crate) pool: Option<PoolGrant>,
-    /// The size of `pool` is what was told to be in effect, which may be more than was granted.
+    /// The size of `pool` was reported as in effect, and may be more than was granted.
     pub(crate) size_unsure: bool,
     /// Sizes that were sent and are not yet known to be applied.
     in_flight: Vec<(GrantNumber, u32)>,
@@ -42,7 +42,7 @@ pub(crate) struct Account {
     pub(crate) in_effect: u32,
     /// The jobs, as reported.
     pub(crate) jobs: Jobs,
-    /// Slots of a predecessor of its agent that nobody can tell of.
+    /// Slots that a predecessor of its agent may have left in use.
     pub(crate) unknown: Option<Unknown>,
     /// The streams that it has a claim on.
     pub(crate) streams: BTreeSet<StreamKey>,
@@ -50,13 +50,13 @@ pub(crate) struct Account {
     pub(crate) sets: BTreeMap<SetName, (usize, bool)>,
     /// What the loads of all its claims add up to.
     pub(crate) load: Load,
-    /// The newest grant that told it of streams.
-    pub(crate) streams_told: GrantNumber,
+    /// The newest grant that named streams.
+    pub(crate) streams_sent_in: GrantNumber,
     /// The newest grant that it is known to have applied.
     pub(crate) acknowledged: GrantNumber,
 }
 
-/// Slots that an agent cannot tell of, since it lost its memory or has not reported.
+/// Slots that an agent does not know of, since it lost its memory or has not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown {
     /// So many at the most.
@@ -88,7 +88,7 @@ impl Account {
             streams: BTreeSet::new(),
             sets: BTreeMap::new(),
             load: Load::ZERO,
-            streams_told: GrantNumber(0),
+            streams_sent_in: GrantNumber(0),
             acknowledged: GrantNumber(0),
         }
     }
@@ -108,9 +108,9 @@ impl Account {
         self.pool.map_or(0, |pool| pool.size)
     }
 
-    /// The pool size that it may keep without a free slot: what was last granted, and where that
-    /// is not sure, no more than it may be using. What was told may have fallen since, and its
-    /// slots may be another's.
+    /// The pool size that it may keep without a free slot: the size last granted; if that is
+    /// unsure, at most what the worker may be using. A reported size may have fallen since, and its
+    /// slots may be another worker's.
     pub(crate) fn size_kept(&self) -> u32 {
         match self.size_unsure && !mutation::on(Mutation::UnsureSizeKept) {
             true => self.size().min(self.committed()),
@@ -152,10 +152,10 @@ impl Account {
         self.in_flight.clear();
         self.in_effect = pool.map_or(0, |pool| pool.size);
         self.jobs = jobs;
-        // A draining holder tells size 0 beside its token; the next grant is a new one anyway.
+        // A draining holder reports size 0 beside its token; the next grant is a new one anyway.
         let keep = self.pool.filter(|mine| pool.is_some_and(|held| held.token == mine.token));
         let adopted = |held: HeldPool| PoolGrant { token: held.token, size: held.size, floor: 0 };
-        // Unsure it stays until it is granted anew, however often it is reported.
+        // It stays unsure until the next grant of the pool, however often it is reported.
         self.size_unsure = pool.is_some() && (keep.is_none() || self.size_unsure);
         self.pool = keep.or(pool.map(adopted));
     }
@@ -168,11 +168,11 @@ impl Account {
         }
     }
 
-    /// Drops the slots that nobody could tell of, where they are told now.
+    /// Drops the unknown slots once they are known or have ended.
     pub(crate) fn settle_unknown(&mut self, now: Moment) {
-        let told = self.jobs != Jobs::Unknown;
+        let sent_in = self.jobs != Jobs::Unknown;
         let lasts = |until| until > now && !mutation::on(Mutation::UnknownForgotten);
-        self.unknown = self.unknown.filter(|unknown| !told || lasts(unknown.until));
+        self.unknown = self.unknown.filter(|unknown| !sent_in || lasts(unknown.until));
     }
 
     /// A claim on a stream begins.
@@ -233,15 +233,15 @@ mod tests {
     fn a_size_that_was_only_told_is_kept_no_longer_than_it_is_in_effect() {
         let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
         let token = Token { epoch: Epoch(1), seq: 7 };
-        let told = |size| Some(HeldPool { token, size });
+        let sent_in = |size| Some(HeldPool { token, size });
         // A worker that counts for itself may keep to a size above what it was granted.
-        account.reported(told(3), Jobs::Running(3));
+        account.reported(sent_in(3), Jobs::Running(3));
         assert_eq!(account.size_kept(), 3);
-        account.applied(GrantNumber(0), told(2), Jobs::Running(1));
+        account.applied(GrantNumber(0), sent_in(2), Jobs::Running(1));
         assert_eq!((account.size(), account.size_kept()), (3, 2), "the third slot is free");
         account.granted(GrantNumber(1), PoolGrant { token, size: 4, floor: 0 });
         account.size_unsure = false;
-        account.applied(GrantNumber(1), told(0), Jobs::Running(0));
+        account.applied(GrantNumber(1), sent_in(0), Jobs::Running(0));
         assert_eq!(account.size_kept(), 4, "a grant is a claim");
     }
 }

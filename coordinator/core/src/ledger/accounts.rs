@@ -15,12 +15,12 @@ use super::Account;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Accounts {
     all: BTreeMap<WorkerKey, Account>,
-    sums: Sums,
+    sums: ClusterSums,
 }
 
 /// What is kept as accounts change.
 #[derive(Clone, Debug, Default)]
-struct Sums {
+struct ClusterSums {
     /// Committed slots per cluster.
     committed: BTreeMap<ClusterName, u64>,
     /// Accounts of which something changed that pools are planned by.
@@ -43,7 +43,7 @@ pub(crate) struct AccountMut<'a> {
     key: &'a WorkerKey,
     before: PoolFacts,
     account: &'a mut Account,
-    sums: &'a mut Sums,
+    sums: &'a mut ClusterSums,
 }
 
 impl Accounts {
@@ -103,7 +103,7 @@ impl Accounts {
     }
 }
 
-impl Sums {
+impl ClusterSums {
     fn note(&mut self, key: &WorkerKey, before: PoolFacts, after: PoolFacts) {
         if before == after {
             return;

@@ -16,13 +16,13 @@ const TABLES: usize = 2_048;
 #[derive(Clone, Debug)]
 pub(super) struct ClaimIndex {
     /// One table, and [`TABLES`] once there are more than a few streams.
-    tables: Vec<HashTable<Entry>>,
+    tables: Vec<HashTable<IndexEntry>>,
     hasher: RandomState,
 }
 
 /// A slot, and the hash of the stream there.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IndexEntry {
     hash: u64,
     slot: u32,
 }
@@ -55,7 +55,7 @@ impl ClaimIndex {
                 self.enter(entry);
             }
         }
-        self.enter(Entry { hash, slot });
+        self.enter(IndexEntry { hash, slot });
     }
 
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
@@ -65,12 +65,12 @@ impl ClaimIndex {
         }
     }
 
-    fn enter(&mut self, entry: Entry) {
+    fn enter(&mut self, entry: IndexEntry) {
         let table = self.table(entry.hash);
         self.tables[table].insert_unique(entry.hash, entry, |entry| entry.hash);
     }
 
-    /// Within a table the lowest and the highest bits tell entries apart.
+    /// Within a table the lowest and the highest bits distinguish entries.
     fn table(&self, hash: u64) -> usize {
         (hash >> 32) as usize % self.tables.len()
     }

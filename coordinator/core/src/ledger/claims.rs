@@ -8,7 +8,7 @@ use leasehold_types::{
     GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token, WorkerKey,
 };
 
-use super::{Account, Ended, Ledger};
+use super::{Account, EndedLease, Ledger};
 
 /// A stream lease that may be in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub(crate) struct Claim {
     pub(crate) timeless: bool,
     /// A share's load, as long as the token lasts; none for an ordinary stream.
     pub(crate) load: Option<Load>,
-    /// The grant that told of it; 0 where its agent has reported it.
-    pub(crate) told: GrantNumber,
+    /// The grant that named it; 0 where its agent has reported it.
+    pub(crate) sent_in: GrantNumber,
     /// The newest report that lists it.
     pub(crate) listed_in: Option<ReportNumber>,
     pub(crate) phase: Phase,
@@ -45,9 +45,9 @@ pub(crate) enum Phase {
     Orphaned { free_at: Moment },
 }
 
-/// A report that is being adopted, and what was known of the account before.
+/// The start of a report's adoption, with the facts of the account before it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct AdoptionStart {
     pub(crate) report: ReportNumber,
     /// There was none.
     pub(crate) new: bool,
@@ -57,11 +57,11 @@ pub(crate) struct Begun {
 
 /// What a report does not list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Absent {
+pub(crate) struct AbsentClaims {
     pub(crate) report: ReportNumber,
     /// The agent that reports.
     pub(crate) incarnation: Incarnation,
-    /// From this agent on its journal tells of everything.
+    /// The agent's journal covers everything from this agent on.
     pub(crate) knows_from: Incarnation,
     /// Until then earlier agents' leases may last.
     pub(crate) orphans_end: Moment,
@@ -73,7 +73,7 @@ impl Ledger {
         self.claims.get(stream)
     }
 
-    /// The streams with claims in some of the slots, for those who walk all in slices.
+    /// The streams with claims in a range of slots, for scans in slices.
     pub(crate) fn claims_in(
         &self,
         slots: std::ops::Range<usize>,
@@ -132,10 +132,11 @@ impl Ledger {
         load: Option<Load>,
     ) -> Token {
         let token = self.next_token();
-        let told = self.accounts.get(key).map_or(GrantNumber(0), |account| account.number.next());
+        let sent_in =
+            self.accounts.get(key).map_or(GrantNumber(0), |account| account.number.next());
         let (worker, phase) = (key.clone(), Phase::Held);
         let listed_in = None;
-        let claim = Claim { worker, incarnation, token, timeless, load, told, listed_in, phase };
+        let claim = Claim { worker, incarnation, token, timeless, load, sent_in, listed_in, phase };
         self.add_claim(stream, claim);
         token
     }
@@ -148,7 +149,7 @@ impl Ledger {
         incarnation: Incarnation,
         ttl: Duration,
         now: Moment,
-    ) -> Begun {
+    ) -> AdoptionStart {
         let (new, old_end) = (self.account(key).is_none(), self.free_at(key));
         let mut account = self.open(key, now);
         if new || mutation::on(Mutation::FreshAgain) {
@@ -156,21 +157,21 @@ impl Ledger {
         }
         account.adopting = true;
         account.heard = account.heard.max(now);
-        // Until it is granted something, its silence is judged by what it would be.
+        // Until something is granted to it, its silence is judged by the lease that it would get.
         account.ttl = account.ttl.max(ttl);
         drop(account);
         self.reports.0 += 1;
-        Begun { report: self.reports, new, old_end }
+        AdoptionStart { report: self.reports, new, old_end }
     }
 
-    /// Ends a worker's claims on a stream that its journal tells of and its report does not list;
-    /// others of earlier agents nobody can ask for any more.
+    /// Ends a worker's claims on a stream that its journal covers and its report does not list.
+    /// Claims of earlier agents can no longer be asked for.
     pub(crate) fn end_absent(
         &mut self,
         key: &WorkerKey,
         stream: &StreamKey,
-        absent: &Absent,
-    ) -> Vec<Ended> {
+        absent: &AbsentClaims,
+    ) -> Vec<EndedLease> {
         let incarnation = absent.incarnation;
         let own = |claim: &Claim| {
             claim.incarnation == incarnation
@@ -226,7 +227,7 @@ impl Ledger {
                         true => Phase::Lapsing { free_at },
                     };
                     let (worker, token) = (key.clone(), *token);
-                    let (told, listed_in) = (GrantNumber(0), Some(report));
+                    let (sent_in, listed_in) = (GrantNumber(0), Some(report));
                     listed += 1;
                     if let Some(account) = account.as_mut() {
                         account.claims(stream, timeless, load);
@@ -237,7 +238,7 @@ impl Ledger {
                         token,
                         timeless,
                         load,
-                        told,
+                        sent_in,
                         listed_in,
                         phase,
                     });
@@ -247,7 +248,7 @@ impl Ledger {
                 if let Some(account) = account.as_mut() {
                     account.claims_timeless(&stream.set, timeless);
                 }
-                claim.told = GrantNumber(0);
+                claim.sent_in = GrantNumber(0);
                 if claim.is_orphaned() {
                     claim.phase = Phase::Held;
                 }
@@ -265,14 +266,14 @@ impl Ledger {
         key: &WorkerKey,
         stream: &StreamKey,
         token: Token,
-    ) -> Vec<Ended> {
+    ) -> Vec<EndedLease> {
         let any = mutation::on(Mutation::AnyReleaseFrees);
         self.remove_claims(stream, key, |claim| claim.token == token || any)
     }
 
     /// Ends the worker's claims on a stream whose time is surely over. Some where the claim ends
     /// later, or leadership must be confirmed first.
-    pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<Ended> {
+    pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<EndedLease> {
         let claims = self.claims(stream).iter();
         let over = claims.filter(|claim| {
             let free_at = self.claim_free_at(claim);
@@ -337,7 +338,7 @@ impl Ledger {
     }
 
     /// Ends all that a worker has of a stream: it is gone.
-    pub(crate) fn end_all(&mut self, stream: &StreamKey, key: &WorkerKey) -> Vec<Ended> {
+    pub(crate) fn end_all(&mut self, stream: &StreamKey, key: &WorkerKey) -> Vec<EndedLease> {
         self.remove_claims(stream, key, |_| true)
     }
 
@@ -346,7 +347,7 @@ impl Ledger {
         stream: &StreamKey,
         key: &WorkerKey,
         which: impl Fn(&Claim) -> bool,
-    ) -> Vec<Ended> {
+    ) -> Vec<EndedLease> {
         // A predecessor that learns that a worker is gone grants its streams to others, to its end.
         let outlives = |account: &Account| account.heard >= self.predecessor_end;
         let only_here = self.accounts.get(key).is_some_and(outlives);
@@ -370,7 +371,7 @@ impl Ledger {
                 account.streams.remove(stream);
             }
         }
-        let ended = removed.into_iter().map(|claim| Ended {
+        let ended = removed.into_iter().map(|claim| EndedLease {
             stream: stream.clone(),
             worker: claim.worker,
             token: claim.token,

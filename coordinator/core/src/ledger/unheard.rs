@@ -16,7 +16,7 @@ use crate::exposure::{Entry, Exposure, SetList, SetLists, Sets, SetsVersion};
 
 /// What a worker may hold unheard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unheard {
+pub(crate) struct UnheardExposure {
     pub(crate) exposure: Exposure,
     /// Until then what ends by time may last.
     pub(crate) until: Moment,
@@ -25,13 +25,13 @@ pub(crate) struct Unheard {
     /// Until then plans wait for its report.
     pub(crate) awaited_until: Moment,
     /// Its agent has reported, but without a memory.
-    pub(crate) amnesiac: bool,
-    scope: Option<Scope>,
+    pub(crate) lost_memory: bool,
+    scope: Option<StreamScope>,
 }
 
 /// Streams that workers may hold unheard of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Scope {
+enum StreamScope {
     /// Those of the sets of one list.
     Listed(SetsVersion),
     /// Those of every set of a namespace.
@@ -40,7 +40,7 @@ enum Scope {
 
 /// The workers that may hold streams of one scope, by when what ends by time is over.
 #[derive(Clone, Debug, Default)]
-struct Group {
+struct ScopeWorkers {
     list: Option<Arc<SetList>>,
     workers: BTreeSet<(Moment, WorkerKey)>,
 }
@@ -48,10 +48,10 @@ struct Group {
 /// All that may be held unheard of.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnheardWorkers {
-    workers: BTreeMap<WorkerKey, Unheard>,
+    workers: BTreeMap<WorkerKey, UnheardExposure>,
     /// Those that have not reported, by until when plans wait for them.
     silent: BTreeMap<ClusterName, BTreeSet<(Moment, WorkerName)>>,
-    groups: BTreeMap<Scope, Group>,
+    groups: BTreeMap<StreamScope, ScopeWorkers>,
     /// The lists that name a set.
     by_set: BTreeMap<SetName, BTreeSet<SetsVersion>>,
     /// Streams without a claim whose last owner was heard after any predecessor had stopped, or
@@ -60,10 +60,10 @@ pub(super) struct UnheardWorkers {
 }
 
 impl UnheardWorkers {
-    fn insert(&mut self, key: &WorkerKey, unheard: Unheard) {
+    fn insert(&mut self, key: &WorkerKey, unheard: UnheardExposure) {
         self.take_out(key);
         let at = (unheard.until, key.clone());
-        if !unheard.amnesiac {
+        if !unheard.lost_memory {
             let silent = self.silent.entry(key.cluster.clone()).or_default();
             silent.insert((unheard.awaited_until, key.worker.clone()));
         }
@@ -73,7 +73,7 @@ impl UnheardWorkers {
         self.workers.insert(key.clone(), unheard);
     }
 
-    pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<Unheard> {
+    pub(super) fn remove(&mut self, key: &WorkerKey) -> Option<UnheardExposure> {
         let unheard = self.take_out(key);
         if self.workers.is_empty() {
             self.known.clear();
@@ -81,7 +81,7 @@ impl UnheardWorkers {
         unheard
     }
 
-    fn take_out(&mut self, key: &WorkerKey) -> Option<Unheard> {
+    fn take_out(&mut self, key: &WorkerKey) -> Option<UnheardExposure> {
         let unheard = self.workers.remove(key)?;
         if let Some(silent) = self.silent.get_mut(&key.cluster) {
             silent.remove(&(unheard.awaited_until, key.worker.clone()));
@@ -96,7 +96,7 @@ impl UnheardWorkers {
     }
 
     /// The scope of what this exposure allows.
-    fn scope(&mut self, key: &WorkerKey, sets: Sets, lists: &SetLists) -> Option<Scope> {
+    fn scope(&mut self, key: &WorkerKey, sets: Sets, lists: &SetLists) -> Option<StreamScope> {
         let version = match sets {
             Sets::None => return None,
             Sets::Any => None,
@@ -105,9 +105,9 @@ impl UnheardWorkers {
         let list = version.and_then(|version| lists.get(&key.cluster, version));
         let Some((version, list)) = version.zip(list) else {
             let namespace = key.cluster.parts().0.map(str::to_owned);
-            return Some(Scope::Any { namespace, timeless: sets.is_timeless() });
+            return Some(StreamScope::Any { namespace, timeless: sets.is_timeless() });
         };
-        let scope = Scope::Listed(version);
+        let scope = StreamScope::Listed(version);
         let group = self.groups.entry(scope.clone()).or_default();
         if group.list.is_none() {
             group.list = Some(Arc::clone(list));
@@ -128,16 +128,16 @@ impl UnheardWorkers {
     /// The worker that holds up `set` the longest, of those in a scope.
     fn last_of(
         &self,
-        scope: &Scope,
+        scope: &StreamScope,
         set: &SetName,
         is_over: impl Fn(Moment) -> bool,
     ) -> Option<&WorkerKey> {
         let group = self.groups.get(scope)?;
         let (until, key) = group.workers.last()?;
         let timeless = match (scope, &group.list) {
-            (Scope::Any { timeless, .. }, _) => *timeless,
-            (Scope::Listed(_), Some(list)) => list.get(set)?,
-            (Scope::Listed(_), None) => true,
+            (StreamScope::Any { timeless, .. }, _) => *timeless,
+            (StreamScope::Listed(_), Some(list)) => list.get(set)?,
+            (StreamScope::Listed(_), None) => true,
         };
         (timeless || !is_over(*until)).then_some(key)
     }
@@ -165,8 +165,9 @@ impl Ledger {
         drop(account);
         let scope = self.unheard.scope(key, exposure.sets, lists);
         let comes_back = until.min(comes_back);
-        let (awaited_until, amnesiac, exposure) = (comes_back, false, exposure.clone());
-        let unheard = Unheard { exposure, until, comes_back, awaited_until, amnesiac, scope };
+        let (awaited_until, lost_memory, exposure) = (comes_back, false, exposure.clone());
+        let unheard =
+            UnheardExposure { exposure, until, comes_back, awaited_until, lost_memory, scope };
         self.unheard.insert(key, unheard);
         [awaited_until, until]
     }
@@ -183,8 +184,8 @@ impl Ledger {
         if memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees) {
             return None;
         }
-        if !unheard.amnesiac {
-            unheard.amnesiac = true;
+        if !unheard.lost_memory {
+            unheard.lost_memory = true;
             // An earlier agent that still lives obeys the predecessor to its end at the most.
             unheard.until = unheard.until.max(now);
         }
@@ -196,24 +197,25 @@ impl Ledger {
     /// A worker's agent has dialled again: where it did so in time, plans wait for its report, as
     /// long as its turn takes to come.
     pub(crate) fn await_report(&mut self, key: &WorkerKey, hello_at: Moment) {
-        let in_time = |unheard: &&Unheard| !unheard.amnesiac && hello_at < unheard.comes_back;
+        let in_time =
+            |unheard: &&UnheardExposure| !unheard.lost_memory && hello_at < unheard.comes_back;
         let Some(unheard) = self.unheard.workers.get(key).filter(in_time) else { return };
-        let unheard = Unheard { awaited_until: unheard.until, ..unheard.clone() };
+        let unheard = UnheardExposure { awaited_until: unheard.until, ..unheard.clone() };
         self.unheard.insert(key, unheard);
     }
 
-    /// A worker's agent is not about to report any more; whether plans have waited for it.
+    /// A worker's agent is not about to report; whether plans have waited for it.
     pub(crate) fn await_no_report(&mut self, key: &WorkerKey) -> bool {
-        let waits = |it: &&Unheard| !it.amnesiac && it.awaited_until > it.comes_back;
+        let waits = |it: &&UnheardExposure| !it.lost_memory && it.awaited_until > it.comes_back;
         let Some(unheard) = self.unheard.workers.get(key).filter(waits) else { return false };
-        let unheard = Unheard { awaited_until: unheard.comes_back, ..unheard.clone() };
+        let unheard = UnheardExposure { awaited_until: unheard.comes_back, ..unheard.clone() };
         self.unheard.insert(key, unheard);
         true
     }
 
     /// Until when an agent of a predecessor's time that has not reported may be on its way back.
     pub(crate) fn comes_back_until(&self, key: &WorkerKey) -> Option<Moment> {
-        let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.amnesiac)?;
+        let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.lost_memory)?;
         Some(unheard.comes_back)
     }
 
@@ -226,7 +228,7 @@ impl Ledger {
     pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
         let Some(unheard) = self.unheard.workers.get(key) else { return };
         let timeless = unheard.exposure.sets.is_timeless();
-        let over = unheard.amnesiac && unheard.until <= now && !timeless;
+        let over = unheard.lost_memory && unheard.until <= now && !timeless;
         if over && self.confirmed_since(unheard.until) {
             self.unheard.remove(key);
         }
@@ -252,11 +254,13 @@ impl Ledger {
         let unheard = self.unheard.workers.get(key)?;
         let timeless = match unheard.scope.as_ref()? {
             _ if self.unheard.known.contains(stream) => return None,
-            Scope::Any { namespace, .. } if stream.set.namespace() != namespace.as_deref() => {
+            StreamScope::Any { namespace, .. }
+                if stream.set.namespace() != namespace.as_deref() =>
+            {
                 return None;
             }
-            Scope::Any { timeless, .. } => *timeless,
-            scope @ Scope::Listed(_) => match &self.unheard.groups.get(scope)?.list {
+            StreamScope::Any { timeless, .. } => *timeless,
+            scope @ StreamScope::Listed(_) => match &self.unheard.groups.get(scope)?.list {
                 Some(list) => list.get(&stream.set)?,
                 None => true,
             },
@@ -266,17 +270,21 @@ impl Ledger {
 
     /// A worker that may have a stream of this set unheard of, if there is one: of those of the
     /// same scope, the one whose time ends last.
-    pub(crate) fn unheard_of(&self, set: &SetName, now: Moment) -> Option<(&WorkerKey, &Unheard)> {
+    pub(crate) fn unheard_of(
+        &self,
+        set: &SetName,
+        now: Moment,
+    ) -> Option<(&WorkerKey, &UnheardExposure)> {
         if self.unheard.workers.is_empty() || mutation::on(Mutation::SkipHold) {
             return None;
         }
         let is_over = |until: Moment| until <= now && self.confirmed_since(until);
         let versions = self.unheard.by_set.get(set).into_iter().flatten();
-        let listed = versions.map(|version| Scope::Listed(*version));
+        let listed = versions.map(|version| StreamScope::Listed(*version));
         let namespace = set.namespace().map(str::to_owned);
         let any = [true, false].map(|timeless| {
             let namespace = namespace.clone();
-            Scope::Any { namespace, timeless }
+            StreamScope::Any { namespace, timeless }
         });
         let key = listed.chain(any).find_map(|scope| self.unheard.last_of(&scope, set, is_over))?;
         self.unheard.workers.get_key_value(key)

@@ -8,15 +8,15 @@
 //! batch of pipelines goes by descending load; that order is the caller's. What a node has is kept
 //! where it fits, before anything new is placed.
 
-mod blocked;
 mod demand;
+mod moves;
 mod rooms;
 mod span;
 
 use leasehold_types::Load;
 
-pub use self::blocked::{Tenant, make_room};
 pub use self::demand::{Misfit, fits, needed, wanted};
+pub use self::moves::{MovableShare, make_room};
 pub use self::rooms::Rooms;
 
 /// What one worker takes of a node's load.
@@ -57,19 +57,19 @@ pub struct Short {
 /// # Errors
 /// Each class that is short, by index, and of how many workers.
 pub fn place(rooms: &mut [Rooms], nodes: &[NodeWish<'_>]) -> Result<Vec<Vec<Part>>, Vec<Short>> {
-    let mut desk = Desk::new(rooms, nodes);
+    let mut placement = NodePlacement::new(rooms, nodes);
     if nodes.iter().any(|node| !node.prefers.is_empty()) {
-        desk.keep();
-        if desk.place_rest() {
-            return Ok(desk.parts);
+        placement.keep();
+        if placement.place_rest() {
+            return Ok(placement.parts);
         }
-        desk.give_back();
+        placement.give_back();
     }
-    desk.place_with_more()
+    placement.place_with_more()
 }
 
 /// Where the nodes of one pipeline are given their workers.
-struct Desk<'a> {
+struct NodePlacement<'a> {
     rooms: &'a mut [Rooms],
     nodes: &'a [NodeWish<'a>],
     /// The nodes in the order of their turns: those of one worker first, since those that are cut
@@ -79,7 +79,7 @@ struct Desk<'a> {
     parts: Vec<Vec<Part>>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> NodePlacement<'a> {
     fn new(rooms: &'a mut [Rooms], nodes: &'a [NodeWish<'a>]) -> Self {
         let mut turns: Vec<usize> = (0..nodes.len()).collect();
         let is_cut = |node: &NodeWish<'_>| node.load > rooms[node.class].capacity();
@@ -134,7 +134,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Places all nodes anew. Where one fits nowhere, adds the fewest empty workers that take it,
+    /// Places all nodes again. Where one fits nowhere, adds the fewest empty workers that take it,
     /// and in the end takes everything back.
     fn place_with_more(mut self) -> Result<Vec<Vec<Part>>, Vec<Short>> {
         let mut more = std::collections::BTreeMap::<usize, (usize, u64)>::new();

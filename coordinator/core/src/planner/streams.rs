@@ -14,18 +14,18 @@
 
 mod contiguous;
 mod dedicated;
-mod gaps;
 mod order;
-mod piles;
-mod room;
+mod slice_gaps;
 mod sorting;
 mod step_budget;
 mod sticky;
+mod worker_loads;
+mod worker_streams;
 
 use self::contiguous::Slices;
-use self::dedicated::Desk;
-use self::room::Room;
+use self::dedicated::DedicatedPlacement;
 use self::step_budget::{SetContext, StepBudget};
+use self::worker_loads::WorkerLoads;
 use crate::desired::Policy;
 
 /// Index of a worker in [`StreamInput::workers`].
@@ -78,7 +78,7 @@ pub enum Placement {
 /// The rule that keeps a stream from every worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unplaced {
-    /// There is no worker that could own a stream.
+    /// No worker can own streams.
     NoWorker,
     /// The stream wants a worker of its own, and none is left.
     NoWorkerOfItsOwn,
@@ -107,7 +107,7 @@ pub struct Planning {
 #[derive(Clone, Debug)]
 enum Stage {
     /// Dedicated streams are given their workers.
-    Dedicated(Box<Desk>),
+    Dedicated(Box<DedicatedPlacement>),
     /// The sets follow.
     Sets(Box<SetsStage>),
     Done,
@@ -118,7 +118,7 @@ enum Stage {
 struct SetsStage {
     /// Per set, how many of its dedicated streams move.
     moved: Vec<usize>,
-    room: Room,
+    loads: WorkerLoads,
     slices: Slices,
     /// The set in hand.
     at: usize,
@@ -138,7 +138,9 @@ impl Planning {
         let (why, stage) = match input.workers.is_empty() {
             true => (Unplaced::NoWorker, Stage::Done),
             false if input.per_worker_max == 0 => (Unplaced::WorkersFull, Stage::Done),
-            false => (Unplaced::WorkersFull, Stage::Dedicated(Box::new(Desk::new(input)))),
+            false => {
+                (Unplaced::WorkersFull, Stage::Dedicated(Box::new(DedicatedPlacement::new(input))))
+            }
         };
         let nowhere = |set: &SetInput<'_>| vec![Placement::Unplaced(why); set.streams.len()];
         Self { placements: input.sets.iter().map(nowhere).collect(), stage }
@@ -168,15 +170,15 @@ impl Planning {
 
     fn go_on(&mut self, input: &StreamInput<'_>, budget: &mut StepBudget) {
         match &mut self.stage {
-            Stage::Dedicated(desk) => {
-                let Some(reservation) = desk.step(input, &mut self.placements, budget) else {
+            Stage::Dedicated(dedicated) => {
+                let Some(reservation) = dedicated.step(input, &mut self.placements, budget) else {
                     return;
                 };
-                let room = Room::new(input.per_worker_max, reservation.reserved);
-                let slices = Slices::new(input, &room);
+                let loads = WorkerLoads::new(input.per_worker_max, reservation.reserved);
+                let slices = Slices::new(input, &loads);
                 budget.spend(input.workers.len());
                 let moved = reservation.moved;
-                let sets = SetsStage { moved, room, slices, at: 0, placing: None };
+                let sets = SetsStage { moved, loads, slices, at: 0, placing: None };
                 self.stage = Stage::Sets(Box::new(sets));
             }
             Stage::Sets(sets) => {
@@ -198,18 +200,18 @@ impl SetsStage {
         let placing = self.placing.get_or_insert_with(|| match set.policy {
             Policy::Sticky => Placing::Sticky(Box::new(sticky::Placing::new(moved))),
             Policy::Contiguous => {
-                self.slices.pass_full(&self.room);
+                self.slices.pass_full(&self.loads);
                 Placing::Contiguous(Box::new(contiguous::Placing::new(moved)))
             }
         });
-        let mut context = SetContext { set, room: &mut self.room, placements, budget };
+        let mut context = SetContext { set, loads: &mut self.loads, placements, budget };
         let done = match placing {
             Placing::Sticky(placing) => placing.step(&mut context),
             Placing::Contiguous(placing) => placing.step(&self.slices, &mut context),
         };
         if done {
-            budget.spend(1 + self.room.touched().len());
-            self.room.settle();
+            budget.spend(1 + self.loads.touched().len());
+            self.loads.settle();
             self.placing = None;
             self.at += 1;
         }

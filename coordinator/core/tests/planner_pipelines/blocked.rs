@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use leasehold_coordinator_core::desired::Spread;
-use leasehold_coordinator_core::planner::pipelines::{Rooms, Tenant, make_room};
+use leasehold_coordinator_core::planner::pipelines::{MovableShare, Rooms, make_room};
 use leasehold_types::Load;
 
 use crate::milli;
 
 struct Class {
     rooms: Rooms,
-    tenants: Vec<Tenant>,
+    tenants: Vec<MovableShare>,
     load: Load,
 }
 
@@ -29,7 +29,7 @@ impl Class {
                     left -= 1;
                     sum += load;
                     let movable = random.u8(0..5) > 0;
-                    tenants.push(Tenant { worker, load: milli(load), movable });
+                    tenants.push(MovableShare { worker, load: milli(load), movable });
                 }
             }
             used.push(milli(sum));

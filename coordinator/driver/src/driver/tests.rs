@@ -151,7 +151,7 @@ impl Story {
         let (begin, mut begun) = mpsc::channel(1);
         let handle = self.handle.clone();
         tokio::spawn(async move {
-            let question = move |_: &mut Core, _: Moment| {
+            let question = move |_: &Core, _: Moment| {
                 let _ = begin.try_send(());
                 let _ = ended.recv();
             };

@@ -72,7 +72,7 @@ pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Resu
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let leads = |core: &mut leasehold_coordinator_core::Core, _| {
+        let leads = |core: &leasehold_coordinator_core::Core, _| {
             matches!(core.leadership(), Leadership::Leads(_))
         };
         let leads = context.handle.ask(leads).await?;

@@ -13,10 +13,9 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
-use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
 use leasehold_driver::clock;
-use leasehold_driver::port::Stopped;
+use leasehold_driver::port::{Stopped, WorkerOrder};
 use leasehold_kube_api::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use leasehold_manifest::manifest::{RefreshSpec, WorkloadKind};
 use leasehold_platform_kube::desired::Objects;
@@ -403,12 +402,8 @@ async fn order_drains(context: &Context, orders: Vec<WorkerKey>) -> Result<(), S
     for key in &orders {
         tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
     }
-    let order = move |core: &mut leasehold_coordinator_core::Core, now| {
-        for key in orders {
-            core.handle(Event::Drain(key), now);
-        }
-    };
-    context.handle.ask(order).await
+    let orders = orders.into_iter().map(WorkerOrder::Drain).collect();
+    context.handle.order(move |_, _| (orders, ())).await
 }
 
 /// The API of a kind, in each namespace that is watched.

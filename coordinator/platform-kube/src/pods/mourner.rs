@@ -216,7 +216,7 @@ impl Mourner {
             return true;
         }
         self.swept_at = Some(now);
-        let Ok(keys) = handle.ask(|core, now| workers(core, now)).await else { return true };
+        let Ok(keys) = handle.ask(workers).await else { return true };
         let gone: Vec<_> = {
             let mut roll = self.shared.roll();
             keys.into_iter().filter(|key| roll.miss(key, now)).collect()

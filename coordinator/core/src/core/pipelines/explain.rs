@@ -2,7 +2,7 @@
 
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
-use super::super::Core;
+use super::super::{Core, Leader};
 use crate::desired::Class;
 use crate::view::{BindingView, Explanation, WorkerView};
 
@@ -10,16 +10,23 @@ use crate::view::{BindingView, Explanation, WorkerView};
 const NAMED_MAX: usize = 5;
 
 impl Core {
-    /// Why a pipeline is in the state that it is in; none where no manifest defines it.
+    /// Why a pipeline is in the state that it is in; none where no manifest defines it, or where
+    /// this replica does not lead.
     #[must_use]
     pub fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_pipeline(name, now)
+    }
+}
+
+impl Leader {
+    fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
         let view = self.pipeline(name)?;
         let mut facts = Vec::new();
-        let spec = self.desired.pipelines.get(name)?;
+        let spec = self.replica.desired.pipelines.get(name)?;
         let classes: std::collections::BTreeSet<_> =
             spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
-            let held = self.ledger().and_then(|ledger| ledger.held_by(class, self.heard));
+            let held = self.ledger.held_by(class, self.replica.heard);
             if let Some((until, worker)) = held {
                 let left = until.since(now).as_secs_f64();
                 facts.push(format!(
@@ -41,7 +48,7 @@ impl Core {
         Some(Explanation { summary: state, facts })
     }
 
-    /// Workers that drain, and whose shares nobody else has room for.
+    /// Draining workers whose shares fit on no other worker.
     fn stuck_facts(&self, name: &PipelineName) -> Vec<String> {
         let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
             return Vec::new();
@@ -50,7 +57,7 @@ impl Core {
         let stuck = shares.filter_map(|(_, class, share)| {
             let worker = WorkerKey { cluster: class, worker: share.on };
             let (load, class) = (share.load, &worker.cluster);
-            self.pipelines.leaving.contains(&worker).then(|| {
+            self.pipelines.draining.contains(&worker).then(|| {
                 format!("{worker} drains, and no other worker of class {class} has room for {load}")
             })
         });
@@ -59,17 +66,16 @@ impl Core {
 
     /// What a class asks and what it has left.
     fn room_fact(&self, name: &ClusterName, nodes: usize, load: Load) -> String {
-        let Some(class) = self.class(name) else {
+        let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
-        let field = self.field([name].into_iter());
-        let rooms = &field.rooms[0];
+        let class_rooms = self.class_rooms([name].into_iter());
+        let rooms = &class_rooms.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        let shown = left
-            .iter()
-            .take(NAMED_MAX)
-            .map(|(room, at)| format!("{} has room for {room}", field.workers[0][*at as usize]));
+        let shown = left.iter().take(NAMED_MAX).map(|(room, at)| {
+            format!("{} has room for {room}", class_rooms.workers[0][*at as usize])
+        });
         let shown: Vec<_> = shown.collect();
         let most = match shown.is_empty() {
             true => "it has no worker now".into(),
@@ -80,9 +86,7 @@ impl Core {
             class.capacity
         )
     }
-}
 
-impl Core {
     /// What a worker of a class may have, is to have, and can take.
     pub(in crate::core) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
         let planned = self.pipelines.load_of(&view.key);
@@ -92,14 +96,16 @@ impl Core {
 
     /// The shares that a worker is to have.
     pub(in crate::core) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
-        let tenancy = self.pipelines.tenancies.get(key);
-        let Some(tenancy) = tenancy else { return vec!["the plan wants nothing on it".into()] };
-        let shares = tenancy.shares.iter().take(NAMED_MAX).map(|share| {
+        let worker_shares = self.pipelines.worker_shares.get(key);
+        let Some(worker_shares) = worker_shares else {
+            return vec!["the plan wants nothing on it".into()];
+        };
+        let shares = worker_shares.shares.iter().take(NAMED_MAX).map(|share| {
             let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);
             format!("{load} of {}/{}", share.pipeline, share.node)
         });
         let shares: Vec<_> = shares.collect();
-        let more = tenancy.shares.len() - shares.len();
+        let more = worker_shares.shares.len() - shares.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         vec![format!("it is to serve {}{more}", shares.join(", "))]
     }

@@ -1,14 +1,15 @@
-//! The states of pipelines and bindings: whoever changes one tells of it, and of nothing that is
+//! The states of pipelines and bindings. Each change of a state gives a notice, and nothing else
+//! does.
 //! as it was.
 
 use leasehold_types::{NodeName, PipelineName};
 
-use super::super::Core;
-use super::field::Waits;
-use crate::effect::{Effect, Notice};
+use super::super::Leader;
+use super::class_rooms::MissingWorkers;
+use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Core {
+impl Leader {
     /// A binding is in this state.
     pub(super) fn set_binding(
         &mut self,
@@ -24,7 +25,7 @@ impl Core {
         self.pipelines.note(pipeline, node);
         let (pipeline, node) = (pipeline.clone(), node.clone());
         let notice = Notice::Binding { pipeline, node, from, to: Some(to) };
-        self.effects.push_back(Effect::Notice(notice));
+        self.replica.notice(notice);
     }
 
     /// All of a pipeline's bindings are in this state.
@@ -40,7 +41,7 @@ impl Core {
         pipeline: &PipelineName,
         to: PipelinePhase,
         why: String,
-        waits: Waits,
+        waits: MissingWorkers,
     ) {
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         let from = state.phase.replace(to);
@@ -48,18 +49,18 @@ impl Core {
         let settled = to == PipelinePhase::Ready && from != Some(to);
         // Only what is Ready makes room for others: some may have waited for that.
         let classes: Vec<_> = state.classes().filter(|_| settled).cloned().collect();
-        self.pipelines.look |= classes.iter().any(|class| self.rebalances(class));
+        self.pipelines.recheck_waiting |= classes.iter().any(|class| self.rebalances(class));
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         (state.reason, state.waits) = (why.clone(), waits);
-        self.pipelines.file(pipeline);
+        self.pipelines.update_indexes(pipeline);
         if same {
             return;
         }
         let notice = Notice::Pipeline { pipeline: pipeline.clone(), from, to: Some(to), why };
-        self.effects.push_back(Effect::Notice(notice));
+        self.replica.notice(notice);
     }
 
-    /// A binding is no more.
+    /// A binding has ended.
     pub(super) fn end_binding(
         &mut self,
         pipeline: &PipelineName,
@@ -67,10 +68,10 @@ impl Core {
         from: Option<BindingPhase>,
     ) {
         let (pipeline, node) = (pipeline.clone(), node.clone());
-        self.pipelines.untold.insert((pipeline.clone(), node.clone()));
+        self.pipelines.unnotified.insert((pipeline.clone(), node.clone()));
         if from.is_some() {
             let notice = Notice::Binding { pipeline, node, from, to: None };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
     }
 
@@ -80,17 +81,17 @@ impl Core {
         state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
     }
 
-    /// Tells of every binding of which something is other than it was.
-    pub(in crate::core) fn tell_endpoints(&mut self) {
-        for (pipeline, node) in std::mem::take(&mut self.pipelines.untold) {
+    /// Gives a notice for every binding that has changed.
+    pub(in crate::core) fn notify_endpoints(&mut self) {
+        for (pipeline, node) in std::mem::take(&mut self.pipelines.unnotified) {
             let notice = Notice::Endpoints { pipeline, node };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
     }
 }
 
 /// What a pipeline waits for, for people.
-pub(super) fn waits_for(waits: &Waits) -> String {
+pub(super) fn waits_for(waits: &MissingWorkers) -> String {
     let wait = |(class, workers): &(_, u32)| match workers {
         0 => format!("class {class}, which no manifest defines"),
         1 => format!("1 worker more of class {class}"),

@@ -1,4 +1,4 @@
-//! Who holds what of a node, and what holders are told of the nodes after theirs.
+//! The leases of a node, and the routes to the nodes after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use leasehold_types::{
     WorkerKey, WorkerName,
 };
 
-use super::super::Core;
-use super::super::send::state;
+use super::super::Leader;
+use super::super::grants::state;
+use super::super::planned_lease::PlannedLease;
 use super::state::NodeState;
 use crate::ledger::{Claim, Phase};
 
@@ -34,15 +35,15 @@ const ENDPOINT_BYTES: usize = 24;
 
 /// The room that is left in one message for where documents go next.
 #[derive(Debug)]
-pub(in crate::core) struct RouteRoom(usize);
+pub(in crate::core) struct RouteBudget(usize);
 
-impl Default for RouteRoom {
+impl Default for RouteBudget {
     fn default() -> Self {
         Self(ROUTE_BYTES_MAX)
     }
 }
 
-impl RouteRoom {
+impl RouteBudget {
     pub(in crate::core) fn is_left(&self) -> bool {
         self.0 > 0
     }
@@ -59,13 +60,13 @@ impl RouteRoom {
 
 /// What a snapshot says of a share.
 #[derive(Debug)]
-pub(in crate::core) struct Again {
+pub(in crate::core) struct SnapshotShare {
     pub(in crate::core) share: Option<Arc<Share>>,
-    /// The way on is in another message.
+    /// The route follows in another message.
     pub(in crate::core) follows: bool,
 }
 
-impl Core {
+impl Leader {
     /// All leases on a node's shares, whatever the classes of their workers, in the order of their
     /// streams' names.
     pub(super) fn leases_of(
@@ -75,18 +76,19 @@ impl Core {
     ) -> Vec<(&StreamKey, &Claim)> {
         let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
             .expect("two labels are printable");
-        let Some(ledger) = self.ledger() else { return Vec::new() };
+        let ledger = &self.ledger;
         ledger.claims_on(pipeline.shares(), prefix).collect()
     }
 
-    /// Whether a share may be granted beside its node's others: its pipeline is judged, nobody may
-    /// have any of its shares unheard of, and all that may still be in use, whatever the class of
-    /// its worker, is within the node's load together with this one.
+    /// Whether a share may be granted beside the others of its node. Its pipeline must be
+    /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
+    /// be in use, whatever the class of their workers, must be within the node's load together with
+    /// this one.
     pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
         let node = ShareKey::of(stream).and_then(|key| {
-            // A share that nobody could be told the load of is not granted.
-            (!self.pipelines.unjudged.contains(&key.pipeline)).then_some(())?;
-            self.ledger()?.unheard_of(&stream.set, self.heard).is_none().then_some(())?;
+            // The load of a share is known only after recovery.
+            (!self.pipelines.recovering.contains(&key.pipeline)).then_some(())?;
+            self.ledger.unheard_of(&stream.set, self.replica.heard).is_none().then_some(())?;
             let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
             let leases = self.leases_of(&key.pipeline, &key.node).into_iter();
             let counted = leases.filter(|(_, claim)| {
@@ -99,8 +101,8 @@ impl Core {
             || mutation::on(Mutation::CutBeforeRelease)
     }
 
-    /// Has the workers of a share's node looked at: what they are to have may have waited for it.
-    pub(in crate::core) fn wake_node(&mut self, stream: &StreamKey) {
+    /// Has the workers of a share's node checked: their grants may have waited for this share.
+    pub(in crate::core) fn recheck_node(&mut self, stream: &StreamKey) {
         let Some(key) = ShareKey::of(stream) else { return };
         let state = self.pipelines.all.get(&key.pipeline);
         let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
@@ -111,19 +113,20 @@ impl Core {
 
     /// Whether the agent that has a lease has said that it knows of it.
     pub(super) fn is_applied(&self, claim: &Claim) -> bool {
-        let account = self.ledger().and_then(|ledger| ledger.account(&claim.worker));
+        let account = self.ledger.account(&claim.worker);
         let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
         !lost
             && is_in_use(claim)
-            && account.is_some_and(|account| account.acknowledged >= claim.told)
+            && account.is_some_and(|account| account.acknowledged >= claim.sent_in)
     }
 
-    /// Whether a lease is on its way out, or its worker is.
-    pub(super) fn is_draining(&self, stream: &StreamKey, claim: &Claim) -> bool {
+    /// Whether a lease is on its way out, or its worker is; `planned` is what the plan wants of its
+    /// stream.
+    pub(super) fn is_draining(&self, claim: &Claim, planned: Option<PlannedLease<'_>>) -> bool {
         let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
-        let wanted = self.wanted(stream);
-        let kept = wanted
-            .is_some_and(|wanted| wanted.is_met_by(claim) || (wanted.on.is_none() && wanted.stays));
+        let kept = planned.is_some_and(|planned| {
+            planned.is_met_by(claim) || (planned.on.is_none() && planned.stays)
+        });
         !working || !kept || claim.phase != Phase::Held
     }
 
@@ -139,7 +142,7 @@ impl Core {
             let key = WorkerKey { cluster: state.class.clone(), worker };
             let stream =
                 ShareKey { pipeline: pipeline.clone(), node: node.clone(), index: *index }.stream();
-            let claim = self.ledger().and_then(|ledger| ledger.claim(&stream, &key));
+            let claim = self.ledger.claim(&stream, &key);
             let served = claim.is_some_and(|claim| {
                 let as_planned = claim.phase == Phase::Held && claim.load == Some(share.load);
                 as_planned && self.is_applied(claim)
@@ -150,7 +153,7 @@ impl Core {
         shares.collect()
     }
 
-    /// Has those before a node told where its documents go, where that is elsewhere now.
+    /// Sends the nodes before this one its new endpoints, if they have changed.
     pub(super) fn renew_endpoints(&mut self, pipeline: &PipelineName, node: &NodeName) {
         let Some(state) = self.pipelines.all.get(pipeline) else { return };
         let Some(node_state) = state.nodes.get(node) else { return };
@@ -168,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Has all that work on a share of a node told the way on anew.
+    /// Sends the route again to all workers with a share of a node.
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
         let leases = self.leases_of(pipeline, node).into_iter();
         let used = leases.filter(|(_, claim)| is_in_use(claim));
@@ -182,7 +185,7 @@ impl Core {
         }
     }
 
-    /// Who serves a node, each worker once: whoever drains is listed so.
+    /// The workers that serve a node, each once. A draining worker is listed as draining.
     fn endpoints(&self, pipeline: &PipelineName, node: &NodeName) -> Vec<Endpoint> {
         let mut endpoints = BTreeMap::<&WorkerKey, Endpoint>::new();
         for (stream, claim) in self.leases_of(pipeline, node) {
@@ -190,7 +193,7 @@ impl Core {
                 continue;
             }
             let worker = &claim.worker;
-            let draining = self.is_draining(stream, claim);
+            let draining = self.is_draining(claim, self.planned_lease(stream));
             let entry = endpoints.entry(worker).or_insert_with(|| Endpoint {
                 worker: worker.worker.clone(),
                 address: self.observed(worker).and_then(|worker| worker.address.clone()),
@@ -208,11 +211,15 @@ impl Core {
         endpoints.into_values().collect()
     }
 
-    /// What the holder of a share is told beside its token. Nothing while agents may still report
-    /// shares of the pipeline: then the holder goes on as it was told before.
-    pub(in crate::core) fn share_told(&self, stream: &StreamKey, load: Load) -> Option<Arc<Share>> {
+    /// What a grant of a share says beside its token: its load and routes. None while agents may
+    /// still report shares of the pipeline: until then the holder keeps the routes that it has.
+    pub(in crate::core) fn share_for_grant(
+        &self,
+        stream: &StreamKey,
+        load: Load,
+    ) -> Option<Arc<Share>> {
         let key = ShareKey::of(stream)?;
-        if self.pipelines.unjudged.contains(&key.pipeline) {
+        if self.pipelines.recovering.contains(&key.pipeline) {
             return None;
         }
         let state = self.pipelines.all.get(&key.pipeline)?;
@@ -224,25 +231,25 @@ impl Core {
         Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
     }
 
-    /// The shares of a worker whose way on is another than it was told, as far as there is room for
-    /// that in one message. What it was asked for it works on until it lets go.
-    pub(in crate::core) fn stream_reroutes(
+    /// The shares of a worker whose routes have changed, as far as they fit into one message.
+    /// Shares that are asked back are included: the worker works on them until it lets go.
+    pub(in crate::core) fn route_updates(
         &mut self,
         key: &WorkerKey,
-        room: &mut RouteRoom,
+        room: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
         let mut told = Vec::new();
         while room.is_left()
             && let Some(stream) = self.worker_mut(key).and_then(|it| it.reroutes.pop_first())
         {
-            let Some(ledger) = self.ledger() else { return told };
+            let ledger = &self.ledger;
             let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim));
             let Some((claim, load)) = claim.and_then(|claim| Some((claim, claim.load?))) else {
                 continue;
             };
             let (token, state) = (claim.token, state(claim, now));
-            if let Some((state, share)) = state.zip(self.share_told(&stream, load)) {
+            if let Some((state, share)) = state.zip(self.share_for_grant(&stream, load)) {
                 room.take(&share);
                 told.push(StreamGrant { stream, token, state, share: Some(share) });
             }
@@ -250,35 +257,35 @@ impl Core {
         told
     }
 
-    /// What goes with a share of a snapshot. Where there is no room for the way on, it follows in
-    /// the next message; until then its holder goes on as it was told, or keeps its documents.
-    pub(in crate::core) fn share_again(
+    /// What a snapshot says of a share. A route that does not fit follows in the next message;
+    /// until then the holder keeps the routes that it has, or keeps its documents.
+    pub(in crate::core) fn share_for_snapshot(
         &self,
         stream: &StreamKey,
         claim: &Claim,
-        room: &mut RouteRoom,
-    ) -> Again {
-        let share = claim.load.and_then(|load| self.share_told(stream, load));
-        let Some(share) = share else { return Again { share: None, follows: false } };
+        room: &mut RouteBudget,
+    ) -> SnapshotShare {
+        let share = claim.load.and_then(|load| self.share_for_grant(stream, load));
+        let Some(share) = share else { return SnapshotShare { share: None, follows: false } };
         if room.is_left() {
             room.take(&share);
-            return Again { share: Some(share), follows: false };
+            return SnapshotShare { share: Some(share), follows: false };
         }
         let known = self.is_applied(claim);
         let unserved = |route: &Route| Route { node: route.node.clone(), endpoints: Vec::new() };
         let closed = || Share { load: share.load, next: share.next.iter().map(unserved).collect() };
-        Again { share: (!known).then(|| Arc::new(closed())), follows: true }
+        SnapshotShare { share: (!known).then(|| Arc::new(closed())), follows: true }
     }
 
-    /// What goes with a share that is asked back, where its way on is another than it was told.
-    pub(in crate::core) fn way_on(
+    /// The new route of a share that is asked back, if it has changed.
+    pub(in crate::core) fn changed_route(
         &mut self,
         stream: &StreamKey,
         key: &WorkerKey,
     ) -> Option<Arc<Share>> {
         self.worker_mut(key)?.reroutes.take(stream)?;
-        let load = self.ledger()?.claim(stream, key)?.load?;
-        self.share_told(stream, load)
+        let load = self.ledger.claim(stream, key)?.load?;
+        self.share_for_grant(stream, load)
     }
 
     /// Something of a share's leases is other than it was.
@@ -290,9 +297,9 @@ impl Core {
         }
     }
 
-    /// Something of a worker is other than it was that those before it are told.
+    /// Something of a worker has changed that the nodes before it have to know.
     pub(in crate::core) fn note_shares_of(&mut self, key: &WorkerKey) {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
         for stream in &streams {
             self.note_share(stream);
@@ -304,10 +311,10 @@ impl Core {
         if !stream.set.is_shares() {
             return;
         }
-        let claim = self.ledger().and_then(|ledger| ledger.claim(stream, key));
-        let told = claim.map_or(GrantNumber(0), |claim| claim.told);
+        let claim = self.ledger.claim(stream, key);
+        let told = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
         if let Some(worker) = self.worker_mut(key) {
-            worker.untold.insert((told, stream.clone()));
+            worker.unacknowledged.insert((told, stream.clone()));
         }
         self.note_share(stream);
     }
@@ -316,8 +323,8 @@ impl Core {
     pub(in crate::core) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
         let Some(worker) = self.worker_mut(key) else { return };
         let mut known = Vec::new();
-        while worker.untold.first().is_some_and(|(told, _)| *told <= applied) {
-            known.extend(worker.untold.pop_first());
+        while worker.unacknowledged.first().is_some_and(|(told, _)| *told <= applied) {
+            known.extend(worker.unacknowledged.pop_first());
         }
         for (_, stream) in known {
             self.note_share(&stream);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leasehold_types::share::Endpoint;
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, WorkerKey, WorkerName};
 
-use super::super::wanted::Wanted;
+use super::super::planned_lease::PlannedLease;
 use crate::desired::Pipeline;
 use crate::view::{BindingPhase, PipelinePhase};
 
@@ -16,11 +16,11 @@ use crate::view::{BindingPhase, PipelinePhase};
 pub(in crate::core) struct Pipelines {
     pub(super) all: BTreeMap<PipelineName, PipelineState>,
     /// What counts in the plan, by worker.
-    pub(super) tenancies: BTreeMap<WorkerKey, Tenancy>,
-    /// New ones, and those of which agents may still report shares.
-    pub(super) unjudged: BTreeSet<PipelineName>,
-    /// Some of them are to be judged, if they can be.
-    pub(super) judge: bool,
+    pub(super) worker_shares: BTreeMap<WorkerKey, WorkerShares>,
+    /// New pipelines, and those of which agents may still report shares.
+    pub(super) recovering: BTreeSet<PipelineName>,
+    /// Some of them may be recovered now.
+    pub(super) recheck_recovery: bool,
     /// Pending ones, and those with a change that is not in force yet.
     pub(super) waiting: BTreeSet<PipelineName>,
     /// Broken ones.
@@ -30,20 +30,20 @@ pub(in crate::core) struct Pipelines {
     /// The loads of the shares that Broken pipelines have kept, by worker.
     pub(super) outstanding: BTreeMap<WorkerKey, Load>,
     /// Workers that drain and serve something.
-    pub(super) leaving: BTreeSet<WorkerKey>,
-    /// Whoever waits is to be looked at again.
-    pub(super) look: bool,
+    pub(super) draining: BTreeSet<WorkerKey>,
+    /// The waiting pipelines are to be placed again.
+    pub(super) recheck_waiting: bool,
     /// The clusters in which nothing is planned yet.
     pub(super) held: BTreeSet<ClusterName>,
-    /// Bindings of which something is other than when they were last observed.
+    /// Bindings that have changed since they were last observed.
     pub(super) changed: BTreeSet<(PipelineName, NodeName)>,
-    /// Bindings of which whoever shows them is to be told.
-    pub(super) untold: BTreeSet<(PipelineName, NodeName)>,
+    /// Bindings whose change no notice has named yet.
+    pub(super) unnotified: BTreeSet<(PipelineName, NodeName)>,
 }
 
 /// What one worker has of the plan.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tenancy {
+pub(super) struct WorkerShares {
     pub(super) load: Load,
     pub(super) shares: BTreeSet<ShareKey>,
 }
@@ -55,7 +55,7 @@ pub(super) struct PipelineState {
     pub(super) spec: Arc<Pipeline>,
     /// As it is in force, or was when it broke.
     pub(super) nodes: BTreeMap<NodeName, NodeState>,
-    /// None before anybody was told of it.
+    /// None before the first notice about it.
     pub(super) phase: Option<PipelinePhase>,
     /// Its workers are chosen.
     pub(super) in_force: bool,
@@ -68,7 +68,7 @@ pub(super) struct PipelineState {
     /// The classes that wait for it to be healed.
     pub(super) reserves: BTreeSet<ClusterName>,
     /// While it is Broken: what of its shares is counted as outstanding.
-    pub(super) holds: Vec<(WorkerKey, Load)>,
+    pub(super) outstanding: Vec<(WorkerKey, Load)>,
 }
 
 /// A node of a pipeline and its binding.
@@ -77,11 +77,11 @@ pub(super) struct NodeState {
     pub(super) class: ClusterName,
     pub(super) load: Load,
     pub(super) next: BTreeSet<NodeName>,
-    /// None before anybody was told of it.
+    /// None before the first notice about it.
     pub(super) phase: Option<BindingPhase>,
     /// Its shares by index.
     pub(super) shares: BTreeMap<u32, PlannedShare>,
-    /// Who serves it, as those before it are told; none before it was looked at.
+    /// Its workers, as the nodes before it know them; none before the first observation.
     pub(super) endpoints: Option<Arc<[Endpoint]>>,
 }
 
@@ -94,24 +94,24 @@ pub(super) struct PlannedShare {
 
 impl Pipelines {
     /// What the plan wants of a share; none where its node is in no plan.
-    pub(in crate::core) fn wanted(&self, key: &ShareKey) -> Option<Wanted<'_>> {
+    pub(in crate::core) fn planned_lease(&self, key: &ShareKey) -> Option<PlannedLease<'_>> {
         let state = self.all.get(&key.pipeline)?;
         let node = state.nodes.get(&key.node)?;
         let counts = self.counts(&key.pipeline, state);
         let share = node.shares.get(&key.index).filter(|_| counts);
         let broken = state.phase == Some(PipelinePhase::Broken);
-        Some(Wanted {
+        Some(PlannedLease {
             cluster: &node.class,
             on: share.map(|share| &share.on),
             load: share.map(|share| share.load),
-            stays: broken || self.unjudged.contains(&key.pipeline),
+            stays: broken || self.recovering.contains(&key.pipeline),
             pinned: false,
         })
     }
 
-    /// An agent has reported a share: where its pipeline is not judged yet, that is the plan.
+    /// An agent has reported a share: while its pipeline is being recovered, that becomes the plan.
     pub(in crate::core) fn adopt(&mut self, key: &ShareKey, worker: &WorkerKey, load: Load) {
-        if !self.unjudged.contains(&key.pipeline) {
+        if !self.recovering.contains(&key.pipeline) {
             return;
         }
         let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
@@ -137,7 +137,7 @@ impl Pipelines {
 
     /// Whether its shares count in the plan.
     pub(super) fn counts(&self, name: &PipelineName, state: &PipelineState) -> bool {
-        state.in_force || self.unjudged.contains(name)
+        state.in_force || self.recovering.contains(name)
     }
 
     pub(super) fn node_mut(
@@ -150,24 +150,24 @@ impl Pipelines {
 
     pub(super) fn count(&mut self, key: &ShareKey, class: &ClusterName, share: &PlannedShare) {
         let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
-        let tenancy = self.tenancies.entry(worker).or_default();
-        if tenancy.shares.insert(key.clone()) {
-            tenancy.load += share.load;
+        let worker_shares = self.worker_shares.entry(worker).or_default();
+        if worker_shares.shares.insert(key.clone()) {
+            worker_shares.load += share.load;
         }
     }
 
     pub(super) fn uncount(&mut self, key: &ShareKey, class: &ClusterName, share: &PlannedShare) {
         let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
-        let Some(tenancy) = self.tenancies.get_mut(&worker) else { return };
-        if tenancy.shares.remove(key) {
-            tenancy.load -= share.load;
+        let Some(worker_shares) = self.worker_shares.get_mut(&worker) else { return };
+        if worker_shares.shares.remove(key) {
+            worker_shares.load -= share.load;
         }
-        if tenancy.shares.is_empty() {
-            self.tenancies.remove(&worker);
+        if worker_shares.shares.is_empty() {
+            self.worker_shares.remove(&worker);
         }
     }
 
-    /// Counts all of a pipeline's shares, or none of them any more.
+    /// Counts all of a pipeline's shares in the plan, or takes all of them out.
     pub(super) fn count_all(&mut self, name: &PipelineName, counts: bool) {
         let Some(state) = self.all.get(name) else { return };
         for (key, class, share) in state.shares(name) {
@@ -178,23 +178,23 @@ impl Pipelines {
         }
     }
 
-    /// A pipeline breaks: what it has counts as outstanding until it is plotted anew.
-    pub(super) fn hold(&mut self, name: &PipelineName) {
-        self.unhold(name);
+    /// A pipeline breaks: its shares count as outstanding until it is placed again.
+    pub(super) fn keep_outstanding(&mut self, name: &PipelineName) {
+        self.clear_outstanding(name);
         let Some(state) = self.all.get_mut(name) else { return };
         let shares = state.shares(name).into_iter();
         let held =
             shares.map(|(_, cluster, share)| (WorkerKey { cluster, worker: share.on }, share.load));
-        state.holds = held.collect();
-        for (worker, load) in &state.holds {
+        state.outstanding = held.collect();
+        for (worker, load) in &state.outstanding {
             *self.outstanding.entry(worker.clone()).or_default() += *load;
         }
     }
 
-    /// A pipeline is Broken no more.
-    pub(super) fn unhold(&mut self, name: &PipelineName) {
+    /// A pipeline is no longer Broken.
+    pub(super) fn clear_outstanding(&mut self, name: &PipelineName) {
         let Some(state) = self.all.get_mut(name) else { return };
-        for (worker, load) in std::mem::take(&mut state.holds) {
+        for (worker, load) in std::mem::take(&mut state.outstanding) {
             let Some(sum) = self.outstanding.get_mut(&worker) else { continue };
             *sum -= load;
             if *sum == Load::ZERO {
@@ -205,27 +205,27 @@ impl Pipelines {
 
     /// The load that a worker has of the plan.
     pub(super) fn load_of(&self, worker: &WorkerKey) -> Load {
-        self.tenancies.get(worker).map_or(Load::ZERO, |tenancy| tenancy.load)
+        self.worker_shares.get(worker).map_or(Load::ZERO, |worker_shares| worker_shares.load)
     }
 
     /// The tenancies of one class's workers, by name.
-    pub(super) fn tenancies_of<'a>(
+    pub(super) fn shares_by_worker<'a>(
         &'a self,
         class: &'a ClusterName,
-    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Tenancy)> {
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a WorkerShares)> {
         let first = WorkerKey { cluster: class.clone(), worker: WorkerName::first() };
-        self.tenancies.range(first..).take_while(move |(key, _)| key.cluster == *class)
+        self.worker_shares.range(first..).take_while(move |(key, _)| key.cluster == *class)
     }
 
     /// Has a pipeline in the sets that go with its state.
-    pub(super) fn file(&mut self, name: &PipelineName) {
+    pub(super) fn update_indexes(&mut self, name: &PipelineName) {
         let Some(state) = self.all.get_mut(name) else {
             self.broken.remove(name);
             self.waiting.remove(name);
-            self.unjudged.remove(name);
+            self.recovering.remove(name);
             return;
         };
-        let judged = !self.unjudged.contains(name);
+        let judged = !self.recovering.contains(name);
         let broken = state.phase == Some(PipelinePhase::Broken);
         let waits = judged && !broken && (!state.in_force || state.changes);
         let reserves = state.classes().filter(|_| broken).cloned().collect();
@@ -243,26 +243,26 @@ impl Pipelines {
         }
     }
 
-    /// A Broken pipeline is none any more, or of other classes: others may have waited for that.
+    /// A pipeline is no longer Broken, or has other classes: others may have waited for that.
     pub(super) fn unreserve(&mut self, classes: BTreeSet<ClusterName>) {
         for class in classes {
             let Some(count) = self.reserved.get_mut(&class) else { continue };
             *count -= 1;
             if *count == 0 {
                 self.reserved.remove(&class);
-                self.look = true;
+                self.recheck_waiting = true;
             }
         }
     }
 
-    /// Has a binding observed again, and told of.
+    /// Marks a binding as changed: it is observed again, and a notice names it.
     pub(super) fn note(&mut self, pipeline: &PipelineName, node: &NodeName) {
         self.changed.insert((pipeline.clone(), node.clone()));
-        self.untold.insert((pipeline.clone(), node.clone()));
+        self.unnotified.insert((pipeline.clone(), node.clone()));
     }
 
-    /// Has a share's binding observed again, where there may be nothing to tell.
-    pub(super) fn look_again_at(&mut self, share: &ShareKey) {
+    /// Has a share's binding observed again. A notice follows only if something has changed.
+    pub(super) fn observe_again(&mut self, share: &ShareKey) {
         self.changed.insert((share.pipeline.clone(), share.node.clone()));
     }
 
@@ -273,7 +273,7 @@ impl Pipelines {
 }
 
 impl PipelineState {
-    /// A pipeline that nobody was told of.
+    /// A pipeline that no notice has named.
     pub(super) fn new(spec: Arc<Pipeline>) -> Self {
         let nodes = spec.nodes.iter();
         let nodes = nodes.map(|(name, node)| (name.clone(), NodeState::new(node, spec.load)));
@@ -286,7 +286,7 @@ impl PipelineState {
             waits: Vec::new(),
             reason: String::new(),
             reserves: BTreeSet::new(),
-            holds: Vec::new(),
+            outstanding: Vec::new(),
         }
     }
 

@@ -5,7 +5,8 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::super::Core;
+use super::super::planned_lease::PlannedLease;
+use super::super::{Core, Leader};
 use super::state::{NodeState, PipelineState};
 use crate::desired::{Node, Pipeline};
 use crate::ledger::Claim;
@@ -18,47 +19,55 @@ impl Core {
         after: Option<&PipelineName>,
     ) -> impl Iterator<Item = PipelineView> + 'a {
         let from = after.cloned().map_or(Bound::Unbounded, Bound::Excluded);
-        let pipelines = self.desired.pipelines.range((from, Bound::Unbounded));
-        pipelines.map(|(name, pipeline)| self.pipeline_view(name, pipeline))
+        let pipelines = self.desired().pipelines.range((from, Bound::Unbounded));
+        pipelines.map(|(name, spec)| self.pipeline_view(name, spec))
     }
 
     /// How many pipelines manifests define.
     #[must_use]
     pub fn pipelines_len(&self) -> usize {
-        self.desired.pipelines.len()
+        self.desired().pipelines.len()
     }
 
     /// One pipeline; none where no manifest defines it.
     #[must_use]
     pub fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
-        let pipeline = self.desired.pipelines.get(name)?;
-        Some(self.pipeline_view(name, pipeline))
+        let spec = self.desired().pipelines.get(name)?;
+        Some(self.pipeline_view(name, spec))
+    }
+
+    fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {
+        let view = self.leader().and_then(|leader| leader.pipeline(name));
+        view.unwrap_or_else(|| unled(name, spec))
     }
 
     /// Whether this leader knows what of a pipeline workers have. Until it does, what a predecessor
     /// said of it is the best that there is.
     #[must_use]
-    pub fn is_judged(&self, name: &PipelineName) -> bool {
-        self.pipelines.all.get(name).is_some_and(|state| state.phase.is_some())
+    pub fn is_recovered(&self, name: &PipelineName) -> bool {
+        let state = self.leader().and_then(|leader| leader.pipelines.all.get(name));
+        state.is_some_and(|state| state.phase.is_some())
     }
+}
 
-    fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {
-        let Some(state) = self.pipelines.all.get(name) else { return unled(name, spec) };
+impl Leader {
+    pub(super) fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
+        let state = self.pipelines.all.get(name)?;
         let nodes = state.nodes.iter();
-        PipelineView {
+        Some(PipelineView {
             name: name.clone(),
-            load: spec.load,
+            load: state.spec.load,
             phase: state.phase.unwrap_or(PipelinePhase::Pending),
             reason: self.pipeline_reason(name, state),
             waits: state.waits.clone(),
             bindings: nodes.map(|(node, state)| self.binding_view(name, node, state)).collect(),
-        }
+        })
     }
 
     fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
-        let unjudged = self.pipelines.unjudged.contains(name);
+        let recovering = self.pipelines.recovering.contains(name);
         match state.phase {
-            _ if unjudged || (self.is_held(name) && state.reason.is_empty()) => {
+            _ if recovering || (self.is_held(name) && state.reason.is_empty()) => {
                 "what of it workers have is not known yet to this leader".into()
             }
             Some(PipelinePhase::Plotted) if state.reason.is_empty() => self.unserved(name, state),
@@ -76,7 +85,7 @@ impl Core {
             let worker = &share.on;
             let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
             let stream = key.stream();
-            let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(&stream));
+            let claims = self.ledger.claims(&stream);
             let owner = WorkerKey { cluster: state.class.clone(), worker: worker.clone() };
             return match claims.iter().find(|claim| claim.worker != owner) {
                 Some(claim) => {
@@ -102,7 +111,7 @@ impl Core {
         }
     }
 
-    /// The shares by index: each with whoever has it, or with whoever is to have it.
+    /// The shares by index, each with the worker that has it, or that the plan wants it on.
     fn share_views(
         &self,
         name: &PipelineName,
@@ -127,9 +136,10 @@ impl Core {
         }
         for (stream, claim) in self.leases_of(name, node) {
             let Some(ShareKey { index, .. }) = ShareKey::of(stream) else { continue };
-            let view = self.lease_view(stream, claim, index);
+            let planned = self.planned_lease(stream);
+            let view = self.lease_view(claim, planned, index);
             let known = shares.get(&index).is_some_and(|it| it.token > view.token);
-            let met = self.wanted(stream).is_some_and(|wanted| wanted.is_met_by(claim));
+            let met = planned.is_some_and(|planned| planned.is_met_by(claim));
             if met || !known {
                 shares.insert(index, view);
             }
@@ -139,8 +149,8 @@ impl Core {
 
     fn lease_view(
         &self,
-        stream: &leasehold_types::StreamKey,
         claim: &Claim,
+        planned: Option<PlannedLease<'_>>,
         index: u32,
     ) -> ShareView {
         let worker = self.observed(&claim.worker);
@@ -151,7 +161,7 @@ impl Core {
             token: Some(claim.token),
             applied: self.is_applied(claim),
             address: worker.and_then(|worker| worker.address.clone()),
-            draining: self.is_draining(stream, claim),
+            draining: self.is_draining(claim, planned),
         }
     }
 }

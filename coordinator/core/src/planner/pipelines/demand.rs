@@ -80,7 +80,7 @@ pub fn wanted(class: &Class, request: Load, needed: u32) -> u32 {
 }
 
 /// Whether the pipeline could be placed if it were alone and its classes had the most workers that
-/// they may have. A class that is unknown is no misfit.
+/// they may have. An unknown class is not a misfit.
 ///
 /// # Errors
 /// Each class that is too small, by name.

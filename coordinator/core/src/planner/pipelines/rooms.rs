@@ -56,7 +56,7 @@ impl Rooms {
         self.used.len()
     }
 
-    /// Whether there is no worker.
+    /// Whether it has no workers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used.is_empty()
@@ -68,7 +68,7 @@ impl Rooms {
         self.set(worker, self.used(worker) + load);
     }
 
-    /// Counts a load no more that was taken before.
+    /// Frees a load that was taken before.
     pub fn give(&mut self, worker: u32, load: Load) {
         self.set(worker, self.used(worker) - load);
     }
@@ -111,7 +111,7 @@ impl Rooms {
         }
     }
 
-    /// Removes so many of the last workers, which are empty.
+    /// Removes the last `workers` workers, which are empty.
     pub(super) fn remove_empty(&mut self, workers: usize) {
         for _ in 0..workers {
             let used = self.used.pop();

@@ -12,30 +12,30 @@ use crate::merge::merge;
 /// The workers of a cluster that can take jobs, with their shares.
 #[derive(Clone, Debug, Default)]
 pub struct KeptShares {
-    workers: BTreeMap<WorkerName, Standing>,
+    workers: BTreeMap<WorkerName, KeptShare>,
     generations: BTreeMap<Reverse<u64>, Generation>,
 }
 
 /// A worker's place among the others.
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+struct KeptShare {
     generation: u64,
     present: u32,
     share: u32,
 }
 
 /// Among peers, those that have more come first, then those that come first by name.
-type Rank = (Reverse<u32>, WorkerName);
+type ShareRank = (Reverse<u32>, WorkerName);
 
 /// The workers of one generation by share.
 #[derive(Clone, Debug, Default)]
 struct Generation {
     count: usize,
-    by_share: BTreeMap<u32, BTreeSet<Rank>>,
+    by_share: BTreeMap<u32, BTreeSet<ShareRank>>,
 }
 
 /// A worker whose share is another than it was.
-type Change = (WorkerName, u32);
+type ChangedShare = (WorkerName, u32);
 
 impl KeptShares {
     /// A worker can take jobs, with this generation and pool size; with none, it cannot.
@@ -58,7 +58,7 @@ impl KeptShares {
             return;
         };
         let share = before.map_or(0, |before| before.share);
-        self.workers.insert(worker.clone(), Standing { generation, present, share });
+        self.workers.insert(worker.clone(), KeptShare { generation, present, share });
         let generation = self.generations.entry(Reverse(generation)).or_default();
         generation.count += 1;
         let rank = (Reverse(present), worker.clone());
@@ -98,7 +98,7 @@ impl KeptShares {
 
 impl Generation {
     /// Gives the first `odd` workers one more than `share`, and the others that.
-    fn share_out(&mut self, share: u32, odd: usize, changes: &mut Vec<Change>) {
+    fn share_out(&mut self, share: u32, odd: usize, changes: &mut Vec<ChangedShare>) {
         let more = share.saturating_add(1);
         let mut high = self.by_share.remove(&more).unwrap_or_default();
         let mut low = self.by_share.remove(&share).unwrap_or_default();
@@ -107,7 +107,7 @@ impl Generation {
             changes.extend(strays.iter().map(|(_, worker)| (worker.clone(), share)));
             merge(&mut low, strays);
         }
-        let mut raise = |rank: &Rank| changes.push((rank.1.clone(), more));
+        let mut raise = |rank: &ShareRank| changes.push((rank.1.clone(), more));
         if high.is_empty() && odd > 0 {
             let rest = low.iter().nth(odd).cloned();
             let rest = rest.map(|rest| low.split_off(&rest)).unwrap_or_default();
@@ -120,7 +120,7 @@ impl Generation {
             raise(&first);
             high.insert(first);
         }
-        let mut lower = |rank: &Rank| changes.push((rank.1.clone(), share));
+        let mut lower = |rank: &ShareRank| changes.push((rank.1.clone(), share));
         while high.len() > odd
             && let Some(last) = high.pop_last()
         {
@@ -139,7 +139,7 @@ impl Generation {
         self.by_share.extend(sets.into_iter().filter(|(_, set)| !set.is_empty()));
     }
 
-    fn remove(&mut self, share: u32, rank: &Rank) {
+    fn remove(&mut self, share: u32, rank: &ShareRank) {
         if let Some(set) = self.by_share.get_mut(&share) {
             set.remove(rank);
         }

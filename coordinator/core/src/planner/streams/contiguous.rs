@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use super::room::{Room, Stand};
 use super::step_budget::SetContext;
+use super::worker_loads::{PresentOwner, WorkerLoads};
 use super::{Placement, StreamInput, WorkerIndex, order};
 use crate::desired::Policy;
 
@@ -26,34 +26,35 @@ pub(super) struct Slices {
 
 impl Slices {
     /// The order of all open workers.
-    pub(super) fn new(input: &StreamInput<'_>, room: &Room) -> Self {
+    pub(super) fn new(input: &StreamInput<'_>, loads: &WorkerLoads) -> Self {
         let mut order = Vec::new();
         if input.sets.iter().any(|set| set.policy == Policy::Contiguous) {
             order = order::natural(input.workers);
-            order.retain(|worker| room.is_open(*worker));
+            order.retain(|worker| loads.is_open(*worker));
         }
         Self { order, full: 0 }
     }
 
     /// Leaves out the workers that the settled sets have filled up.
-    pub(super) fn pass_full(&mut self, room: &Room) {
-        if room.full() != self.full {
-            self.order.retain(|worker| room.has_room(*worker));
-            self.full = room.full();
+    pub(super) fn pass_full(&mut self, loads: &WorkerLoads) {
+        if loads.full() != self.full {
+            self.order.retain(|worker| loads.has_room(*worker));
+            self.full = loads.full();
         }
     }
 
     /// How many of `loose` streams each worker gets beside its frozen ones, in order.
-    fn slices(&self, loose: usize, room: &Room) -> Vec<(WorkerIndex, u32)> {
-        let frozen: usize = room.touched().iter().map(|worker| room.owned(*worker) as usize).sum();
-        let all = (loose + frozen).min(room.free());
+    fn slices(&self, loose: usize, loads: &WorkerLoads) -> Vec<(WorkerIndex, u32)> {
+        let frozen: usize =
+            loads.touched().iter().map(|worker| loads.owned(*worker) as usize).sum();
+        let all = (loose + frozen).min(loads.free());
         if all <= self.order.len() {
-            let idle = self.order.iter().filter(|worker| room.owned(**worker) == 0);
+            let idle = self.order.iter().filter(|worker| loads.owned(**worker) == 0);
             return idle.map(|worker| (*worker, 1)).take(all - frozen).collect();
         }
         let all = u32::try_from(all).expect("streams are counted in u32");
         let level_at =
-            |worker: WorkerIndex, level: u32| level.clamp(room.owned(worker), room.cap(worker));
+            |worker: WorkerIndex, level: u32| level.clamp(loads.owned(worker), loads.cap(worker));
         let sum = |level| self.order.iter().map(|w| u64::from(level_at(*w, level))).sum::<u64>();
         // The highest level with a sum of at most `all` lies in `low..=high`.
         let (mut low, mut high) = (0, all);
@@ -72,7 +73,7 @@ impl Slices {
                 count += 1;
                 odd -= 1;
             }
-            (*worker, count - room.owned(*worker))
+            (*worker, count - loads.owned(*worker))
         };
         self.order.iter().map(slice).collect()
     }
@@ -80,7 +81,7 @@ impl Slices {
 
 /// A stream that is not dedicated, and where the plan without a limit on moves wants it.
 #[derive(Clone, Copy, Debug)]
-struct Aim {
+struct SliceTarget {
     at: u32,
     target: WorkerIndex,
 }
@@ -98,19 +99,19 @@ pub(super) struct Placing {
     slices: Vec<(WorkerIndex, u32)>,
     /// The slice in hand, and how many streams it has.
     slice: (usize, u32),
-    aims: Vec<Aim>,
+    targets: Vec<SliceTarget>,
     /// How many streams would move, and how many still may.
     wanted: usize,
     moves: usize,
     /// Streams that may move and from where, and that have to be placed.
-    movers: Vec<(Aim, WorkerIndex)>,
-    arrivals: Vec<Aim>,
+    movers: Vec<(SliceTarget, WorkerIndex)>,
+    arrivals: Vec<SliceTarget>,
     /// Streams that are still to be placed after the phase.
-    left: Vec<Aim>,
+    left: Vec<SliceTarget>,
     /// Movers that wait for room at their target.
-    waiting: BTreeMap<WorkerIndex, Vec<(Aim, WorkerIndex)>>,
+    waiting: BTreeMap<WorkerIndex, Vec<(SliceTarget, WorkerIndex)>>,
     /// The mover in hand.
-    mover: Option<(Aim, WorkerIndex)>,
+    mover: Option<(SliceTarget, WorkerIndex)>,
     /// The next worker that may have room.
     place: usize,
 }
@@ -174,10 +175,10 @@ impl Placing {
         let streams = context.set.streams;
         for at in context.budget.some(&mut self.at, streams.len()) {
             let stream = &streams[at];
-            match context.room.stand(stream) {
+            match context.loads.present_owner(stream) {
                 _ if stream.dedicated => {}
-                Stand::Kept(worker) if stream.frozen && context.room.has_room(worker) => {
-                    context.room.add(worker, stream.weight);
+                PresentOwner::Kept(worker) if stream.frozen && context.loads.has_room(worker) => {
+                    context.loads.add(worker, stream.weight);
                     context.placements[at] = Placement::On(worker);
                 }
                 _ => self.loose.push(at as u32),
@@ -186,7 +187,7 @@ impl Placing {
         if self.at < streams.len() {
             return None;
         }
-        self.slices = slices.slices(self.loose.len(), context.room);
+        self.slices = slices.slices(self.loose.len(), context.loads);
         context.budget.spend(slices.order.len());
         Some(Phase::Cut)
     }
@@ -198,21 +199,22 @@ impl Placing {
                 (slice, taken) = (slice + 1, 0);
             }
             let Some((target, _)) = self.slices.get(slice) else { return Some(Phase::Count) };
-            self.aims.push(Aim { at: self.loose[at], target: *target });
+            self.targets.push(SliceTarget { at: self.loose[at], target: *target });
             self.slice = (slice, taken + 1);
         }
         (self.at == self.loose.len()).then_some(Phase::Count)
     }
 
     fn count(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            self.wanted += match context.room.stand(&context.set.streams[aim.at as usize]) {
-                Stand::Kept(worker) => usize::from(worker != aim.target),
-                Stand::Evicted => 1,
-                Stand::Fresh => 0,
-            };
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            self.wanted +=
+                match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
+                    PresentOwner::Kept(worker) => usize::from(worker != slice_target.target),
+                    PresentOwner::Evicted => 1,
+                    PresentOwner::Fresh => 0,
+                };
         }
-        if self.at < self.aims.len() {
+        if self.at < self.targets.len() {
             return None;
         }
         self.moves = context.set.moves_max.saturating_sub(self.moved);
@@ -220,45 +222,47 @@ impl Placing {
     }
 
     fn move_all(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            context.put(aim.at, aim.target);
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            context.put(slice_target.at, slice_target.target);
         }
-        (self.at == self.aims.len()).then_some(Phase::Done)
+        (self.at == self.targets.len()).then_some(Phase::Done)
     }
 
     fn stay(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            match context.room.stand(&context.set.streams[aim.at as usize]) {
-                Stand::Kept(worker) if worker == aim.target => context.put(aim.at, worker),
-                Stand::Kept(_) | Stand::Evicted | Stand::Fresh => {}
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
+                PresentOwner::Kept(worker) if worker == slice_target.target => {
+                    context.put(slice_target.at, worker)
+                }
+                PresentOwner::Kept(_) | PresentOwner::Evicted | PresentOwner::Fresh => {}
             }
         }
-        (self.at == self.aims.len()).then_some(Phase::Wait)
+        (self.at == self.targets.len()).then_some(Phase::Wait)
     }
 
     fn wait(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.aims[context.budget.some(&mut self.at, self.aims.len())] {
-            match context.room.stand(&context.set.streams[aim.at as usize]) {
-                Stand::Kept(worker) if worker == aim.target => {}
-                Stand::Kept(worker) if context.room.has_room(worker) => {
-                    context.put(aim.at, worker);
-                    self.movers.push((*aim, worker));
+        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+            match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
+                PresentOwner::Kept(worker) if worker == slice_target.target => {}
+                PresentOwner::Kept(worker) if context.loads.has_room(worker) => {
+                    context.put(slice_target.at, worker);
+                    self.movers.push((*slice_target, worker));
                 }
-                Stand::Kept(_) | Stand::Evicted => {
+                PresentOwner::Kept(_) | PresentOwner::Evicted => {
                     self.moves = self.moves.saturating_sub(1);
-                    self.arrivals.push(*aim);
+                    self.arrivals.push(*slice_target);
                 }
-                Stand::Fresh => self.arrivals.push(*aim),
+                PresentOwner::Fresh => self.arrivals.push(*slice_target),
             }
         }
-        (self.at == self.aims.len()).then_some(Phase::Arrive)
+        (self.at == self.targets.len()).then_some(Phase::Arrive)
     }
 
     fn arrive(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
-        for aim in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
-            match context.room.has_room(aim.target) {
-                true => context.put(aim.at, aim.target),
-                false => self.left.push(*aim),
+        for slice_target in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+            match context.loads.has_room(slice_target.target) {
+                true => context.put(slice_target.at, slice_target.target),
+                false => self.left.push(*slice_target),
             }
         }
         if self.at < self.arrivals.len() {
@@ -274,32 +278,32 @@ impl Placing {
                 return None;
             }
             context.budget.spend(1);
-            let Some((aim, from)) = self.mover.take() else {
+            let Some((slice_target, from)) = self.mover.take() else {
                 let Some(next) = self.movers.get(self.at) else { break };
                 self.mover = Some(*next);
                 self.at += 1;
                 continue;
             };
-            if !context.room.has_room(aim.target) {
-                self.waiting.entry(aim.target).or_default().push((aim, from));
+            if !context.loads.has_room(slice_target.target) {
+                self.waiting.entry(slice_target.target).or_default().push((slice_target, from));
                 continue;
             }
             self.moves -= 1;
-            context.room.take(from, context.set.streams[aim.at as usize].weight);
-            context.put(aim.at, aim.target);
+            context.loads.take(from, context.set.streams[slice_target.at as usize].weight);
+            context.put(slice_target.at, slice_target.target);
             self.mover = self.waiting.get_mut(&from).and_then(Vec::pop);
         }
         Some(Phase::ArriveLate)
     }
 
     fn place_rest(&mut self, order: &[WorkerIndex], context: &mut SetContext<'_>) -> Option<Phase> {
-        for aim in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
-            while order.get(self.place).is_some_and(|worker| !context.room.has_room(*worker)) {
+        for slice_target in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+            while order.get(self.place).is_some_and(|worker| !context.loads.has_room(*worker)) {
                 self.place += 1;
             }
             let place = order.get(self.place);
-            let place = place.expect("no more streams have an aim than there is room for");
-            context.put(aim.at, *place);
+            let place = place.expect("a slice is no larger than the room of its worker");
+            context.put(slice_target.at, *place);
         }
         (self.at == self.arrivals.len()).then_some(Phase::Done)
     }
@@ -307,7 +311,7 @@ impl Placing {
 
 impl SetContext<'_> {
     fn put(&mut self, at: u32, worker: WorkerIndex) {
-        self.room.add(worker, self.set.streams[at as usize].weight);
+        self.loads.add(worker, self.set.streams[at as usize].weight);
         self.placements[at as usize] = Placement::On(worker);
     }
 }

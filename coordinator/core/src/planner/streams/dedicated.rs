@@ -8,7 +8,7 @@
 //! where workers run out, the later in the list is without. Those that have none take workers
 //! that no slice was cut for before others, so that no slice moves.
 
-use super::gaps::{Gaps, Use};
+use super::slice_gaps::{SliceGaps, WorkerUse};
 use super::step_budget::StepBudget;
 use super::{Placement, StreamInput, StreamSpec, Unplaced, WorkerIndex};
 
@@ -23,7 +23,7 @@ pub(super) struct Reservation {
 
 /// A dedicated stream.
 #[derive(Clone, Copy, Debug)]
-struct Want {
+struct DedicatedStream {
     set: usize,
     at: usize,
     stream: StreamSpec,
@@ -38,24 +38,24 @@ struct Shared {
 
 /// Where workers are given out.
 #[derive(Clone, Debug)]
-pub(super) struct Desk {
+pub(super) struct DedicatedPlacement {
     phase: Phase,
     /// How far the phase has come; while streams are looked for, in the set in hand.
     at: usize,
     set: usize,
-    wanted: Vec<Want>,
+    wanted: Vec<DedicatedStream>,
     /// Those that share a worker, and those that have none.
-    sharing: Vec<(Want, WorkerIndex)>,
-    without: Vec<Want>,
+    sharing: Vec<(DedicatedStream, WorkerIndex)>,
+    without: Vec<DedicatedStream>,
     any_shared: bool,
     /// Per worker, the streams that are not dedicated.
     shared: Vec<Shared>,
     /// The workers, those with the least to move first, and how many of them are looked at.
-    by_shared: Vec<WorkerIndex>,
+    by_load: Vec<WorkerIndex>,
     passed: usize,
     /// Where slices are, and the gaps between them: workers for those that have none, before
     /// others; the next one last.
-    gaps: Gaps,
+    gaps: SliceGaps,
     in_gaps: Vec<WorkerIndex>,
     /// How many more workers may be reserved.
     left: usize,
@@ -76,7 +76,7 @@ enum Phase {
     Done,
 }
 
-impl Desk {
+impl DedicatedPlacement {
     pub(super) fn new(input: &StreamInput<'_>) -> Self {
         Self {
             phase: Phase::Find,
@@ -87,9 +87,9 @@ impl Desk {
             without: Vec::new(),
             any_shared: false,
             shared: vec![Shared::default(); input.workers.len()],
-            by_shared: Vec::new(),
+            by_load: Vec::new(),
             passed: 0,
-            gaps: Gaps::new(input),
+            gaps: SliceGaps::new(input),
             in_gaps: Vec::new(),
             left: 0,
             reservation: Reservation {
@@ -123,7 +123,7 @@ impl Desk {
             for at in budget.some(&mut self.at, set.streams.len()) {
                 let stream = set.streams[at];
                 if stream.dedicated {
-                    self.wanted.push(Want { set: self.set, at, stream });
+                    self.wanted.push(DedicatedStream { set: self.set, at, stream });
                     continue;
                 }
                 self.any_shared = true;
@@ -141,10 +141,10 @@ impl Desk {
         if self.wanted.is_empty() {
             return Some(Phase::Done);
         }
-        let mut by_shared: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
-        by_shared.sort_unstable();
-        budget.spend(by_shared.len());
-        self.by_shared = by_shared.into_iter().map(|(_, worker)| worker).collect();
+        let mut by_load: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
+        by_load.sort_unstable();
+        budget.spend(by_load.len());
+        self.by_load = by_load.into_iter().map(|(_, worker)| worker).collect();
         self.left = self.shared.len() - usize::from(self.any_shared);
         Some(Phase::Stay)
     }
@@ -204,11 +204,11 @@ impl Desk {
         (self.at == self.without.len()).then_some(Phase::Done)
     }
 
-    fn used(&self, worker: WorkerIndex) -> Use {
+    fn used(&self, worker: WorkerIndex) -> WorkerUse {
         match self.shared[worker as usize].streams {
-            _ if self.reservation.reserved[worker as usize] => Use::Reserved,
-            0 => Use::Vacant,
-            _ => Use::Shared,
+            _ if self.reservation.reserved[worker as usize] => WorkerUse::Reserved,
+            0 => WorkerUse::Vacant,
+            _ => WorkerUse::Shared,
         }
     }
 
@@ -217,7 +217,12 @@ impl Desk {
         self.left > 0 && !self.reservation.reserved[worker as usize]
     }
 
-    fn give(&mut self, want: &Want, worker: WorkerIndex, placements: &mut [Vec<Placement>]) {
+    fn give(
+        &mut self,
+        want: &DedicatedStream,
+        worker: WorkerIndex,
+        placements: &mut [Vec<Placement>],
+    ) {
         self.left -= 1;
         self.reservation.reserved[worker as usize] = true;
         let living = |at: &WorkerIndex| (*at as usize) < self.shared.len();
@@ -230,7 +235,7 @@ impl Desk {
     /// another one itself.
     fn give_own_or_least(
         &mut self,
-        want: &Want,
+        want: &DedicatedStream,
         own: WorkerIndex,
         placements: &mut [Vec<Placement>],
     ) {
@@ -242,7 +247,7 @@ impl Desk {
 
     /// The worker that can be reserved with the least to move.
     fn least(&mut self) -> Option<WorkerIndex> {
-        while let Some(&worker) = self.by_shared.get(self.passed) {
+        while let Some(&worker) = self.by_load.get(self.passed) {
             if self.is_free(worker) {
                 return Some(worker);
             }
@@ -252,6 +257,6 @@ impl Desk {
     }
 }
 
-fn refuse(want: &Want, placements: &mut [Vec<Placement>]) {
+fn refuse(want: &DedicatedStream, placements: &mut [Vec<Placement>]) {
     placements[want.set][want.at] = Placement::Unplaced(Unplaced::NoWorkerOfItsOwn);
 }

@@ -7,7 +7,7 @@ use std::collections::binary_heap::PeekMut;
 use super::StreamSpec;
 use super::step_budget::StepBudget;
 
-/// So many are sorted at once; what was sorted so is merged, one after the other.
+/// This many are sorted at once; the sorted runs are then merged, one after the other.
 const RUN: usize = 4_096;
 
 /// A queue that is being sorted. Among equal weights the first in the list comes first.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::room::Room;
+use super::worker_loads::WorkerLoads;
 use super::{Placement, SetInput};
 
 /// What a step may still look at. Invariant: a step goes on as long as anything is left, and a
@@ -44,7 +44,7 @@ impl StepBudget {
 /// The set in hand, and where its streams go.
 pub(super) struct SetContext<'a> {
     pub(super) set: &'a SetInput<'a>,
-    pub(super) room: &'a mut Room,
+    pub(super) loads: &'a mut WorkerLoads,
     pub(super) placements: &'a mut [Placement],
     pub(super) budget: &'a mut StepBudget,
 }

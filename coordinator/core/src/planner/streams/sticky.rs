@@ -39,10 +39,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::piles::Piles;
-use super::room::{Room, Stand};
 use super::sorting::Sorting;
 use super::step_budget::SetContext;
+use super::worker_loads::{PresentOwner, WorkerLoads};
+use super::worker_streams::WorkerStreams;
 use super::{Placement, Unplaced, WorkerIndex};
 
 /// Bits of a [`Rank`] for each of the two loads: room for 280 times the weight of the most streams
@@ -62,8 +62,8 @@ impl Rank {
         Self(high << WorkerIndex::BITS | u128::from(worker))
     }
 
-    fn of(room: &Room, worker: WorkerIndex) -> Self {
-        Self::new(room.load(worker), room.total(worker), worker)
+    fn of(loads: &WorkerLoads, worker: WorkerIndex) -> Self {
+        Self::new(loads.load(worker), loads.total(worker), worker)
     }
 
     fn load(self) -> u64 {
@@ -90,7 +90,7 @@ pub(super) struct Placing {
     /// Workers that have more streams than they may own.
     overfull: Vec<WorkerIndex>,
     /// What the workers had before; made when the first stream is to leave its worker.
-    piles: Option<Piles>,
+    worker_streams: Option<WorkerStreams>,
     /// The streams that are to be placed, in that order.
     queue: Vec<u32>,
     sorting: Sorting,
@@ -135,13 +135,13 @@ impl Placing {
         loop {
             let next = match self.phase {
                 Phase::Keep => self.keep(context),
-                Phase::PileOverfull => self.pile(context, Phase::Shed),
+                Phase::PileOverfull => self.sorted(context, Phase::Shed),
                 Phase::Shed => self.shed(context),
                 Phase::Recount => self.recount(context),
                 Phase::Look => self.look(context),
                 Phase::Sort => self.sort(context),
                 Phase::Fill => self.fill(context),
-                Phase::PileAll => self.pile(context, Phase::Level),
+                Phase::PileAll => self.sorted(context, Phase::Level),
                 Phase::Level => self.level(context),
                 Phase::Done => return true,
             };
@@ -150,7 +150,7 @@ impl Placing {
         }
     }
 
-    /// Leaves every stream where it is if its worker may own it and so many.
+    /// Leaves every stream where it is if its worker may own it beside its others.
     fn keep(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
         for at in context.budget.some(&mut self.at, streams.len()) {
@@ -159,22 +159,22 @@ impl Placing {
                 continue;
             }
             self.heaviest = self.heaviest.max(u64::from(stream.weight));
-            match context.room.stand(stream) {
-                Stand::Kept(worker) => {
-                    context.room.add(worker, stream.weight);
+            match context.loads.present_owner(stream) {
+                PresentOwner::Kept(worker) => {
+                    context.loads.add(worker, stream.weight);
                     context.placements[at] = Placement::On(worker);
                 }
-                Stand::Evicted => self.evicted.push(at as u32),
-                Stand::Fresh => self.fresh.push(at as u32),
+                PresentOwner::Evicted => self.evicted.push(at as u32),
+                PresentOwner::Fresh => self.fresh.push(at as u32),
             }
         }
         if self.at < streams.len() {
             return None;
         }
-        let room = &*context.room;
-        let overfull = |worker: &WorkerIndex| room.owned(*worker) > room.cap(*worker);
-        self.overfull = room.touched().iter().copied().filter(overfull).collect();
-        context.budget.spend(room.touched().len());
+        let loads = &*context.loads;
+        let overfull = |worker: &WorkerIndex| loads.owned(*worker) > loads.cap(*worker);
+        self.overfull = loads.touched().iter().copied().filter(overfull).collect();
+        context.budget.spend(loads.touched().len());
         if self.overfull.is_empty() {
             self.enqueue(context);
             return Some(Phase::Look);
@@ -182,28 +182,30 @@ impl Placing {
         Some(Phase::PileOverfull)
     }
 
-    fn pile(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
+    fn sorted(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
         let streams = context.set.streams;
-        let piles = self.piles.get_or_insert_with(|| Piles::new(streams.len(), context.room));
+        let worker_streams = self
+            .worker_streams
+            .get_or_insert_with(|| WorkerStreams::new(streams.len(), context.loads));
         for at in context.budget.some(&mut self.at, streams.len()) {
-            piles.enter(at, &streams[at], context.placements[at], context.room);
+            worker_streams.enter(at, &streams[at], context.placements[at], context.loads);
         }
         (self.at == streams.len()).then_some(next)
     }
 
     /// Takes from workers what is above the most that they may own, frozen streams last.
     fn shed(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        let piles = self.piles.as_mut().expect("the streams are piled up");
+        let worker_streams = self.worker_streams.as_mut().expect("the streams are piled up");
         let streams = context.set.streams;
         while let Some(&worker) = self.overfull.get(self.at) {
-            while context.room.owned(worker) > context.room.cap(worker) {
+            while context.loads.owned(worker) > context.loads.cap(worker) {
                 if !context.budget.is_left() {
                     return None;
                 }
-                let slot = context.room.slot(worker);
-                let at = piles.pop(slot, streams, true, context.budget);
+                let slot = context.loads.slot(worker);
+                let at = worker_streams.pop(slot, streams, true, context.budget);
                 let at = at.expect("an owned stream is piled") as usize;
-                context.room.take(worker, streams[at].weight);
+                context.loads.take(worker, streams[at].weight);
                 context.placements[at] = Placement::Unplaced(Unplaced::WorkersFull);
                 context.budget.spend(1);
             }
@@ -218,7 +220,7 @@ impl Placing {
         let streams = context.set.streams;
         for at in context.budget.some(&mut self.at, streams.len()) {
             let homeless = matches!(context.placements[at], Placement::Unplaced(_));
-            let fresh = matches!(context.room.stand(&streams[at]), Stand::Fresh);
+            let fresh = matches!(context.loads.present_owner(&streams[at]), PresentOwner::Fresh);
             if homeless && !fresh && !streams[at].dedicated {
                 self.evicted.push(at as u32);
             }
@@ -233,18 +235,18 @@ impl Placing {
     /// Has the homeless streams placed, as many as there is room for: those that have run before
     /// those that have not.
     fn enqueue(&mut self, context: &mut SetContext<'_>) {
-        let room = &*context.room;
-        let owned = room.touched().iter().map(|worker| room.owned(*worker) as usize);
-        let free = room.free().saturating_sub(owned.sum());
+        let loads = &*context.loads;
+        let owned = loads.touched().iter().map(|worker| loads.owned(*worker) as usize);
+        let free = loads.free().saturating_sub(owned.sum());
         let forced = self.evicted.len().min(free);
         self.moves = context.set.moves_max.saturating_sub(self.moved).saturating_sub(forced);
         self.queue = std::mem::take(&mut self.evicted);
         self.queue.append(&mut self.fresh);
         self.queue.truncate(free);
-        let ranks = room.touched().iter().filter(|worker| room.has_room(**worker));
-        let rank = |worker: &WorkerIndex| Reverse(Rank::of(room, *worker));
+        let ranks = loads.touched().iter().filter(|worker| loads.has_room(**worker));
+        let rank = |worker: &WorkerIndex| Reverse(Rank::of(loads, *worker));
         self.receivers = ranks.map(rank).collect::<Vec<_>>().into();
-        context.budget.spend(room.touched().len());
+        context.budget.spend(loads.touched().len());
     }
 
     /// Whether the queue is in order: heaviest first.
@@ -267,7 +269,7 @@ impl Placing {
 
     fn fill(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         for at in context.budget.some(&mut self.at, self.queue.len()) {
-            self.least(context.room).expect("the queue is no longer than there is room");
+            self.least(context.loads).expect("the queue is no longer than there is loads");
             self.give_least(self.queue[at], context);
         }
         if self.at < self.queue.len() {
@@ -278,11 +280,11 @@ impl Placing {
     }
 
     /// Brings the least loaded worker that has room to the top of the receivers.
-    fn least(&mut self, room: &mut Room) -> Option<Rank> {
-        if let Some((total, worker)) = room.least_untouched() {
+    fn least(&mut self, loads: &mut WorkerLoads) -> Option<Rank> {
+        if let Some((total, worker)) = loads.least_untouched() {
             let rank = Rank::new(0, total, worker);
             if self.receivers.peek().is_none_or(|Reverse(top)| rank < *top) {
-                room.touch(worker);
+                loads.touch(worker);
                 self.receivers.push(Reverse(rank));
             }
         }
@@ -294,10 +296,10 @@ impl Placing {
         let weight = context.set.streams[at as usize].weight;
         let mut top = self.receivers.peek_mut().expect("a receiver is on top");
         let worker = top.0.worker();
-        context.room.add(worker, weight);
-        top.0 = Rank::of(context.room, worker);
+        context.loads.add(worker, weight);
+        top.0 = Rank::of(context.loads, worker);
         context.placements[at as usize] = Placement::On(worker);
-        if !context.room.has_room(worker) {
+        if !context.loads.has_room(worker) {
             PeekMut::pop(top);
         }
     }
@@ -308,15 +310,15 @@ impl Placing {
     }
 
     fn begin_level(&mut self, context: &mut SetContext<'_>) -> Phase {
-        let most = context.room.touched().iter().map(|worker| context.room.load(*worker)).max();
-        context.budget.spend(context.room.touched().len());
-        let ends = most.zip(self.least(context.room));
+        let most = context.loads.touched().iter().map(|worker| context.loads.load(*worker)).max();
+        context.budget.spend(context.loads.touched().len());
+        let ends = most.zip(self.least(context.loads));
         if self.moves == 0 || ends.is_none_or(|(most, least)| self.is_level(most, least)) {
             return Phase::Done;
         }
-        let room = &*context.room;
-        self.givers = room.touched().iter().map(|worker| Rank::of(room, *worker)).collect();
-        match self.piles {
+        let loads = &*context.loads;
+        self.givers = loads.touched().iter().map(|worker| Rank::of(loads, *worker)).collect();
+        match self.worker_streams {
             Some(_) => Phase::Level,
             None => Phase::PileAll,
         }
@@ -324,27 +326,28 @@ impl Placing {
 
     /// Moves streams from the most to the least loaded worker until they are near enough.
     fn level(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        let mut piles = self.piles.take().expect("the streams are piled up");
+        let mut worker_streams = self.worker_streams.take().expect("the streams are piled up");
         while self.moves > 0 {
             if !context.budget.is_left() {
-                self.piles = Some(piles);
+                self.worker_streams = Some(worker_streams);
                 return None;
             }
             context.budget.spend(1);
-            let Some(least) = self.least(context.room) else { break };
+            let Some(least) = self.least(context.loads) else { break };
             let Some(most) = self.givers.peek().copied() else { break };
             if self.is_level(most.load(), least) {
                 break;
             }
             let mut giver = self.givers.peek_mut().expect("a giver is on top");
             let worker = most.worker();
-            let slot = context.room.slot(worker);
-            let Some(at) = piles.pop(slot, context.set.streams, false, context.budget) else {
+            let slot = context.loads.slot(worker);
+            let Some(at) = worker_streams.pop(slot, context.set.streams, false, context.budget)
+            else {
                 PeekMut::pop(giver);
                 continue;
             };
-            context.room.take(worker, context.set.streams[at as usize].weight);
-            *giver = Rank::of(context.room, worker);
+            context.loads.take(worker, context.set.streams[at as usize].weight);
+            *giver = Rank::of(context.loads, worker);
             drop(giver);
             self.give_least(at, context);
             self.moves -= 1;

@@ -1,21 +1,20 @@
-//! What workers may hold is written down before they are granted it: what is asked for, and what
-//! an answer allows. Invariant: nothing new is granted that this leader's entry does not allow,
-//! nor one that is being written in its place.
+//! Exposures are written down before workers are granted anything under them: which registrations
+//! the leader asks for, and what each answer allows. Invariant: the leader grants nothing that its
+//! entry, or the entry that is being written in its place, does not allow.
 
 use leasehold_types::WorkerKey;
 use leasehold_types::mutation::{self, Mutation};
 
-use super::{Core, Role};
+use super::Leader;
 use crate::effect::Order;
 use crate::exposure::{Exposure, Life, Sets};
 use crate::observed::Worker;
 
-impl Core {
+impl Leader {
     /// What the platform has written down may be granted now.
     pub(super) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
         for (key, life, exposure) in workers {
-            let Role::Leads(term) = &mut self.role else { return };
-            let Some(mut account) = term.ledger.account_mut(&key) else { continue };
+            let Some(mut account) = self.ledger.account_mut(&key) else { continue };
             // The entry of an earlier life was struck since.
             if account.life != life && !mutation::on(Mutation::RegisteredOfAnotherLife) {
                 continue;
@@ -37,9 +36,8 @@ impl Core {
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
         let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
         let Some(wanted) = self.exposure(key, worker) else { return };
-        let lists = &self.lists;
-        let Role::Leads(term) = &mut self.role else { return };
-        let Some(mut account) = term.ledger.account_mut(key) else { return };
+        let lists = &self.replica.lists;
+        let Some(mut account) = self.ledger.account_mut(key) else { return };
         let narrows = account.exposure.sets == Sets::Any && wanted.sets != Sets::Any;
         let covered = lists.covers(&key.cluster, &account.exposure, &wanted) && !narrows;
         if account.registering.is_some() || (account.adopted && covered) {
@@ -55,20 +53,21 @@ impl Core {
     /// already.
     fn exposure(&self, key: &WorkerKey, worker: &Worker) -> Option<Exposure> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let ledger = self.ledger()?;
+        let ledger = &self.ledger;
         let account = ledger.account(key)?;
-        let list = &cluster.lists[usize::from(worker.stops_worker)];
+        let lists = self.replica.cluster_lists.get(&key.cluster);
+        let list = lists.map(|lists| &lists[usize::from(worker.stops_worker)]);
         let allows = |sets: Sets| {
             let all = account.sets.iter();
             all.fold(true, |allowed, (set, (_, timeless))| {
-                allowed && self.lists.allow(&key.cluster, sets, set, *timeless)
+                allowed && self.replica.lists.allow(&key.cluster, sets, set, *timeless)
             })
         };
         let have = account.exposure.sets;
-        let sets = match list.sets() {
+        let sets = match list.map_or(Sets::None, |list| list.sets()) {
             sets if allows(sets) => sets,
-            // What it holds of a set that is desired no more, it gives back.
-            sets if self.lists.cover(&key.cluster, have, sets) && allows(have) => have,
+            // It gives back what it holds of a set that is no longer desired.
+            sets if self.replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
             Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
         };
         let wanted = Exposure {
@@ -79,7 +78,7 @@ impl Core {
             identity: worker.identity,
         };
         Some(match ledger.unheard_exposure(key) {
-            Some(unheard) => self.lists.joined(&key.cluster, &wanted, unheard),
+            Some(unheard) => self.replica.lists.joined(&key.cluster, &wanted, unheard),
             None => wanted,
         })
     }

@@ -1,13 +1,14 @@
-//! What happens by time. A timer is only a reminder: what it finds is judged anew.
+//! What happens by time. A timer is only a reminder: its handler checks the present state again.
 
 use std::collections::BTreeSet;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
-use super::slices::Look;
-use super::{Core, Role};
-use crate::effect::{Effect, Freed, Notice, Order, WakeReason};
+use super::Leader;
+use super::sliced_work::ClaimCheck;
+use crate::desired::Desired;
+use crate::effect::{Freed, Notice, Order, WakeReason};
 use crate::event::ConnId;
 use crate::ledger::Phase;
 
@@ -21,7 +22,7 @@ pub(super) enum Timer {
     /// A worker may have been silent for too long.
     Silence(WorkerKey),
     /// A worker may have been lost for so long that it counts as gone.
-    Lost(WorkerKey),
+    GiveUp(WorkerKey),
     /// A claim's handover or time may be over.
     Claim(StreamKey),
     /// Streams are to be planned, or planned again.
@@ -37,11 +38,11 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    /// Whether what it reminds of is judged by a worker's silence, and so only up to the moment
+    /// Whether it depends on a worker's silence, and so runs only up to the moment
     /// up to which everything that arrived was taken in.
     fn awaits_silence(&self) -> bool {
         match self {
-            Self::Unheard(_) | Self::Silence(_) | Self::Lost(_) => true,
+            Self::Unheard(_) | Self::Silence(_) | Self::GiveUp(_) => true,
             Self::Claim(_) | Self::Credit => true,
             Self::Term | Self::Plan(_) | Self::Heal => false,
             Self::AskTerm | Self::Unserved(_) => false,
@@ -52,7 +53,7 @@ impl Timer {
         match self {
             Self::Term => WakeReason::TermEnd,
             Self::Unheard(_) => WakeReason::HoldEnd,
-            Self::Silence(_) | Self::Lost(_) => WakeReason::Silence,
+            Self::Silence(_) | Self::GiveUp(_) => WakeReason::Silence,
             Self::Claim(_) => WakeReason::LeaseEnd,
             Self::Plan(_) | Self::Heal => WakeReason::Settle,
             Self::Credit | Self::AskTerm | Self::Unserved(_) => WakeReason::Session,
@@ -60,21 +61,21 @@ impl Timer {
     }
 }
 
-impl Core {
+impl Leader {
     pub(super) fn run_timers(&mut self, now: Moment) {
         let mut early = Vec::new();
         self.timers_wait = false;
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
-            if !self.budget.is_left() {
+            if !self.replica.budget.is_left() {
                 self.timers_wait = true;
                 break;
             }
             let Some((at, timer)) = self.timers.pop_first() else { break };
-            if timer.awaits_silence() && at > self.heard {
+            if timer.awaits_silence() && at > self.replica.heard {
                 early.push((at, timer));
                 continue;
             }
-            self.budget.spend(1);
+            self.replica.budget.spend(1);
             match timer {
                 // Looked at in every settle.
                 Timer::Term => {
@@ -86,7 +87,7 @@ impl Core {
                 }
                 Timer::Unheard(key) => self.unheard_due(&key, now),
                 Timer::Silence(key) => self.silence_due(&key, now),
-                Timer::Lost(key) => self.lost_due(&key),
+                Timer::GiveUp(key) => self.give_up_due(&key),
                 Timer::Claim(stream) => self.claim_due(&stream, now),
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
                 Timer::AskTerm => self.ask_term(now),
@@ -100,61 +101,61 @@ impl Core {
 
     /// Asks for a renewal of leadership, where something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        let waits = !(self.awaiting.is_empty() && self.unconfirmed.is_empty());
-        if waits && !self.confirming {
-            self.confirming = true;
+        let waits =
+            !(self.workers_awaiting_renewal.is_empty() && self.timers_awaiting_renewal.is_empty());
+        if waits && !self.renewal_requested {
+            self.renewal_requested = true;
             self.order(Order::Confirm);
         }
     }
 
     /// Whether no older leader can have granted, or grant, this agent anything.
     pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
-        let confirmed = |at| self.ledger().is_some_and(|ledger| ledger.confirmed_since(at));
-        worker.forgetful_at.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
+        let confirmed = |at| self.ledger.confirmed_since(at);
+        worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// Reminds of the moment at which a worker counts as lost.
-    pub(super) fn watch_silence(&mut self, key: &WorkerKey) {
-        let Some(ledger) = self.ledger() else { return };
+    pub(super) fn schedule_silence_check(&mut self, key: &WorkerKey) {
+        let ledger = &self.ledger;
         let at = ledger.free_at(key);
         self.timers.insert((at, Timer::Silence(key.clone())));
     }
 
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         let at = ledger.free_at(key);
-        // What its agent said since may wait behind the report: it is looked at after that.
+        // Messages that the agent sent since may wait behind the report: the end of the adoption
+        // checks this again.
         if ledger.account(key).is_some_and(|account| account.adopting) {
             return;
         }
         let Some(worker) = self.observed(key) else { return };
-        if self.heard < at {
+        if self.replica.heard < at {
             self.timers.insert((at, Timer::Silence(key.clone())));
             return;
         }
         if !worker.lost {
-            if let Role::Leads(term) = &mut self.role
-                && let Some(mut account) = term.ledger.account_mut(key)
-            {
+            if let Some(mut account) = self.ledger.account_mut(key) {
                 account.silent();
             }
             if let Some(worker) = self.worker_mut(key) {
                 worker.lost = true;
             }
-            self.effects.push_back(Effect::Notice(Notice::Lost(key.clone())));
-            self.lose_shares(key, now);
+            self.replica.notice(Notice::Lost(key.clone()));
+            self.lose_worker(key, now);
             self.pool_changed(key);
             self.plan_now(&key.cluster, now);
-            self.watch_lost(key);
+            self.schedule_give_up(key);
         }
-        // Earlier agents' claims too: nobody else speaks of those.
-        self.look_at_streams(key, Look::Ends);
+        // Earlier agents' claims too: no other check covers those.
+        self.check_claims_of(key, ClaimCheck::Expiry);
     }
 
     /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
     pub(super) fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
-        let heard = self.heard;
-        let Some(ledger) = self.ledger() else { return };
+        let heard = self.replica.heard;
+        let ledger = &self.ledger;
         let mut reminders = Vec::new();
         let mut lapsing = Vec::new();
         let mut held = Vec::new();
@@ -168,7 +169,7 @@ impl Core {
                 }
             }
             match ledger.claim_free_at(claim) {
-                // At the end of the hold it is looked at again.
+                // The end of the hold checks it again.
                 Some(at)
                     if at <= heard && ledger.held_by(&claim.worker.cluster, heard).is_some() =>
                 {
@@ -181,14 +182,13 @@ impl Core {
             }
         }
         for cluster in held {
-            self.held_back.entry(cluster).or_default().insert(stream.clone());
+            self.ended_during_hold.entry(cluster).or_default().insert(stream.clone());
         }
         for key in lapsing {
             self.lapse(stream, &key);
         }
         if over {
-            let Role::Leads(term) = &mut self.role else { return };
-            let ended = term.ledger.free_by_time(stream, heard);
+            let ended = self.ledger.free_by_time(stream, heard);
             let holders: BTreeSet<_> = ended.iter().map(|it| it.worker.clone()).collect();
             self.ended(ended, Freed::Expired, now);
             for key in &holders {
@@ -196,7 +196,7 @@ impl Core {
             }
         }
         if unconfirmed {
-            self.unconfirmed.insert(Timer::Claim(stream.clone()));
+            self.timers_awaiting_renewal.insert(Timer::Claim(stream.clone()));
         }
         for at in reminders {
             self.timers.insert((at, Timer::Claim(stream.clone())));
@@ -205,7 +205,7 @@ impl Core {
 
     /// The same where any of them is on its way out: those that are owned end by silence alone.
     pub(super) fn ending_due(&mut self, stream: &StreamKey, now: Moment) {
-        let claims = self.ledger().map_or(&[][..], |ledger| ledger.claims(stream));
+        let claims = self.ledger.claims(stream);
         if claims.iter().any(|claim| claim.phase != Phase::Held) {
             self.claim_due(stream, now);
         }
@@ -214,34 +214,91 @@ impl Core {
     /// A handover took too long: the next grant says that renewals leave the stream out.
     fn lapse(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if let Some(worker) = self.worker_mut(key) {
-            worker.news.insert(stream.clone());
+            worker.revoking.insert(stream.clone());
             self.dirty.insert(key.clone());
         }
     }
 
     fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
-        let heard = self.heard;
-        let Role::Leads(term) = &mut self.role else { return };
-        let ledger = &mut term.ledger;
+        let heard = self.replica.heard;
+        let ledger = &mut self.ledger;
         ledger.settle_unheard(key, heard);
         if let Some(mut account) = ledger.account_mut(key) {
             account.settle_unknown(heard);
         }
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         if let Some(until) = ledger.unheard_until(key) {
             let confirmed = ledger.confirmed_since(until);
             if until > heard {
                 self.timers.insert((until, Timer::Unheard(key.clone())));
             } else if !confirmed {
-                self.unconfirmed.insert(Timer::Unheard(key.clone()));
+                self.timers_awaiting_renewal.insert(Timer::Unheard(key.clone()));
             }
         }
         if self.is_missing(key) {
-            self.watch_lost(key);
+            self.schedule_give_up(key);
         }
         self.pool_changed(key);
         self.plan_now(&key.cluster, now);
-        self.wake_wants(now);
+        self.recheck_blocked(now);
         self.check_left(key, now);
+    }
+
+    /// Reminds of the moment at which a worker of which nothing more is heard counts as gone.
+    pub(super) fn schedule_give_up(&mut self, key: &WorkerKey) {
+        if let Some(at) = self.give_up_at(key) {
+            self.timers.insert((at, Timer::GiveUp(key.clone())));
+        }
+    }
+
+    /// The same for those that are missing already where another time is desired now than `before`.
+    pub(super) fn reschedule_give_ups(&mut self, before: &Desired) {
+        let ledger = &self.ledger;
+        let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
+        let clusters = self.replica.desired.clusters.keys();
+        let changed =
+            clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
+        let workers = changed.flat_map(|name| ledger.accounts_of(name));
+        let missing = workers.map(|(key, _)| key).filter(|key| self.is_missing(key));
+        for key in missing.cloned().collect::<Vec<_>>() {
+            self.schedule_give_up(&key);
+        }
+    }
+
+    pub(super) fn give_up_due(&mut self, key: &WorkerKey) {
+        let Some(at) = self.give_up_at(key).filter(|_| self.is_missing(key)) else { return };
+        if self.replica.heard < at {
+            self.timers.insert((at, Timer::GiveUp(key.clone())));
+            return;
+        }
+        // It may have gone to a successor of this leader.
+        if !self.ledger.confirmed_since(at) {
+            self.timers_awaiting_renewal.insert(Timer::GiveUp(key.clone()));
+            return;
+        }
+        let cluster = self.clusters.get(&key.cluster);
+        let after = cluster.and_then(|cluster| cluster.spec.lost_after).unwrap_or_default();
+        self.replica.notice(Notice::GivenUp { worker: key.clone(), after });
+        self.end_accounts(vec![key.clone()]);
+    }
+
+    /// When a worker of which nothing more is heard counts as gone, if that is desired at all. A
+    /// new leader counts from when nothing granted before its term can last.
+    fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
+        let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
+        let ledger = &self.ledger;
+        ledger.account(key)?;
+        let unheard = ledger.unheard_until(key).unwrap_or_default();
+        Some(ledger.free_at(key).max(unheard) + after)
+    }
+
+    /// Whether nothing is heard of a worker that has an account, and no report of it waits.
+    pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
+        let account = self.ledger.account(key);
+        if account.is_none_or(|account| account.adopting) {
+            return false;
+        }
+        let Some(worker) = self.observed(key) else { return true };
+        worker.lost || (!worker.reported && worker.session.is_none())
     }
 }

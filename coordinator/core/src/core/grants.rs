@@ -12,9 +12,9 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
 
-use super::pipelines::{Again, RouteRoom};
+use super::pipelines::{RouteBudget, SnapshotShare};
 use super::round_robin::RoundRobin;
-use super::{Core, Role, Timer};
+use super::{Leader, Timer};
 use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
 use crate::ledger::{Claim, Ledger, Phase};
@@ -23,35 +23,35 @@ use crate::ledger::{Claim, Ledger, Phase};
 /// the next one. A snapshot lists all that is held.
 const STREAMS_PER_GRANT_MAX: usize = 1_024;
 
-/// What a message tells.
-enum Content<'a> {
-    /// All that is new, where the cluster may grow by so many slots; none while it may not.
+/// What a message contains.
+enum GrantContent<'a> {
+    /// All that is new. The cluster may grow by this many slots; none while it may not grow.
     All(Option<&'a mut u32>),
     /// That what is held is renewed. What else is new follows in its turn.
     Renewal,
 }
 
-impl Core {
+impl Leader {
     /// Sends every agent whose connection takes a message what is new for it.
     pub(super) fn flush(&mut self, now: Moment) {
-        if mutation::on(Mutation::WaitForSlowest) && self.somebody_is_slow() {
+        if mutation::on(Mutation::WaitForSlowest) && self.any_session_is_slow() {
             return;
         }
         let mut free = BTreeMap::new();
-        while self.budget.is_left()
-            && let Some(key) = self.next_to_tell()
+        while self.replica.budget.is_left()
+            && let Some(key) = self.next_recipient()
         {
-            self.budget.spend(1);
+            self.replica.budget.spend(1);
             let free =
                 free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
-            self.send_to(&key, Content::All(free.as_mut()), now);
+            self.send_grant(&key, GrantContent::All(free.as_mut()), now);
         }
     }
 
-    /// Whose turn it is to be told what is new.
-    fn next_to_tell(&mut self) -> Option<WorkerKey> {
+    /// The worker whose message is composed next.
+    fn next_recipient(&mut self) -> Option<WorkerKey> {
         if self.flushing.is_empty() {
-            let mut keys = self.dirty.take(self.budget.left());
+            let mut keys = self.dirty.take(self.replica.budget.left());
             // Free slots go to the newest generation first.
             keys.sort_by_cached_key(|key| {
                 Reverse(self.observed(key).map_or(0, |worker| worker.generation))
@@ -61,54 +61,54 @@ impl Core {
         self.flushing.pop_front()
     }
 
-    /// Answers beats of those whose turn has not come, so that nobody's lease ends because there is
-    /// much to tell to others.
+    /// Answers beats of agents whose turn has not come, so that no lease ends because others have
+    /// long messages to get.
     pub(super) fn renew(&mut self, now: Moment) {
-        if self.is_all_told() {
+        if self.is_all_sent() {
             self.unanswered = RoundRobin::default();
         }
-        for key in self.unanswered.take(self.budget.left()) {
-            self.budget.spend(1);
-            self.send_to(&key, Content::Renewal, now);
+        for key in self.unanswered.take(self.replica.budget.left()) {
+            self.replica.budget.spend(1);
+            self.send_grant(&key, GrantContent::Renewal, now);
         }
     }
 
-    /// Whether nobody waits for a turn.
-    pub(super) fn is_all_told(&self) -> bool {
+    /// Whether no worker waits for its turn.
+    pub(super) fn is_all_sent(&self) -> bool {
         self.dirty.is_empty() && self.flushing.is_empty()
     }
 
     /// See the mutation.
-    fn somebody_is_slow(&self) -> bool {
+    fn any_session_is_slow(&self) -> bool {
         let sessions = self.conns.values().filter_map(|key| self.observed(key)?.session.as_ref());
         sessions.into_iter().any(|session| session.reported && !session.writable)
     }
 
-    /// The slots of a cluster that nobody can be using; none while nothing may grow there.
+    /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
-        let ledger = self.ledger()?;
+        let ledger = &self.ledger;
         let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
-        let held = ledger.held_by(cluster, self.heard).is_some();
+        let held = ledger.held_by(cluster, self.replica.heard).is_some();
         (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
 
-    fn send_to(&mut self, key: &WorkerKey, content: Content<'_>, now: Moment) {
+    fn send_grant(&mut self, key: &WorkerKey, content: GrantContent<'_>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
             return;
         };
         if !self.is_confirmed(worker) {
-            self.awaiting.insert(key.clone());
+            self.workers_awaiting_renewal.insert(key.clone());
             return;
         }
         let Some(terms) = self.terms_for(key) else { return };
-        let Some(ledger) = self.ledger() else { return };
+        let ledger = &self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let number = account.number.next();
         let (conn, nonce) = (session.conn, session.nonce);
         let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
         let drain = worker.drain_ordered && !session.drain_sent;
-        if matches!(content, Content::Renewal) && (snapshot || !renews) {
+        if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
             return;
         }
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
@@ -120,38 +120,37 @@ impl Core {
             true => terms.ttl,
             false => before.max(terms.ttl),
         };
-        self.judge_by(key, renewed);
+        self.set_ttl_in_use(key, renewed);
         let mut pool = None;
         let mut streams = Vec::new();
-        if let Content::All(free) = content {
-            streams = self.stream_news(key, now);
-            let mut room = RouteRoom::default();
-            streams.extend(self.stream_reroutes(key, &mut room, now));
+        if let GrantContent::All(free) = content {
+            streams = self.revocations(key, now);
+            let mut room = RouteBudget::default();
+            streams.extend(self.route_updates(key, &mut room, now));
             if let Some(free) = free {
                 pool = self.pool_change(key, number, free);
                 streams.extend(self.stream_grants(key, &mut room, now));
             }
         }
         if snapshot {
-            pool = pool.or(self.pool_again(key, number));
-            streams = self.all_streams(key, now);
+            pool = pool.or(self.pool_for_snapshot(key, number));
+            streams = self.streams_for_snapshot(key, now);
         }
         if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
             // Nothing is sent, so nothing is renewed.
-            self.judge_by(key, before);
+            self.set_ttl_in_use(key, before);
             return;
         }
         if !streams.is_empty()
-            && let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
+            && let Some(mut account) = self.ledger.account_mut(key)
         {
-            account.streams_told = number;
+            account.streams_sent_in = number;
         }
-        self.worked(1 + streams.len());
+        self.replica.budget.count(1 + streams.len());
         let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
-        self.budget.spend(grant.streams.len());
+        self.replica.budget.spend(grant.streams.len());
         let message = CoordinatorMessage::Grant(grant);
-        self.effects.push_back(Effect::Send { conn, message });
+        self.replica.effects.push_back(Effect::Send { conn, message });
         self.note_sent(key, number);
     }
 
@@ -165,19 +164,15 @@ impl Core {
         accounts.map(|(_, account)| account.committed()).sum()
     }
 
-    /// From now on a worker's silence is judged by leases that last so long.
-    fn judge_by(&mut self, key: &WorkerKey, ttl: Duration) {
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
-        {
+    /// From now on a worker counts as silent after leases of this length.
+    fn set_ttl_in_use(&mut self, key: &WorkerKey, ttl: Duration) {
+        if let Some(mut account) = self.ledger.account_mut(key) {
             account.ttl = ttl;
         }
     }
 
     fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(key)
-        {
+        if let Some(mut account) = self.ledger.account_mut(key) {
             account.number = number;
         }
         let Some(worker) = self.worker_mut(key) else { return };
@@ -192,29 +187,29 @@ impl Core {
     /// The times that hold for one agent; none before what it may hold is written down.
     pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let account = self.ledger()?.account(key)?;
+        let account = self.ledger.account(key)?;
         let exposure = &account.exposure;
         let worker = self.observed(key)?;
-        // Written down for an older agent alone, it would not tell a successor of this one.
+        // An entry for an older agent alone would not warn a successor of this one.
         let written =
             exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
         // What is being written in its place may allow less.
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
-        // What a lost worker is told may still reach it, and must not put off its leases' end.
+        // A message to a lost worker may still arrive, and must not put off the end of its leases.
         let known = if worker.lost { account.ttl } else { Duration::MAX };
         let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
             let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
-            Terms { reserve: self.reserve(key, exposed), ..self.terms(&spec) }
+            Terms { reserve: self.reserve(key, exposed), ..self.replica.terms(&spec) }
         })
     }
 
     /// How old a journal must be to speak for what came before it by time.
     pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
-        self.config.bounds.outlast(ttl.max(exposed))
+        self.replica.config.bounds.outlast(ttl.max(exposed))
     }
 
     /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one
@@ -230,7 +225,7 @@ impl Core {
         // One that drains takes no job, whatever was planned before.
         let target = if worker.is_working() { worker.target } else { 0 };
         let floor_wanted = cluster.spec.floor;
-        let account = self.ledger()?.account(key)?;
+        let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
         let known = account.unknown.is_none()
             && (account.is_registered(|exposure| exposure.jobs_max >= target)
@@ -241,63 +236,60 @@ impl Core {
         if known && wanted < target {
             self.wait_for_slots(key);
         }
-        let Role::Leads(term) = &mut self.role else { return None };
-        let account = term.ledger.account(key)?;
+        let account = self.ledger.account(key)?;
         let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
         if same && !account.size_unsure {
             return None;
         }
         *free -= wanted.saturating_sub(committed).min(*free);
-        let token = term.ledger.next_token();
+        let token = self.ledger.next_token();
         let pool = PoolGrant { token, size: wanted, floor };
-        let mut account = term.ledger.account_mut(key)?;
+        let mut account = self.ledger.account_mut(key)?;
         account.granted(number, pool);
         account.size_unsure = false;
         let worker = key.clone();
         let notice = Notice::PoolGranted { worker, size: wanted, token };
-        self.effects.push_back(Effect::Notice(notice));
+        self.replica.notice(notice);
         Some(pool)
     }
 
     /// The pool lease as it is, for a snapshot.
-    fn pool_again(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
-        let Role::Leads(term) = &mut self.role else { return None };
-        let mut account = term.ledger.account_mut(key)?;
+    fn pool_for_snapshot(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
+        let mut account = self.ledger.account_mut(key)?;
         let pool = account.pool?;
         account.granted(number, pool);
         Some(pool)
     }
 
     /// Streams that are asked back, and those that renewals leave out from now on.
-    fn stream_news(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+    fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.worker_mut(key) else { return Vec::new() };
-        let mut news = std::mem::take(&mut worker.news);
+        let mut news = std::mem::take(&mut worker.revoking);
         if let Some(later) = news.iter().nth(STREAMS_PER_GRANT_MAX).cloned() {
-            worker.news = news.split_off(&later);
+            worker.revoking = news.split_off(&later);
         }
-        news.into_iter().filter_map(|stream| self.stream_end(key, &stream, now)).collect()
+        news.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
     }
 
-    fn stream_end(
+    fn revocation(
         &mut self,
         key: &WorkerKey,
         stream: &StreamKey,
         now: Moment,
     ) -> Option<StreamGrant> {
-        let wanted = self.wanted(stream);
+        let wanted = self.planned_lease(stream);
         let handover = self.handover(stream, key);
-        let claim = self.ledger()?.claim(stream, key)?;
+        let claim = self.ledger.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
         // Its pipeline may have broken since it was to be asked back.
         let working = self.observed(key).is_some_and(|worker| worker.is_working());
         let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
-        let Role::Leads(term) = &mut self.role else { return None };
         let free_at = match mutation::on(Mutation::LapseFreesAtOnce) {
-            false => term.ledger.free_at(key),
+            false => self.ledger.free_at(key),
             true => now,
         };
-        let claim = term.ledger.claim_mut(stream, key)?;
+        let claim = self.ledger.claim_mut(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {
             Phase::Held if !kept => {
@@ -319,16 +311,21 @@ impl Core {
         if first {
             let (worker, stream) = (key.clone(), stream.clone());
             let notice = Notice::StreamRevoked { worker, stream, token };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
-        Some(StreamGrant { stream: stream.clone(), token, state, share: self.way_on(stream, key) })
+        Some(StreamGrant {
+            stream: stream.clone(),
+            token,
+            state,
+            share: self.changed_route(stream, key),
+        })
     }
 
-    /// Streams that the worker is to have, and that nobody else can have.
+    /// Streams that the plan wants on this worker and that no other worker can have.
     fn stream_grants(
         &mut self,
         key: &WorkerKey,
-        room: &mut RouteRoom,
+        room: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
         let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
@@ -337,15 +334,15 @@ impl Core {
         let incarnation = worker.incarnation;
         let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
         let mut grants = Vec::new();
-        // The shares that one worker may have are few, and are all looked at.
-        let most = match self.class(&key.cluster) {
+        // A worker's shares are few: all of them are checked.
+        let most = match self.replica.class(&key.cluster) {
             Some(_) => usize::MAX,
             None => STREAMS_PER_GRANT_MAX,
         };
         let more = worker.wants.len() > most;
         let wants: Vec<_> = worker.wants.iter().take(most).cloned().collect();
         for stream in wants {
-            let wanted = self.wanted(&stream).filter(|wanted| wanted.is_for(key));
+            let wanted = self.planned_lease(&stream).filter(|wanted| wanted.is_for(key));
             let wanted = wanted.map(|wanted| (wanted.pinned || !stops_worker, wanted.load));
             let Some((timeless, load)) = wanted else {
                 self.forget_want(key, &stream);
@@ -355,51 +352,50 @@ impl Core {
             if !room.is_left() {
                 continue;
             }
-            if !self.may_have(key, &stream, timeless, load) {
+            if !self.may_be_granted(key, &stream, timeless, load) {
                 self.block(key, &stream);
                 continue;
             }
-            let Role::Leads(term) = &mut self.role else { return grants };
-            let token = term.ledger.grant_stream(&stream, key, incarnation, timeless, load);
+            let token = self.ledger.grant_stream(&stream, key, incarnation, timeless, load);
             self.forget_want(key, &stream);
             self.note_granted(&stream, key);
             self.note_moved(&stream, key, now);
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
-            self.effects.push_back(Effect::Notice(notice));
-            let share = load.and_then(|load| self.share_told(&stream, load));
+            self.replica.notice(notice);
+            let share = load.and_then(|load| self.share_for_grant(&stream, load));
             share.iter().for_each(|share| room.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
         }
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         if more && account.is_some_and(|it| it.streams.len() < STREAMS_PER_WORKER_MAX) {
             self.dirty.insert(key.clone());
         }
         grants
     }
 
-    fn may_have(
+    fn may_be_granted(
         &self,
         key: &WorkerKey,
         stream: &StreamKey,
         timeless: bool,
         load: Option<Load>,
     ) -> bool {
-        let Some(ledger) = self.ledger() else { return false };
+        let ledger = &self.ledger;
         let Some(account) = ledger.account(key) else { return false };
         let is_listed = |exposure: &Exposure| {
-            self.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
         };
         let has_room = |load| {
-            let class = self.class(&key.cluster);
+            let class = self.replica.class(&key.cluster);
             class.is_some_and(|class| account.has_room(load, class.capacity))
                 && self.is_within_node(stream, load)
         };
         (account.is_registered(is_listed) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
-            && ledger.is_free(stream, self.heard)
+            && ledger.is_free(stream, self.replica.heard)
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
@@ -408,9 +404,9 @@ impl Core {
         }
     }
 
-    /// A stream is not free: it is looked at again when something is other than now.
+    /// The stream is not free: it is checked again when something has changed.
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
         // What the capacity or the other shares of its node allow changes with every beat.
         if is_full || stream.set.is_shares() {
@@ -420,26 +416,26 @@ impl Core {
             && worker.wants.remove(stream)
         {
             worker.blocked.insert(stream.clone());
-            self.waiting.insert(key.clone());
+            self.blocked_workers.insert(key.clone());
         }
     }
 
     /// A move has ended: where moves are limited, the next may begin.
     pub(super) fn note_moved(&mut self, stream: &StreamKey, key: &WorkerKey, now: Moment) {
-        if self.sets.get(&stream.set).is_some_and(|set| set.limited) {
+        if self.replica.sets.get(&stream.set).is_some_and(|set| set.limited) {
             self.plan_now(&key.cluster, now);
         }
     }
 
     /// Everything that the agent has, for a snapshot.
-    fn all_streams(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
-        let Role::Leads(term) = &mut self.role else { return Vec::new() };
-        let claims = term.ledger.claims_for_snapshot(key);
-        let mut room = RouteRoom::default();
+    fn streams_for_snapshot(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+        let claims = self.ledger.claims_for_snapshot(key);
+        let mut room = RouteBudget::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {
             let state = state(&claim, now)?;
-            let Again { share, follows } = self.share_again(&stream, &claim, &mut room);
+            let SnapshotShare { share, follows } =
+                self.share_for_snapshot(&stream, &claim, &mut room);
             follow.extend(follows.then(|| stream.clone()));
             Some(StreamGrant { stream, token: claim.token, state, share })
         });
@@ -451,7 +447,7 @@ impl Core {
     }
 }
 
-/// What to tell of a claim; nothing of one that the present agent does not have.
+/// The state that a message gives a claim; none for a claim that the present agent does not have.
 pub(super) fn state(claim: &Claim, now: Moment) -> Option<StreamState> {
     match claim.phase {
         Phase::Held => Some(StreamState::Held { pinned: claim.timeless }),

@@ -1,7 +1,7 @@
-//! The streams that stand on each worker, to be taken heaviest first.
+//! The streams on each worker, to be taken heaviest first.
 
-use super::room::Room;
 use super::step_budget::StepBudget;
+use super::worker_loads::WorkerLoads;
 use super::{Placement, StreamSpec};
 
 /// The end of a list of streams.
@@ -9,29 +9,29 @@ const END: u32 = u32::MAX;
 
 /// The streams of each touched worker. A worker's are put in order when the first is asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Piles {
+pub(super) struct WorkerStreams {
     /// Per touched worker the last of its streams, and per stream the one before it.
     last: Vec<u32>,
     before: Vec<u32>,
-    /// The piles that have been asked for, one behind the other.
+    /// The sorted streams of the workers asked for so far, one worker behind the other.
     streams: Vec<u32>,
-    piles: Vec<Option<Pile>>,
+    worker_streams: Vec<Option<SortedStreams>>,
 }
 
-/// A pile: its frozen streams are `bottom..movable`, the others `movable..top`.
+/// One worker's streams in `streams`: `bottom..movable` are frozen, `movable..top` may move.
 #[derive(Clone, Copy, Debug)]
-struct Pile {
+struct SortedStreams {
     bottom: usize,
     movable: usize,
     top: usize,
 }
 
-impl Piles {
-    /// Piles for the workers that are touched now, without any of so many streams yet.
-    pub(super) fn new(streams: usize, room: &Room) -> Self {
-        let last = vec![END; room.touched().len()];
-        let piles = vec![None; last.len()];
-        Self { last, before: vec![END; streams], streams: Vec::new(), piles }
+impl WorkerStreams {
+    /// Empty lists for the workers of the current set, which has `streams` streams.
+    pub(super) fn new(streams: usize, loads: &WorkerLoads) -> Self {
+        let last = vec![END; loads.touched().len()];
+        let worker_streams = vec![None; last.len()];
+        Self { last, before: vec![END; streams], streams: Vec::new(), worker_streams }
     }
 
     /// Puts a stream where it stands, if it stays there. Streams come in the order of the list.
@@ -40,11 +40,11 @@ impl Piles {
         at: usize,
         stream: &StreamSpec,
         placement: Placement,
-        room: &Room,
+        loads: &WorkerLoads,
     ) {
         let kept = stream.present.filter(|on| placement == Placement::On(*on));
         if let (false, Some(worker)) = (stream.dedicated, kept) {
-            let last = &mut self.last[room.slot(worker)];
+            let last = &mut self.last[loads.slot(worker)];
             self.before[at] = std::mem::replace(last, at as u32);
         }
     }
@@ -61,33 +61,38 @@ impl Piles {
         if slot >= self.last.len() {
             return None;
         }
-        let mut pile = match self.piles[slot] {
-            Some(pile) => pile,
-            None => self.stack(slot, streams, budget),
+        let mut sorted = match self.worker_streams[slot] {
+            Some(sorted) => sorted,
+            None => self.sort(slot, streams, budget),
         };
-        let end = if any { pile.bottom } else { pile.movable };
-        let taken = (pile.top > end).then(|| {
-            pile.top -= 1;
-            self.streams[pile.top]
+        let end = if any { sorted.bottom } else { sorted.movable };
+        let taken = (sorted.top > end).then(|| {
+            sorted.top -= 1;
+            self.streams[sorted.top]
         });
-        self.piles[slot] = Some(pile);
+        self.worker_streams[slot] = Some(sorted);
         taken
     }
 
-    fn stack(&mut self, slot: usize, streams: &[StreamSpec], budget: &mut StepBudget) -> Pile {
+    fn sort(
+        &mut self,
+        slot: usize,
+        streams: &[StreamSpec],
+        budget: &mut StepBudget,
+    ) -> SortedStreams {
         let bottom = self.streams.len();
         let mut at = self.last[slot];
         while at != END {
             self.streams.push(at);
             at = self.before[at as usize];
         }
-        let pile = &mut self.streams[bottom..];
-        budget.spend(pile.len());
-        pile.sort_unstable_by_key(|&at| {
+        let sorted = &mut self.streams[bottom..];
+        budget.spend(sorted.len());
+        sorted.sort_unstable_by_key(|&at| {
             let stream = &streams[at as usize];
             (!stream.frozen, stream.weight, at)
         });
-        let frozen = pile.iter().take_while(|at| streams[**at as usize].frozen).count();
-        Pile { bottom, movable: bottom + frozen, top: self.streams.len() }
+        let frozen = sorted.iter().take_while(|at| streams[**at as usize].frozen).count();
+        SortedStreams { bottom, movable: bottom + frozen, top: self.streams.len() }
     }
 }

@@ -9,15 +9,15 @@ use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, RefusalReason, Rep
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::slices::Look;
-use super::{Core, Role, Timer};
+use super::sliced_work::ClaimCheck;
+use super::{Leader, Timer};
 use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;
 use crate::observed::{Session, Worker};
 
-pub(super) type Refused = (RefusalReason, String);
+pub(super) type HelloRefusal = (RefusalReason, String);
 
-impl Core {
+impl Leader {
     pub(super) fn hello(
         &mut self,
         conn: ConnId,
@@ -25,61 +25,44 @@ impl Core {
         peer: Option<Arc<str>>,
         now: Moment,
     ) {
-        let identity = hello.identity.filter(|_| self.config.keeps_names);
+        let identity = hello.identity.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
-        if let Err((reason, message)) = self.greet(conn, &hello, peer, now) {
+        if let Err((reason, message)) = self.accept_hello(conn, &hello, peer, now) {
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
-            self.refuse(conn, reason, message);
+            self.replica.refuse(conn, reason, message);
         }
     }
 
     /// Replaces the agent's older connection by this one, which waits for its welcome.
-    fn greet(
+    fn accept_hello(
         &mut self,
         conn: ConnId,
         hello: &Hello,
         peer: Option<Arc<str>>,
         now: Moment,
-    ) -> Result<(), Refused> {
-        let not_leader = |leader: &Option<String>, why: &str| {
-            Err((RefusalReason::NotLeader(leader.clone()), why.to_owned()))
-        };
-        match &self.role {
-            Role::StandsBy { leader } => return not_leader(leader, "this replica does not lead"),
-            Role::Begins(_) => {
-                return not_leader(
-                    &None,
-                    "this replica has not read its manifests yet: dial again",
-                );
-            }
-            Role::Leads(_) => {}
-        }
+    ) -> Result<(), HelloRefusal> {
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
-        self.finish_gone(&key, now);
-        let Role::Leads(term) = &self.role else { return Ok(()) };
-        let epoch = term.ledger.epoch();
+        self.end_account_now(&key, now);
+        let epoch = self.ledger.epoch();
         self.admit(hello, &key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
-            return Err(self.refuse_ahead(&key, seen, now));
+            return Err(self.refuse_epoch_ahead(&key, seen, now));
         }
-        self.forget_ahead(&key);
+        self.forget_epoch_ahead(&key);
         self.replace_session(conn, hello, &key, now);
         self.note_name(&key, hello.identity, peer, now);
         self.await_welcome(conn, &key);
-        if let Role::Leads(term) = &mut self.role {
-            term.ledger.await_report(&key, now);
-        }
+        self.ledger.await_report(&key, now);
         if mutation::on(Mutation::AdoptAtHello) {
-            let Role::Leads(term) = &mut self.role else { return Ok(()) };
-            term.ledger.adopt_at_hello(&key);
-            term.ledger.open(&key, now).unknown = None;
+            self.ledger.adopt_at_hello(&key);
+            self.ledger.open(&key, now).unknown = None;
         }
         Ok(())
     }
 
     /// Whether the agent may connect at all.
-    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), Refused> {
+    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
         if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
             let message = format!(
                 "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
@@ -95,7 +78,7 @@ impl Core {
         };
         self.check_name(hello, key, now)?;
         let worker = cluster.workers.get(&hello.worker);
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let registered = account.map(|account| account.exposure.incarnation);
         let newest = worker.map(|worker| worker.incarnation).max(registered);
         if let Some(newest) = newest.filter(|newest| {
@@ -136,7 +119,7 @@ impl Core {
         let newer = hello.incarnation > worker.incarnation;
         if newer {
             // What an earlier agent waited for is not this one's.
-            (worker.place, worker.forgetful_at) = (None, None);
+            (worker.welcome_place, worker.no_epoch_since) = (None, None);
         }
         worker.incarnation = hello.incarnation;
         worker.link = hello.link;
@@ -147,8 +130,9 @@ impl Core {
         if hello.epoch_seen.is_none() {
             // Dialling again does not begin the wait anew: since its first hello this agent can
             // have been granted nothing by a later leader, or it would remember that.
-            let since = worker.forgetful_at.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
-            worker.forgetful_at = Some(since.unwrap_or(now));
+            let since =
+                worker.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
+            worker.no_epoch_since = Some(since.unwrap_or(now));
         }
         let session = Session::new(conn, hello.link);
         let old = worker.session.replace(session);
@@ -167,13 +151,12 @@ impl Core {
             ),
             false => (RefusalReason::NewerLink, "a newer connection exists".into()),
         };
-        self.refuse(old.conn, reason, message);
+        self.replica.refuse(old.conn, reason, message);
     }
 
     pub(super) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
-        let Role::Leads(term) = &mut self.role else { return };
-        let epoch = term.ledger.epoch();
+        let epoch = self.ledger.epoch();
         let cluster = self.clusters.get_mut(&key.cluster);
         let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
         let Some(worker) = worker else { return };
@@ -183,10 +166,10 @@ impl Core {
                 true => "a second report on one connection",
                 false => "a report of another epoch",
             };
-            return self.offend(conn, &key, rule);
+            return self.disconnect_offender(conn, &key, rule);
         }
         if self.adoptions.contains_key(&conn) {
-            return self.offend(conn, &key, "a second report on one connection");
+            return self.disconnect_offender(conn, &key, "a second report on one connection");
         }
         self.begin_adoption(conn, &key, report, now);
     }
@@ -198,18 +181,18 @@ impl Core {
         session.reported = true;
         session.nonce = report.nonce;
         worker.reported = true;
-        worker.place = None;
-        // Whatever was granted before, the report tells of.
-        worker.untold.clear();
+        worker.welcome_place = None;
+        // The report covers everything that was granted before it.
+        worker.unacknowledged.clear();
         worker.lost = false;
         worker.drain = report.drain;
     }
 
     /// What follows from a report.
     pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
-        self.effects.push_back(Effect::Notice(Notice::Joined(key.clone())));
+        self.replica.notice(Notice::Joined(key.clone()));
         self.register_if_needed(key);
-        self.watch_silence(key);
+        self.schedule_silence_check(key);
         self.dirty.insert(key.clone());
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
@@ -221,7 +204,6 @@ impl Core {
     pub(super) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
-        let Role::Leads(term) = &mut self.role else { return };
         let cluster = self.clusters.get_mut(&key.cluster);
         let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
         let Some(worker) = worker else { return };
@@ -231,13 +213,13 @@ impl Core {
         }
         let rule = match () {
             () if !session.reported => Some("a beat before the report"),
-            () if beat.epoch != term.ledger.epoch() => Some("a beat of another epoch"),
+            () if beat.epoch != self.ledger.epoch() => Some("a beat of another epoch"),
             () if mutation::on(Mutation::GapInBeatsTaken) => None,
             () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
             () => None,
         };
         if let Some(rule) = rule {
-            return self.offend(conn, &key, rule);
+            return self.disconnect_offender(conn, &key, rule);
         }
         session.nonce = beat.nonce;
         session.snapshot_due |= beat.wants_snapshot;
@@ -245,7 +227,7 @@ impl Core {
         worker.drain = was.max(beat.drain);
         let found = std::mem::replace(&mut worker.lost, false);
         let drains = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
-        let mut account = term.ledger.open(&key, now);
+        let mut account = self.ledger.open(&key, now);
         account.heard = account.heard.max(now);
         let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
         let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
@@ -253,17 +235,16 @@ impl Core {
         account.settle_unknown(now);
         drop(account);
         for release in beat.released {
-            let Role::Leads(term) = &mut self.role else { return };
-            let ended = term.ledger.release(&key, &release.stream, release.token);
+            let ended = self.ledger.release(&key, &release.stream, release.token);
             self.ended(ended, Freed::Released, now);
         }
         self.dirty.insert(key.clone());
         self.unanswered.insert(key.clone());
         self.note_applied(&key, beat.applied);
         if drains {
-            self.effects.push_back(Effect::Notice(Notice::DrainStarted(key.clone())));
-            self.note_leaving(&key);
-            self.look_at_streams(&key, Look::Wanted);
+            self.replica.notice(Notice::DrainStarted(key.clone()));
+            self.note_draining(&key);
+            self.check_claims_of(&key, ClaimCheck::Plan);
         }
         if drains || found {
             self.pool_changed(&key);
@@ -272,8 +253,8 @@ impl Core {
             self.plan_soon(&key.cluster, now);
         }
         if found {
-            self.watch_silence(&key);
-            self.look_at_class(&key.cluster);
+            self.schedule_silence_check(&key);
+            self.recheck_class(&key.cluster);
         }
         self.check_left(&key, now);
     }
@@ -293,7 +274,7 @@ impl Core {
         let reported = worker.is_connected();
         worker.session = None;
         if reported {
-            self.effects.push_back(Effect::Notice(Notice::Disconnected(key.clone())));
+            self.replica.notice(Notice::Disconnected(key.clone()));
             self.pool_changed(&key);
         }
     }
@@ -315,11 +296,11 @@ impl Core {
         let heard = worker.session.as_ref().is_none_or(|session| session.reported);
         let left = worker.drain == DrainPhase::Leaving && worker.reported && heard;
         let conn = worker.session.as_ref().map(|session| session.conn);
-        let unheard = self.ledger().and_then(|ledger| ledger.unheard_until(key));
+        let unheard = self.ledger.unheard_until(key);
         if unheard.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnheard) {
             return;
         }
-        let account = self.ledger().and_then(|ledger| ledger.account(key));
+        let account = self.ledger.account(key);
         let empty = account.is_some_and(|account| {
             account.jobs == Jobs::Running(0)
                 && account.in_effect == 0
@@ -329,7 +310,7 @@ impl Core {
         if left && empty {
             if let Some(conn) = conn {
                 self.forget_conn(conn);
-                self.effects.push_back(Effect::Close(conn));
+                self.replica.effects.push_back(Effect::Close(conn));
             }
             if let Some(worker) = self.worker_mut(key) {
                 worker.session = None;
@@ -338,9 +319,14 @@ impl Core {
         }
     }
 
-    pub(super) fn offend(&mut self, conn: ConnId, key: &WorkerKey, rule: &'static str) {
-        self.effects.push_back(Effect::Notice(Notice::Offence { worker: key.clone(), rule }));
+    pub(super) fn disconnect_offender(
+        &mut self,
+        conn: ConnId,
+        key: &WorkerKey,
+        rule: &'static str,
+    ) {
+        self.replica.notice(Notice::Offence { worker: key.clone(), rule });
         self.closed(conn);
-        self.refuse(conn, RefusalReason::Invalid, rule.into());
+        self.replica.refuse(conn, RefusalReason::Invalid, rule.into());
     }
 }

@@ -1,11 +1,12 @@
-//! A plan of streams is taken over, stream by stream: what does not hold any more is left as it is.
+//! Applies a plan of streams, stream by stream. A stream for which the plan no longer holds is left
+//! as it is.
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
 use super::{Range, SetPlan, SetState, Stage, StreamPlan};
-use crate::core::Core;
-use crate::core::slices::Walk;
+use crate::core::Leader;
+use crate::core::sliced_work::SlicedTask;
 use crate::planner::streams::{Placement, Unplaced};
 
 /// What is done about one stream.
@@ -19,15 +20,15 @@ struct Outcome {
     moves: bool,
 }
 
-impl Core {
-    /// Takes some more of a plan over; how many streams were looked at.
-    pub(super) fn apply_some(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
-        let Some((at, some)) = plan.some(most, |set| set.which.len()) else { return 1 };
+impl Leader {
+    /// Applies a further slice of the plan; returns how many streams it handled.
+    pub(super) fn apply_slice(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
+        let Some((at, some)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
         let looked_at = 1 + some.len();
         let (outcomes, is_stale) = self.outcomes(plan, at, some.clone());
         plan.is_stale |= is_stale;
         let set_plan = &mut plan.sets[at];
-        let Some(set) = self.sets.get_mut(&set_plan.name) else { return looked_at };
+        let Some(set) = self.replica.sets.get_mut(&set_plan.name) else { return looked_at };
         set.is_planned = true;
         let cooldown = set.spec.moves.cooldown;
         for outcome in outcomes {
@@ -57,7 +58,7 @@ impl Core {
         let (set_plan, Stage::Apply(placements)) = (&plan.sets[at], &plan.stage) else {
             return (Vec::new(), false);
         };
-        let Some(set) = self.sets.get(&set_plan.name) else { return (Vec::new(), false) };
+        let Some(set) = self.replica.sets.get(&set_plan.name) else { return (Vec::new(), false) };
         if !set_plan.is_for(set) {
             return (Vec::new(), true);
         }
@@ -102,14 +103,19 @@ impl Core {
         worker.is_some_and(|worker| worker.owns_streams())
     }
 
-    /// A plan is taken over: what it changes is looked at.
+    /// The plan is applied: the streams that it changes are reconciled.
     pub(super) fn end_plan(&mut self, plan: StreamPlan, now: Moment) {
         let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
         for SetPlan { name: set, spec, touched: streams, .. } in sets {
             if streams.is_empty() {
-                self.let_go(&set, spec);
+                self.replica.drop_spec(&set, spec);
             } else {
-                self.walks.push_back(Walk::Planned { set, spec, streams, next: 0 });
+                self.sliced_tasks.push_back(SlicedTask::ReplannedStreams {
+                    set,
+                    spec,
+                    streams,
+                    next: 0,
+                });
             }
         }
         if mutation::on(Mutation::PlanStale) {
@@ -125,7 +131,7 @@ impl Core {
 
     /// See the mutation.
     fn forget_plan_due(&mut self, name: &ClusterName) {
-        self.plans.retain(|waiting| waiting != name);
+        self.plan_queue.retain(|waiting| waiting != name);
         if let Some(cluster) = self.clusters.get_mut(name) {
             (cluster.plan, cluster.plan_again, cluster.plan_waits) = (None, None, false);
         }

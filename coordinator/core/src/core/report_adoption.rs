@@ -10,11 +10,11 @@ use leasehold_types::message::{Beat, Jobs, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use super::slices::{Look, STEP};
-use super::{Core, Role, Timer};
+use super::sliced_work::{ClaimCheck, STEP};
+use super::{Leader, Timer};
 use crate::effect::Freed;
 use crate::event::ConnId;
-use crate::ledger::{Absent, Begun, Unknown};
+use crate::ledger::{AbsentClaims, AdoptionStart, Unknown};
 
 /// Beats that wait behind a report at the most: an agent that beats once a second and at every
 /// event says so much in minutes.
@@ -27,7 +27,7 @@ pub(super) struct Adoption {
     report: Report,
     /// When it came.
     at: Moment,
-    begun: Begun,
+    begun: AdoptionStart,
     /// How many of its streams are adopted.
     adopted: usize,
     /// How many of the account's claims it lists, as far as it is adopted.
@@ -38,7 +38,7 @@ pub(super) struct Adoption {
     beats: VecDeque<(Beat, Moment)>,
 }
 
-impl Core {
+impl Leader {
     /// Adopts a report: at once, or in slices where it is long.
     pub(super) fn begin_adoption(
         &mut self,
@@ -50,10 +50,9 @@ impl Core {
         let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl);
         let Some(worker) = self.observed(key) else { return };
         let incarnation = worker.incarnation;
-        let Role::Leads(term) = &mut self.role else { return };
-        let begun = term.ledger.begin_adoption(key, incarnation, ttl, at);
-        let streams = term.ledger.account(key).map_or(0, |account| account.streams.len());
-        let most = STEP.min(self.config.slice as usize / 4);
+        let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);
+        let streams = self.ledger.account(key).map_or(0, |account| account.streams.len());
+        let most = STEP.min(self.replica.config.slice as usize / 4);
         let listed = report.streams.len();
         let is_short = listed + streams <= most;
         let adoption = Adoption {
@@ -69,32 +68,30 @@ impl Core {
         self.adoptions.insert(conn, adoption);
         self.admission.reported(conn, listed);
         match is_short {
-            true => while self.adopt_some(conn, usize::MAX).is_some() {},
+            true => while self.adopt_slice(conn, usize::MAX).is_some() {},
             // If it is never whole, what was adopted ends by time.
-            false => self.watch_silence(key),
+            false => self.schedule_silence_check(key),
         }
     }
 
     /// Goes on with reports, as far as the budget goes.
     pub(super) fn adopt(&mut self) {
-        while self.budget.is_left()
+        while self.replica.budget.is_left()
             && let Some(conn) = self.adoptions.keys().next().copied()
         {
-            let most = STEP.min(self.budget.left());
-            let adopted = self.adopt_some(conn, most).unwrap_or(1);
-            self.budget.spend(adopted);
+            let most = STEP.min(self.replica.budget.left());
+            let adopted = self.adopt_slice(conn, most).unwrap_or(1);
+            self.replica.budget.spend(adopted);
         }
     }
 
     /// Drops what is left of a report: its connection is over, and it counts for nothing.
     pub(super) fn drop_adoption(&mut self, conn: ConnId) {
         let Some(adoption) = self.adoptions.remove(&conn) else { return };
-        if let Role::Leads(term) = &mut self.role
-            && let Some(mut account) = term.ledger.account_mut(&adoption.key)
-        {
+        if let Some(mut account) = self.ledger.account_mut(&adoption.key) {
             account.adopting = false;
         }
-        self.watch_silence(&adoption.key);
+        self.schedule_silence_check(&adoption.key);
     }
 
     /// Keeps what an agent says while its report is being adopted; gives it back otherwise.
@@ -109,24 +106,25 @@ impl Core {
             adoption.beats.push_back((beat, at));
         } else {
             let key = adoption.key.clone();
-            self.offend(conn, &key, "too many beats before the report is adopted");
+            self.disconnect_offender(conn, &key, "too many beats before the report is adopted");
         }
         None
     }
 
-    /// Adopts some more of a report; how many streams were looked at, or none where it is whole.
-    fn adopt_some(&mut self, conn: ConnId, most: usize) -> Option<usize> {
+    /// Adopts a further slice of a report; returns how many streams it read, or none where the
+    /// report is adopted whole.
+    fn adopt_slice(&mut self, conn: ConnId, most: usize) -> Option<usize> {
         let key = self.adoptions.get(&conn).map(|it| it.key.clone())?;
         let Some(worker) = self.observed(&key) else {
             self.drop_adoption(conn);
             return None;
         };
         let (incarnation, stops_worker) = (worker.incarnation, worker.stops_worker);
-        let class = self.desired.clusters.get(&key.cluster).and_then(|it| it.class.as_ref());
+        let class =
+            self.replica.desired.clusters.get(&key.cluster).and_then(|it| it.class.as_ref());
         let capacity = class.map_or(Load::MAX, |class| class.capacity);
         let adoption = self.adoptions.get_mut(&conn)?;
-        let Role::Leads(term) = &mut self.role else { return None };
-        let ledger = &mut term.ledger;
+        let ledger = &mut self.ledger;
         let all = adoption.report.streams.len();
         if adoption.adopted < all {
             let end = adoption.adopted.saturating_add(most).min(all);
@@ -147,7 +145,7 @@ impl Core {
         let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
         let (whole, looked_at) = (streams.len() < most, streams.len());
-        let absent = Absent {
+        let absent = AbsentClaims {
             incarnation,
             knows_from: adoption.report.memory.knows_from,
             report: adoption.begun.report,
@@ -179,8 +177,7 @@ impl Core {
     /// The account as the whole report says that it is.
     fn end_adoption(&mut self, key: &WorkerKey, incarnation: Incarnation, adoption: &Adoption) {
         let Adoption { report, at, begun, .. } = adoption;
-        let Role::Leads(term) = &mut self.role else { return };
-        let ledger = &mut term.ledger;
+        let ledger = &mut self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
@@ -190,7 +187,7 @@ impl Core {
         };
         let reports_anew = account.incarnation != Some(incarnation);
         let committed = account.committed();
-        // What an earlier agent in this term could not tell of, this one cannot tell of either.
+        // This agent cannot know what an earlier agent in this term did not.
         let untold = account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let unheard = ledger.unheard_until(key).is_some();
         let memory_end = match reports_anew {
@@ -217,16 +214,16 @@ impl Core {
             self.timers.insert((at, Timer::Unheard(key.clone())));
         }
         if unheard {
-            self.wake_wants(*at);
+            self.recheck_blocked(*at);
         }
     }
 
-    /// Has the plan leave the streams of a report where they are, and has them looked at.
+    /// Has the plan leave the streams of a report where they are, and has their claims checked.
     fn after_adoption(&mut self, key: &WorkerKey, report: &Report) {
         // All at once: a plan that comes between would move what is not left in its place yet.
-        self.leave_where_reported(&report.streams, key);
-        self.look_at_streams(key, Look::Reported);
-        self.look_at_class(&key.cluster);
-        self.note_leaving(key);
+        self.plan_where_reported(&report.streams, key);
+        self.check_claims_of(key, ClaimCheck::PlanAndExpiry);
+        self.recheck_class(&key.cluster);
+        self.note_draining(key);
     }
 }

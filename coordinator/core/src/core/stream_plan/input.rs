@@ -3,7 +3,7 @@
 use leasehold_types::{SetName, StreamKey, WorkerKey, WorkerName};
 
 use super::{SetState, Stage, StreamPlan};
-use crate::core::Core;
+use crate::core::Leader;
 use crate::desired::Stream;
 use crate::ledger::{Claim, Phase};
 use crate::planner::streams::StreamSpec;
@@ -17,24 +17,24 @@ pub(super) enum Skipped {
     Unheard,
 }
 
-impl Core {
+impl Leader {
     /// Sees to what may change meanwhile without anybody else having the cluster planned again.
     pub(super) fn note_gathered(&mut self, plan: &StreamPlan, set: usize) {
         if plan.passed_over {
-            self.unheard_of.insert(plan.cluster.clone());
+            self.awaiting_reports.insert(plan.cluster.clone());
         }
         // The end of a move makes room for another.
         if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
-            && let Some(set) = self.sets.get_mut(&set.name)
+            && let Some(set) = self.replica.sets.get_mut(&set.name)
         {
             set.limited = true;
         }
     }
 
-    /// Gathers some more of what a plan rests on; how many streams were looked at.
-    pub(super) fn gather_some(&self, plan: &mut StreamPlan, most: usize) -> usize {
+    /// Gathers a further slice of the plan's input; returns how many streams it read.
+    pub(super) fn gather_slice(&self, plan: &mut StreamPlan, most: usize) -> usize {
         let counts = matches!(plan.stage, Stage::Count);
-        let some = plan.some(most, |set| {
+        let some = plan.next_slice(most, |set| {
             let all = set.spec.streams.len();
             let is_unlimited = set.spec.moves.per_round_max >= all;
             if counts && is_unlimited { 0 } else { all }
@@ -49,7 +49,7 @@ impl Core {
             return 1;
         };
         let looked_at = 1 + some.len();
-        let Some(set) = self.sets.get(&plan.sets[at].name) else { return looked_at };
+        let Some(set) = self.replica.sets.get(&plan.sets[at].name) else { return looked_at };
         if counts {
             let moving = some.filter(|at_set| {
                 let now = plan.sets[at].position(set, *at_set);
@@ -70,7 +70,7 @@ impl Core {
         looked_at
     }
 
-    /// What a plan is told of a stream.
+    /// The plan's input for one stream.
     pub(super) fn stream_spec(
         &self,
         plan: &StreamPlan,
@@ -108,7 +108,7 @@ impl Core {
             return Some(on);
         }
         let stream = set.spec.streams[at].name.clone();
-        let claims = self.ledger()?.claims(&StreamKey { set: name.clone(), stream });
+        let claims = self.ledger.claims(&StreamKey { set: name.clone(), stream });
         let held = claims
             .iter()
             .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
@@ -119,28 +119,26 @@ impl Core {
     /// as that worker is back.
     fn is_unheard_of(&self, set: &SetName, stream: &Stream) -> bool {
         let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
-        self.ledger().is_some_and(|ledger| !ledger.is_heard_of(&stream, self.heard))
+        !self.ledger.is_heard_of(&stream, self.replica.heard)
     }
 
     /// Whether a stream stays with a worker that cannot be heard, since its lease there never
     /// ends by time: moving it would only leave it without an owner.
     fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let (Some(on), Some(ledger)) = (set.streams[at].on.as_ref(), self.ledger()) else {
-            return false;
-        };
+        let Some(on) = &set.streams[at].on else { return false };
         let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.clone() };
         let Some(worker) = self.observed(&key).filter(|worker| worker.lost) else { return false };
         let stream = set.spec.streams[at].name.clone();
         let stream = StreamKey { set: name.clone(), stream };
-        worker.is_working() && ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
+        worker.is_working() && self.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
     }
 
     /// Whether a stream is on its way from one worker to another.
     fn is_moving(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let (Some(on), Some(ledger)) = (&set.streams[at].on, self.ledger()) else { return false };
+        let Some(on) = &set.streams[at].on else { return false };
         let stream = set.spec.streams[at].name.clone();
         let key = StreamKey { set: name.clone(), stream };
         let elsewhere = |claim: &Claim| claim.worker.worker != *on;
-        ledger.claims(&key).iter().any(elsewhere)
+        self.ledger.claims(&key).iter().any(elsewhere)
     }
 }

@@ -1,6 +1,6 @@
-//! Agents that remember a later term than this one. Their word deposes nobody: the store of
-//! leadership is asked, and where the term stands there, they are named loudly. They obey no lower
-//! epoch, so they can be served only by a later term.
+//! Agents that remember a later epoch than this leader's. An agent's word deposes nobody: the core
+//! asks the store of leadership, and gives a notice for each such agent if the term stands there.
+//! These agents obey no lower epoch, so only a later term can serve them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
-use super::{Core, Role, Timer};
-use crate::effect::{Effect, Notice, Order};
+use super::{Leader, Timer};
+use crate::effect::{Notice, Order};
 
 /// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
 /// near that; an agent that says so would use the epochs up.
@@ -18,54 +18,55 @@ const EPOCH_LEAP_MAX: u64 = 1 << 40;
 /// The least time between two questions to the store.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const NOTICE_EVERY: Duration = Duration::from_secs(60);
 /// Workers that are remembered; more are refused all the same, and not named.
 const AHEAD_MAX: usize = 1_024;
 
 /// What agents have said of later terms.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ahead {
-    workers: BTreeMap<WorkerKey, Word>,
+pub(super) struct EpochAhead {
+    workers: BTreeMap<WorkerKey, SeenEpoch>,
     asked_at: Option<Moment>,
 }
 
 /// One worker's agent.
 #[derive(Clone, Copy, Debug)]
-struct Word {
+struct SeenEpoch {
     seen: Epoch,
     /// When it said so; none once the store was asked after that.
-    said_at: Option<Moment>,
-    told_at: Option<Moment>,
+    unchecked_since: Option<Moment>,
+    noticed_at: Option<Moment>,
 }
 
-impl Core {
+impl Leader {
     /// Refuses an agent that remembers a later term than this one, and has the store asked.
-    pub(super) fn refuse_ahead(
+    pub(super) fn refuse_epoch_ahead(
         &mut self,
         key: &WorkerKey,
         seen: Epoch,
         now: Moment,
     ) -> (RefusalReason, String) {
-        let Some(epoch) = self.ledger().map(crate::ledger::Ledger::epoch) else {
-            return (RefusalReason::NotLeader(None), "this replica does not lead".into());
-        };
+        let epoch = self.ledger.epoch();
         if seen.0.saturating_sub(epoch.0) > EPOCH_LEAP_MAX {
             let message = format!("{key} remembers an epoch that no coordinator can have had");
             return (RefusalReason::Invalid, message);
         }
         if mutation::on(Mutation::HelloDeposes) {
-            self.order(Order::StepDown { above: Some(seen) });
-            self.deposed(None);
+            self.deposed_by = Some(seen);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
-        let known = self.ahead.workers.len();
-        let mut word = self.ahead.workers.get(key).copied();
-        if word.is_none() && known < AHEAD_MAX {
-            word = Some(Word { seen, said_at: None, told_at: None });
+        let known = self.epoch_ahead.workers.len();
+        let mut seen_epoch = self.epoch_ahead.workers.get(key).copied();
+        if seen_epoch.is_none() && known < AHEAD_MAX {
+            seen_epoch = Some(SeenEpoch { seen, unchecked_since: None, noticed_at: None });
         }
-        if let Some(word) = word {
-            let word = Word { seen: word.seen.max(seen), said_at: Some(now), ..word };
-            self.ahead.workers.insert(key.clone(), word);
+        if let Some(seen_epoch) = seen_epoch {
+            let seen_epoch = SeenEpoch {
+                seen: seen_epoch.seen.max(seen),
+                unchecked_since: Some(now),
+                ..seen_epoch
+            };
+            self.epoch_ahead.workers.insert(key.clone(), seen_epoch);
         }
         self.ask_term(now);
         let message = format!(
@@ -78,14 +79,18 @@ impl Core {
     /// Asks the store whether this term stands, where an agent's word waits for that; once in a
     /// while.
     pub(super) fn ask_term(&mut self, now: Moment) {
-        let waiting = self.ahead.workers.values().filter(|word| word.said_at.is_some());
-        let Some(seen) = waiting.map(|word| word.seen).max() else { return };
-        match self.ahead.asked_at {
+        let waiting = self
+            .epoch_ahead
+            .workers
+            .values()
+            .filter(|seen_epoch| seen_epoch.unchecked_since.is_some());
+        let Some(seen) = waiting.map(|seen_epoch| seen_epoch.seen).max() else { return };
+        match self.epoch_ahead.asked_at {
             Some(asked) if now.since(asked) < ASK_EVERY => {
                 self.timers.insert((asked + ASK_EVERY, Timer::AskTerm));
             }
             Some(_) | None => {
-                self.ahead.asked_at = Some(now);
+                self.epoch_ahead.asked_at = Some(now);
                 self.order(Order::AskTerm { seen });
             }
         }
@@ -93,25 +98,24 @@ impl Core {
 
     /// The term stood in the store at that moment: agents that said otherwise before it are named.
     pub(super) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
-        let Role::Leads(term) = &self.role else { return };
-        if term.ledger.epoch() != epoch {
+        if self.ledger.epoch() != epoch {
             return;
         }
-        for (key, word) in &mut self.ahead.workers {
-            if word.said_at.is_none_or(|said| said > asked_at) {
+        for (key, seen_epoch) in &mut self.epoch_ahead.workers {
+            if seen_epoch.unchecked_since.is_none_or(|said| said > asked_at) {
                 continue;
             }
-            word.said_at = None;
-            if word.told_at.is_none_or(|told| asked_at.since(told) >= TELL_EVERY) {
-                word.told_at = Some(asked_at);
-                let notice = Notice::EpochAhead { worker: key.clone(), seen: word.seen };
-                self.effects.push_back(Effect::Notice(notice));
+            seen_epoch.unchecked_since = None;
+            if seen_epoch.noticed_at.is_none_or(|told| asked_at.since(told) >= NOTICE_EVERY) {
+                seen_epoch.noticed_at = Some(asked_at);
+                let notice = Notice::EpochAhead { worker: key.clone(), seen: seen_epoch.seen };
+                self.replica.notice(notice);
             }
         }
     }
 
     /// The worker's agent knows no later term, or the worker is gone.
-    pub(super) fn forget_ahead(&mut self, key: &WorkerKey) {
-        self.ahead.workers.remove(key);
+    pub(super) fn forget_epoch_ahead(&mut self, key: &WorkerKey) {
+        self.epoch_ahead.workers.remove(key);
     }
 }

@@ -13,12 +13,12 @@ const FREE: u32 = u32::MAX;
 /// Positions in a list by the hashes of the names there. Invariant: at least half of the slots are
 /// free, so that a search comes to an end soon.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct PositionIndex {
     hasher: RandomState,
     slots: Vec<u32>,
 }
 
-impl Places {
+impl PositionIndex {
     /// A table for the streams of a list, without any yet.
     pub(super) fn new(streams: &[Stream]) -> Self {
         let slots = (2 * streams.len()).next_power_of_two();
@@ -26,7 +26,7 @@ impl Places {
     }
 
     /// Enters the stream at this position; of equal names, the last one counts.
-    pub(super) fn enter(&mut self, streams: &[Stream], at: usize) {
+    pub(super) fn insert(&mut self, streams: &[Stream], at: usize) {
         let slot = self.slot(streams, &streams[at].name);
         self.slots[slot] = u32::try_from(at).expect("streams are counted in u32");
     }
@@ -60,15 +60,15 @@ mod tests {
             let name = |at: usize| StreamName::new(&format!("x-{at}")).expect("a valid name");
             let stream = |at| Stream { name: name(at), weight: 1, dedicated: false };
             let streams: Vec<_> = (0..count).map(stream).collect();
-            let mut places = Places::new(&streams);
+            let mut index = PositionIndex::new(&streams);
             for at in 0..count {
-                assert_eq!(places.get(&streams, &name(at)), None);
-                places.enter(&streams, at);
+                assert_eq!(index.get(&streams, &name(at)), None);
+                index.insert(&streams, at);
             }
             for at in 0..count {
-                assert_eq!(places.get(&streams, &name(at)), Some(at));
+                assert_eq!(index.get(&streams, &name(at)), Some(at));
             }
-            assert_eq!(places.get(&streams, &name(count)), None);
+            assert_eq!(index.get(&streams, &name(count)), None);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{StreamSpec, WorkerIndex};
 const UNTOUCHED: u32 = u32::MAX;
 
 /// Where a stream that is not dedicated stands before its set is planned.
-pub(super) enum Stand {
+pub(super) enum PresentOwner {
     /// On a worker that may keep it.
     Kept(WorkerIndex),
     /// On a worker that is reserved now.
@@ -23,7 +23,7 @@ pub(super) enum Stand {
 
 /// The workers' loads.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(super) struct WorkerLoads {
     per_worker_max: u32,
     reserved: Vec<bool>,
     /// How many workers are not reserved.
@@ -34,8 +34,7 @@ pub(super) struct Room {
     /// Workers that the settled sets have filled up, and the streams on all of them.
     full: usize,
     placed: usize,
-    /// Open workers by load of the settled sets. An entry whose load is not the worker's any more
-    /// is passed over.
+    /// Open workers by load of the settled sets. Entries with an outdated load are skipped.
     idle: BinaryHeap<Reverse<(u64, WorkerIndex)>>,
     /// Load and number of streams per worker, of the set in hand.
     load: Vec<u64>,
@@ -45,7 +44,7 @@ pub(super) struct Room {
     slot: Vec<u32>,
 }
 
-impl Room {
+impl WorkerLoads {
     /// Empty workers.
     pub(super) fn new(per_worker_max: usize, reserved: Vec<bool>) -> Self {
         let workers = reserved.len();
@@ -72,11 +71,11 @@ impl Room {
     }
 
     /// Where a stream stands.
-    pub(super) fn stand(&self, stream: &StreamSpec) -> Stand {
+    pub(super) fn present_owner(&self, stream: &StreamSpec) -> PresentOwner {
         match stream.present {
-            Some(worker) if self.is_open(worker) => Stand::Kept(worker),
-            Some(worker) if (worker as usize) < self.reserved.len() => Stand::Evicted,
-            _ => Stand::Fresh,
+            Some(worker) if self.is_open(worker) => PresentOwner::Kept(worker),
+            Some(worker) if (worker as usize) < self.reserved.len() => PresentOwner::Evicted,
+            _ => PresentOwner::Fresh,
         }
     }
 
@@ -120,7 +119,7 @@ impl Room {
         &self.touched
     }
 
-    /// The worker's place among [`Room::touched`], which it must be among.
+    /// The worker's place among [`WorkerLoads::touched`], which it must be among.
     pub(super) fn slot(&self, worker: WorkerIndex) -> usize {
         self.slot[worker as usize] as usize
     }

@@ -4,33 +4,32 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
-use super::{Core, PlanDue, Timer};
-use crate::effect::{Effect, Notice};
+use super::{Leader, PlanDue, Timer};
+use crate::effect::Notice;
 
-/// Joins and drains that keep coming are gathered for at most so many times the settle time.
+/// Joins and drains that keep coming are gathered for at most this many settle times.
 const SETTLE_TIMES_MAX: u32 = 5;
-/// Moves for balance wait for workers that are missing at most so many times their leases' time.
+/// Moves for balance wait for missing workers for at most this many lease times.
 const BALANCE_WAITS_TTLS: u32 = 2;
 
-impl Core {
+impl Leader {
     /// Looks at the clusters for which something has changed, as far as the budget goes: plans
     /// their pools, and has their streams planned where that is due.
     pub(super) fn plan(&mut self, now: Moment) {
         self.note_accounts();
-        while self.budget.is_left()
+        while self.replica.budget.is_left()
             && let Some(name) = self.due.next()
         {
-            let held =
-                self.ledger().is_some_and(|ledger| ledger.held_by(&name, self.heard).is_some());
+            let held = self.ledger.held_by(&name, self.replica.heard).is_some();
             // It is due again when a worker that it waits for has reported, is gone or late.
             if held {
                 continue;
             }
-            self.budget.spend(1);
+            self.replica.budget.spend(1);
             self.end_hold(&name, now);
-            let held_back = self.held_back.remove(&name).into_iter().flatten();
+            let held_back = self.ended_during_hold.remove(&name).into_iter().flatten();
             for stream in held_back.filter(|_| !mutation::on(Mutation::HeldBackForgotten)) {
-                self.timers.insert((self.heard, Timer::Claim(stream)));
+                self.timers.insert((self.replica.heard, Timer::Claim(stream)));
             }
             if !self.plan_pools(&name) {
                 self.due.insert(name.clone());
@@ -38,7 +37,7 @@ impl Core {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
             let is_due = cluster.plan.is_some_and(|plan| plan.at <= now);
             if is_due && !std::mem::replace(&mut cluster.plan_waits, true) {
-                self.plans.push_back(name);
+                self.plan_queue.push_back(name);
             }
         }
     }
@@ -61,7 +60,7 @@ impl Core {
 
     /// Plans a cluster's streams once its joins and drains have settled.
     pub(super) fn plan_soon(&mut self, name: &ClusterName, now: Moment) {
-        let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
+        let sets = self.replica.sets_of(name).filter_map(|set| self.replica.sets.get(set));
         let Some(settle) = sets.map(|set| set.spec.moves.settle).max() else { return };
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let at = match cluster.plan {
@@ -120,11 +119,11 @@ impl Core {
         let lost: Vec<_> = lost.map(|(worker, _)| worker.clone()).collect();
         for worker in lost {
             let key = WorkerKey { cluster: name.clone(), worker };
-            self.timers.insert((self.heard, Timer::Silence(key)));
+            self.timers.insert((self.replica.heard, Timer::Silence(key)));
         }
-        self.effects.push_back(Effect::Notice(Notice::HoldEnded(name.clone())));
+        self.replica.notice(Notice::HoldEnded(name.clone()));
         self.plan_now(name, now);
-        self.wake_wants(now);
+        self.recheck_blocked(now);
     }
 
     /// The workers that can own streams, by name.

@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Moment, PipelineName};
 
-use super::super::{Core, Role};
+use super::super::Leader;
 use super::state::{NodeState, PipelineState};
 use crate::desired::{Desired, Pipeline};
-use crate::effect::{Effect, Notice};
+use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Core {
+impl Leader {
     /// Takes over what is other than it was.
-    pub(in crate::core) fn desire_pipelines(&mut self, before: &Desired, now: Moment) {
-        let Role::Leads(_) = &self.role else { return };
-        let desired = self.desired.clone();
+    pub(in crate::core) fn apply_pipeline_specs(&mut self, before: &Desired, now: Moment) {
+        let desired = self.replica.desired.clone();
         let gone = self.pipelines.all.keys().filter(|name| !desired.pipelines.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
             self.end_pipeline(&name, now);
@@ -33,8 +32,8 @@ impl Core {
         let names: BTreeSet<_> = before.clusters.keys().chain(desired.clusters.keys()).collect();
         for name in names {
             if of(before, name) != of(&desired, name) {
-                self.pipelines.look = true;
-                self.shed(name, now);
+                self.pipelines.recheck_waiting = true;
+                self.break_overloaded(name, now);
             }
         }
     }
@@ -42,11 +41,11 @@ impl Core {
     fn begin_pipeline(&mut self, name: &PipelineName, spec: &Arc<Pipeline>, now: Moment) {
         let state = PipelineState::new(spec.clone());
         self.pipelines.all.insert(name.clone(), state);
-        self.pipelines.unjudged.insert(name.clone());
-        self.pipelines.judge = true;
+        self.pipelines.recovering.insert(name.clone());
+        self.pipelines.recheck_recovery = true;
         // Its shares may have been reported before anybody desired it.
         self.adopt_leases(name);
-        self.touch_pipeline(name, now);
+        self.reconcile_pipeline(name, now);
     }
 
     /// Takes as the plan what agents are known to hold of a pipeline.
@@ -57,7 +56,7 @@ impl Core {
         let leases: Vec<_> =
             leases.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
         for (stream, worker) in leases {
-            self.leave_share(&stream, &worker);
+            self.plan_share_where_held(&stream, &worker);
         }
     }
 
@@ -67,47 +66,47 @@ impl Core {
         {
             self.pipelines.count_all(name, false);
         }
-        self.pipelines.unhold(name);
+        self.pipelines.clear_outstanding(name);
         let Some(state) = self.pipelines.all.remove(name) else { return };
-        self.pipelines.file(name);
+        self.pipelines.update_indexes(name);
         self.pipelines.unreserve(state.reserves.clone());
-        self.pipelines.look = true;
+        self.pipelines.recheck_waiting = true;
         for (node, state) in &state.nodes {
             self.end_binding(name, node, state.phase);
         }
         if state.phase.is_some() {
             let (pipeline, from) = (name.clone(), state.phase);
             let notice = Notice::Pipeline { pipeline, from, to: None, why: String::new() };
-            self.effects.push_back(Effect::Notice(notice));
+            self.replica.notice(notice);
         }
         for (node, state) in &state.nodes {
-            self.touch_node(name, node, state, now);
+            self.reconcile_node(name, node, state, now);
         }
     }
 
     fn change_pipeline(&mut self, name: &PipelineName, spec: &Arc<Pipeline>, now: Moment) {
-        let unjudged = self.pipelines.unjudged.contains(name);
+        let recovering = self.pipelines.recovering.contains(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         state.spec = spec.clone();
         match state.phase {
-            _ if unjudged => {
+            _ if recovering => {
                 self.pipelines.count_all(name, false);
                 let Some(state) = self.pipelines.all.get_mut(name) else { return };
                 let fresh = PipelineState::new(spec.clone());
                 let old = std::mem::replace(state, fresh);
                 self.adopt_leases(name);
                 for (node, state) in &old.nodes {
-                    self.touch_node(name, node, state, now);
+                    self.reconcile_node(name, node, state, now);
                 }
-                self.pipelines.judge = true;
+                self.pipelines.recheck_recovery = true;
             }
-            // What it has is looked at when it is healed.
+            // Healing handles its shares.
             Some(PipelinePhase::Broken) => {}
             _ if state.in_force => state.changes = !is_in_force(state),
             _ => self.rename_bindings(name),
         }
-        self.pipelines.file(name);
-        self.pipelines.look = true;
+        self.pipelines.update_indexes(name);
+        self.pipelines.recheck_waiting = true;
         self.settle_change(name);
     }
 

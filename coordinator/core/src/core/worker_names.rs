@@ -1,8 +1,7 @@
-//! Whose a worker's name is, where no platform says which agent may speak for it. It stays with the
-//! agent that has it for as long as that is alive, as far as anyone can tell: a second one that
-//! somebody starts under the same name, on another host or with another state folder, waits. An
-//! agent is the same one as long as its identity is, so a restart with the state folder is not
-//! held up.
+//! Which agent a worker's name belongs to, where no platform decides it. The name stays with its
+//! agent while that agent is alive, as far as anyone can know. A second agent under the same name,
+//! on another host or with another state folder, has to wait. An agent keeps its identity across
+//! restarts with its state folder, so such a restart does not wait.
 //!
 //! On Kubernetes names are not kept here: a pod's uid says who it is, and the platform lets only
 //! the newest pod of a name speak.
@@ -13,18 +12,18 @@ use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
-use super::Core;
-use super::session::Refused;
+use super::Leader;
+use super::sessions::HelloRefusal;
 use crate::observed::Worker;
 
-impl Core {
+impl Leader {
     /// Refuses an agent whose worker's name another one has that is alive.
     pub(super) fn check_name(
         &self,
         hello: &Hello,
         key: &WorkerKey,
         now: Moment,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), HelloRefusal> {
         let other = self.is_of_another(hello, key) && !hello.take_over;
         if !other || !self.is_alive(key) || mutation::on(Mutation::TwinTakesName) {
             return Ok(());
@@ -39,9 +38,9 @@ impl Core {
         Err((RefusalReason::NameTaken, message))
     }
 
-    /// Has an agent that gets the name after another one begin its journal anew. It does not know
-    /// what that one holds, though it may think that its journal tells of everything.
-    pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), Refused> {
+    /// Makes an agent that takes over a name start its journal again: the journal may claim to be
+    /// complete, and it does not know what the earlier agent holds.
+    pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), HelloRefusal> {
         let knows_too_much = hello.knows_from < hello.incarnation;
         if !self.is_of_another(hello, key) || !knows_too_much {
             return Ok(());
@@ -77,7 +76,7 @@ impl Core {
 
     /// The newest agent that was granted anything under the name, as written down.
     fn registered_name(&self, key: &WorkerKey) -> Option<(Incarnation, Option<AgentId>)> {
-        let exposure = &self.ledger()?.account(key)?.exposure;
+        let exposure = &self.ledger.account(key)?.exposure;
         Some((exposure.incarnation, exposure.identity))
     }
 
@@ -87,13 +86,14 @@ impl Core {
     /// a sign.
     fn is_alive(&self, key: &WorkerKey) -> bool {
         let session = self.observed(key).and_then(|worker| worker.session.as_ref());
-        let Some(ledger) = self.ledger() else { return false };
-        let unheard = ledger.unheard_until(key).is_some_and(|until| self.heard < until);
+        let ledger = &self.ledger;
+        let unheard = ledger.unheard_until(key).is_some_and(|until| self.replica.heard < until);
         let awaited = |conn| self.admission.awaits(conn) || self.adoptions.contains_key(&conn);
         let greets =
             session.is_some_and(|session| !session.reported && (unheard || awaited(session.conn)));
-        let comes_back = ledger.comes_back_until(key).is_some_and(|until| self.heard < until);
-        greets || comes_back || self.heard < ledger.free_at(key)
+        let comes_back =
+            ledger.comes_back_until(key).is_some_and(|until| self.replica.heard < until);
+        greets || comes_back || self.replica.heard < ledger.free_at(key)
     }
 
     /// Who has the name, since when and where.
@@ -105,12 +105,12 @@ impl Core {
         let Worker { incarnation, peer, named_at, session, .. } = worker;
         let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
         let secs = now.since(*named_at).as_secs();
-        let gone = match (session, self.ledger()) {
-            (None, Some(ledger)) => {
-                let left = ledger.free_at(key).since(now).as_secs_f64();
+        let gone = match session {
+            None => {
+                let left = self.ledger.free_at(key).since(now).as_secs_f64();
                 format!("; it is not connected, and its leases last {left:.0} s more at the most")
             }
-            _ => String::new(),
+            Some(_) => String::new(),
         };
         format!("incarnation {incarnation}{at}, for {secs} s{gone}")
     }

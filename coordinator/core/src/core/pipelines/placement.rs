@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName};
 
-use super::super::Core;
-use super::field::{Field, Waits, Wish};
+use super::super::Leader;
+use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
 use super::phases::waits_for;
 use super::state::{NodeState, PipelineState};
 use crate::view::{BindingPhase, PipelinePhase};
@@ -16,19 +16,19 @@ use crate::view::{BindingPhase, PipelinePhase};
 const REBALANCES_MAX: usize = 16;
 
 /// The parts of a node's load.
-pub(super) type Parts = Vec<(WorkerName, Load)>;
+pub(super) type NodeParts = Vec<(WorkerName, Load)>;
 
-impl Core {
+impl Leader {
     /// Looks at all that waits for workers: the largest first, then by name. One that does not
     /// fit keeps no smaller one from its place.
-    pub(super) fn look_at_waiting(&mut self, now: Moment) {
+    pub(super) fn place_waiting(&mut self, now: Moment) {
         let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
         names.retain(|name| !self.is_held(name));
         names.sort_by_cached_key(|name| {
             let load = self.pipelines.all.get(name).map(|state| state.spec.load);
             Reverse(load)
         });
-        let mut field = self.field_of(names.iter());
+        let mut class_rooms = self.class_rooms_of(names.iter());
         let mut blocked = Vec::new();
         for name in names {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
@@ -39,11 +39,11 @@ impl Core {
             }
             let runs = state.in_force;
             let placed = match runs {
-                true => self.change(&name, &mut field),
-                false => self.place_new(&name, &mut field),
+                true => self.change(&name, &mut class_rooms),
+                false => self.place_new(&name, &mut class_rooms),
             };
             match placed {
-                Ok(chosen) => self.plot(&name, chosen, now),
+                Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(waits) => {
                     let why = waits_for(&waits);
                     self.keep_waiting(&name, waits, why);
@@ -51,33 +51,41 @@ impl Core {
                 }
             }
         }
-        self.make_room_for(blocked, &mut field, now);
+        self.make_room_for(blocked, &mut class_rooms, now);
     }
 
-    /// Has others move for pipelines that fit nowhere, where their classes allow it: for the
-    /// smallest first, and for so many only as one look has time for.
-    fn make_room_for(&mut self, blocked: Vec<PipelineName>, field: &mut Field, now: Moment) {
+    /// Moves shares of others for pipelines that fit nowhere, where their classes allow it: for the
+    /// smallest first, and for at most `REBALANCES_MAX` in one pass.
+    fn make_room_for(
+        &mut self,
+        blocked: Vec<PipelineName>,
+        class_rooms: &mut ClassRooms,
+        now: Moment,
+    ) {
         let can_be = blocked.into_iter().rev().filter(|name| {
             let state = self.pipelines.all.get(name);
-            state.is_some_and(|state| state.classes().any(|class| field.rebalances(class)))
+            state.is_some_and(|state| state.classes().any(|class| class_rooms.rebalances(class)))
         });
         for name in can_be.take(REBALANCES_MAX).collect::<Vec<_>>() {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
-            let (nodes, wishes) = wishes(state, |_| true);
-            if let Some(placed) = self.place_among_others(&wishes, field, now) {
-                self.plot(&name, nodes.into_iter().zip(placed).collect(), now);
+            let (nodes, requests) = node_requests(state, |_| true);
+            if let Some(placed) = self.place_with_moves(&requests, class_rooms, now) {
+                self.put_pipeline_in_force(&name, nodes.into_iter().zip(placed).collect(), now);
             }
         }
     }
 
     /// The room in all the classes of these pipelines, as they are in force and as desired.
-    pub(super) fn field_of<'a>(&self, names: impl Iterator<Item = &'a PipelineName>) -> Field {
+    pub(super) fn class_rooms_of<'a>(
+        &self,
+        names: impl Iterator<Item = &'a PipelineName>,
+    ) -> ClassRooms {
         let mut classes = BTreeSet::new();
         for state in names.filter_map(|name| self.pipelines.all.get(name)) {
             classes.extend(state.classes());
             classes.extend(state.nodes.values().map(|node| &node.class));
         }
-        self.field(classes.into_iter())
+        self.class_rooms(classes.into_iter())
     }
 
     /// Whether nothing is planned for a pipeline yet, since one of its classes is held.
@@ -87,7 +95,7 @@ impl Core {
         state.is_some_and(|state| state.classes().any(|class| held.contains(class)))
     }
 
-    fn keep_waiting(&mut self, name: &PipelineName, waits: Waits, why: String) {
+    fn keep_waiting(&mut self, name: &PipelineName, waits: MissingWorkers, why: String) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let phase = state.phase.filter(|_| state.in_force).unwrap_or(PipelinePhase::Pending);
         if !state.in_force {
@@ -103,11 +111,11 @@ impl Core {
     pub(super) fn place_new(
         &self,
         name: &PipelineName,
-        field: &mut Field,
-    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        class_rooms: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let (nodes, wishes) = wishes(state, |_| true);
-        Ok(nodes.into_iter().zip(field.place(&wishes)?).collect())
+        let (nodes, requests) = node_requests(state, |_| true);
+        Ok(nodes.into_iter().zip(class_rooms.place(&requests)?).collect())
     }
 
     /// A running pipeline's nodes that are other than they were; where they find no room beside
@@ -116,24 +124,24 @@ impl Core {
     fn change(
         &self,
         name: &PipelineName,
-        field: &mut Field,
-    ) -> Result<BTreeMap<NodeName, Parts>, Waits> {
+        class_rooms: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
         let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let waits = match replace(state, |node| !is_kept(state, node), field) {
+        let waits = match replace(state, |node| !is_kept(state, node), class_rooms) {
             Ok(placed) => return Ok(placed),
             Err(waits) => waits,
         };
         let keeps = state.nodes.keys().any(|node| is_kept(state, node));
-        let anew = keeps.then(|| replace(state, |_| true, field).ok()).flatten();
+        let anew = keeps.then(|| replace(state, |_| true, class_rooms).ok()).flatten();
         anew.ok_or(waits)
     }
 
-    /// Puts a pipeline in force as it is desired, with these parts of the nodes that were chosen
-    /// anew. All others keep what they have.
-    pub(super) fn plot(
+    /// Puts a pipeline in force as it is desired. `chosen` has the parts of the nodes that were
+    /// placed again; all other nodes keep their shares.
+    pub(super) fn put_pipeline_in_force(
         &mut self,
         name: &PipelineName,
-        mut chosen: BTreeMap<NodeName, Parts>,
+        mut chosen: BTreeMap<NodeName, NodeParts>,
         now: Moment,
     ) {
         let Some(state) = self.pipelines.all.get(name) else { return };
@@ -148,7 +156,7 @@ impl Core {
         if counted {
             self.pipelines.count_all(name, false);
         }
-        self.pipelines.unhold(name);
+        self.pipelines.clear_outstanding(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let load = state.spec.load;
         let mut old = std::mem::take(&mut state.nodes);
@@ -181,23 +189,29 @@ impl Core {
             self.set_bindings(name, BindingPhase::Pending);
             self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
         }
-        // What was in force is told of when its bindings are observed: nodes that it has no more
-        // may have been the only ones that were not Ready.
-        self.pipelines.file(name);
-        // Only what was in force gives room back.
-        self.pipelines.look |= was_in_force;
+        // A pipeline that was in force gets its phase when its bindings are observed: the nodes
+        // that it has lost may have been the only ones that were not Ready.
+        self.pipelines.update_indexes(name);
+        // Only a pipeline that was in force gives room back.
+        self.pipelines.recheck_waiting |= was_in_force;
         for node in rerouted {
             self.reroute(name, &node);
         }
         for (node, before) in &ended {
-            self.touch_node(name, node, before, now);
+            self.reconcile_node(name, node, before, now);
         }
-        self.touch_pipeline(name, now);
+        self.reconcile_pipeline(name, now);
     }
 
     /// Takes a pipeline's workers from it: it waits from now on.
-    pub(super) fn unplot(&mut self, name: &PipelineName, waits: Waits, why: String, now: Moment) {
-        self.pipelines.unhold(name);
+    pub(super) fn withdraw_pipeline(
+        &mut self,
+        name: &PipelineName,
+        waits: MissingWorkers,
+        why: String,
+        now: Moment,
+    ) {
+        self.pipelines.clear_outstanding(name);
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let fresh = PipelineState::new(state.spec.clone());
         let old = std::mem::replace(&mut state.nodes, fresh.nodes);
@@ -213,21 +227,21 @@ impl Core {
         self.set_bindings(name, BindingPhase::Unset);
         self.set_pipeline(name, PipelinePhase::Pending, why, waits);
         for (node, before) in &old {
-            self.touch_node(name, node, before, now);
+            self.reconcile_node(name, node, before, now);
         }
     }
 
     /// Looks at all that is or was leased of a pipeline.
-    pub(super) fn touch_pipeline(&mut self, name: &PipelineName, now: Moment) {
+    pub(super) fn reconcile_pipeline(&mut self, name: &PipelineName, now: Moment) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let nodes: Vec<_> = state.nodes.clone().into_iter().collect();
         for (node, state) in &nodes {
-            self.touch_node(name, node, state, now);
+            self.reconcile_node(name, node, state, now);
         }
     }
 
     /// Looks at all that is or was leased of a node.
-    pub(super) fn touch_node(
+    pub(super) fn reconcile_node(
         &mut self,
         name: &PipelineName,
         node: &NodeName,
@@ -242,46 +256,48 @@ impl Core {
         let leases = self.leases_of(name, node).into_iter();
         streams.extend(leases.map(|(stream, _)| stream.clone()));
         for stream in streams {
-            self.touch(&stream, now);
+            self.reconcile_stream(&stream, now);
         }
     }
 }
 
-/// Places some of a running pipeline's nodes anew, in the room that these have now and beside all
-/// else. Where they do not fit, the field is as before.
+/// Places some of a running pipeline's nodes again, in the room that they have now and in all free
+/// room. Leaves the rooms as they were where the nodes do not fit.
 fn replace(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-    field: &mut Field,
-) -> Result<BTreeMap<NodeName, Parts>, Waits> {
-    let (nodes, wishes) = wishes(state, &which);
+    class_rooms: &mut ClassRooms,
+) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
+    let (nodes, requests) = node_requests(state, &which);
     let released = state.nodes.iter().filter(|(node, _)| which(node));
     let released: Vec<_> = released
         .flat_map(|(_, it)| it.shares.values().map(move |share| (&it.class, share)))
         .collect();
-    released.iter().for_each(|(class, share)| field.give(class, &share.on, share.load));
-    match field.place(&wishes) {
+    released.iter().for_each(|(class, share)| class_rooms.give(class, &share.on, share.load));
+    match class_rooms.place(&requests) {
         Ok(placed) => Ok(nodes.into_iter().zip(placed).collect()),
         Err(waits) => {
-            released.iter().for_each(|(class, share)| field.take(class, &share.on, share.load));
+            released
+                .iter()
+                .for_each(|(class, share)| class_rooms.take(class, &share.on, share.load));
             Err(waits)
         }
     }
 }
 
 /// The nodes that are to be chosen, and what each needs and has.
-pub(super) fn wishes(
+pub(super) fn node_requests(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
-) -> (Vec<NodeName>, Vec<Wish>) {
+) -> (Vec<NodeName>, Vec<NodeRequest>) {
     let nodes = state.spec.nodes.iter().filter(|(name, _)| which(name));
-    let wish = |(name, node): (&NodeName, &crate::desired::Node)| {
+    let request = |(name, node): (&NodeName, &crate::desired::Node)| {
         let before = state.nodes.get(name).filter(|before| before.class == node.class);
         let shares = before.into_iter().flat_map(|before| before.shares.values());
         let has = shares.map(|share| (share.on.clone(), share.load)).collect();
-        (name.clone(), Wish { class: node.class.clone(), load: state.spec.load, has })
+        (name.clone(), NodeRequest { class: node.class.clone(), load: state.spec.load, has })
     };
-    nodes.map(wish).unzip()
+    nodes.map(request).unzip()
 }
 
 /// Whether a node keeps its shares, since its class and load are what they were.

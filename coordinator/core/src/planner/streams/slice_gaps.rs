@@ -10,7 +10,7 @@ use crate::desired::Policy;
 
 /// The present owners of `Contiguous` slices.
 #[derive(Clone, Debug)]
-pub(super) struct Gaps {
+pub(super) struct SliceGaps {
     /// Per set, its streams that are not dedicated.
     streams: Vec<usize>,
     /// Per worker, a stream that it has: its set, and its place among those.
@@ -19,7 +19,7 @@ pub(super) struct Gaps {
 
 /// Who uses a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum WorkerUse {
     /// A dedicated stream has it.
     Reserved,
     /// No stream has it.
@@ -28,7 +28,7 @@ pub(super) enum Use {
     Shared,
 }
 
-impl Gaps {
+impl SliceGaps {
     pub(super) fn new(input: &StreamInput<'_>) -> Self {
         Self { streams: vec![0; input.sets.len()], known: vec![None; input.workers.len()] }
     }
@@ -44,16 +44,17 @@ impl Gaps {
         }
     }
 
-    /// Vacant workers that no slice was cut for, as far as streams that were placed tell; at most
-    /// `more`, in the workers' natural order. None where no stream tells.
+    /// Vacant workers that no slice was cut for, as far as the streams with an owner show; at most
+    /// `more`, in the workers' natural order. None where no stream has an owner.
     pub(super) fn find(
         &self,
         input: &StreamInput<'_>,
         more: usize,
-        used: impl Fn(WorkerIndex) -> Use,
+        used: impl Fn(WorkerIndex) -> WorkerUse,
     ) -> Vec<WorkerIndex> {
         let all = input.workers.len();
-        let reserved = (0..).take(all).filter(|worker| used(*worker) == Use::Reserved).count();
+        let reserved =
+            (0..).take(all).filter(|worker| used(*worker) == WorkerUse::Reserved).count();
         let open = all - reserved - more;
         let (mut found, mut vacant) = (Vec::new(), Vec::new());
         let mut before = 0;
@@ -67,9 +68,9 @@ impl Gaps {
                 vacant.clear();
             }
             match used(worker) {
-                Use::Reserved => before += 1,
-                Use::Vacant => vacant.push(worker),
-                Use::Shared => {}
+                WorkerUse::Reserved => before += 1,
+                WorkerUse::Vacant => vacant.push(worker),
+                WorkerUse::Shared => {}
             }
         }
         // Those behind the last slice push none.

@@ -1,34 +1,34 @@
-//! What the plan wants of a stream lease, be it a stream of a set or a share of a pipeline: the one
-//! answer that grants, revocations and adoption rest on.
+//! What the plan wants of a stream lease, for a stream of a set or a share of a pipeline. Grants,
+//! revocations and adoption all rest on this one answer.
 
 use std::time::Duration;
 
 use leasehold_types::{ClusterName, Load, ShareKey, StreamKey, WorkerKey, WorkerName};
 
-use super::Core;
+use super::Leader;
 use crate::desired::Mode;
 use crate::ledger::Claim;
 use crate::planner::streams::Unplaced;
 
 /// What the plan wants of a stream or share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct PlannedLease<'a> {
     /// The cluster whose workers it is for; of a share the class of its node in the plan.
     pub(super) cluster: &'a ClusterName,
-    /// The worker that is to have it; none where nobody is chosen.
+    /// The worker that is to have it; none where no worker is chosen.
     pub(super) on: Option<&'a WorkerName>,
     /// A share's load; none for an ordinary stream.
     pub(super) load: Option<Load>,
-    /// Where nobody is chosen: whoever works on it goes on for now.
+    /// While no worker is chosen, the worker that has it keeps it.
     pub(super) stays: bool,
     /// Its lease goes on without renewals.
     pub(super) pinned: bool,
 }
 
-/// How long a worker may take to let go of a stream whose set is desired no more.
+/// How long a worker may take to let go of a stream whose set is no longer desired.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
 
-impl Wanted<'_> {
+impl PlannedLease<'_> {
     /// The worker that is to have it.
     pub(super) fn owner(&self) -> Option<WorkerKey> {
         let worker = self.on?.clone();
@@ -46,14 +46,14 @@ impl Wanted<'_> {
     }
 }
 
-impl Core {
-    /// What the plan wants of a stream; none where it is desired no more.
-    pub(super) fn wanted(&self, stream: &StreamKey) -> Option<Wanted<'_>> {
+impl Leader {
+    /// What the plan wants of a stream; none where the stream is not desired.
+    pub(super) fn planned_lease(&self, stream: &StreamKey) -> Option<PlannedLease<'_>> {
         if let Some(share) = ShareKey::of(stream) {
-            return self.pipelines.wanted(&share);
+            return self.pipelines.planned_lease(&share);
         }
-        let (set, planned) = self.planned(stream)?;
-        Some(Wanted {
+        let (set, planned) = self.replica.planned(stream)?;
+        Some(PlannedLease {
             cluster: &set.spec.cluster,
             on: planned.on.as_ref(),
             load: None,
@@ -67,10 +67,10 @@ impl Core {
     /// own class, whichever class the share goes to.
     pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
         let known = match stream.set.is_shares() {
-            true => self.class(&key.cluster).map(|class| class.handover_deadline),
+            true => self.replica.class(&key.cluster).map(|class| class.handover_deadline),
             false => {
-                let set = self.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
-                set.or_else(|| self.former_handovers.get(&stream.set).copied())
+                let set = self.replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
+                set.or_else(|| self.replica.former_handovers.get(&stream.set).copied())
             }
         };
         known.unwrap_or(HANDOVER_DEFAULT)

@@ -1,11 +1,9 @@
 //! Room for a load that fits nowhere: what moves from one worker to others.
 //!
-//! Invariant: whoever moves fits where it goes, and no fewer moves of one worker's tenants would
-//! do, as far as the search went (`STEPS_MAX`).
-//!
-//! One move is found directly. For more, each worker's tenants are searched, the larger first,
-//! tenants of equal load as one, for the fewest that leave room enough and find room elsewhere,
-//! of these for the least load.
+//! Invariant: each share fits where it moves to, and no fewer moves of one worker's shares would
+//! do, as far as the search went (`STEPS_MAX`). One move is found directly. For more, each worker's
+//! shares are searched, the larger first, shares of equal load as one, for the fewest that leave
+//! enough room and find room elsewhere, of these for the least load.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,7 +12,7 @@ use leasehold_types::Load;
 
 use super::Rooms;
 
-/// Steps of the search over one worker's tenants for one number of moves, and over all: some
+/// Steps of the search over one worker's shares for one number of moves, and over all: some
 /// milliseconds.
 const STEPS_MAX: u32 = 10_000;
 /// See [`STEPS_MAX`].
@@ -22,7 +20,7 @@ const STEPS_ALL_MAX: u32 = 200_000;
 
 /// What a worker has that might move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenant {
+pub struct MovableShare {
     /// The worker that has it; its load is among what the rooms count as used.
     pub worker: u32,
     /// Its load.
@@ -31,25 +29,25 @@ pub struct Tenant {
     pub movable: bool,
 }
 
-/// The moves (a tenant, by index, and the worker that it goes to) that leave room for the load on
+/// The moves (a share, by index, and the worker that it goes to) that leave room for the load on
 /// one worker: the fewest, of these the least load, of these those of the first worker. No moves
 /// where there is room already; none where no such moves were found, and for a load above the
 /// capacity, which takes room wherever it is.
 #[must_use]
-pub fn make_room(rooms: &Rooms, tenants: &[Tenant], load: Load) -> Option<Vec<(usize, u32)>> {
+pub fn make_room(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Option<Vec<(usize, u32)>> {
     if load > rooms.capacity() {
         return None;
     }
     if rooms.best_fit(load).is_some() {
         return Some(Vec::new());
     }
-    let houses = houses(rooms, tenants, load);
-    let most = houses.iter().map(|house| house.tenants.len()).max().unwrap_or(0);
+    let sources = sources(rooms, shares, load);
+    let most = sources.iter().map(|source| source.shares.len()).max().unwrap_or(0);
     let mut steps = STEPS_ALL_MAX;
     for moves in 1..=most {
-        let mut best: Option<Found> = None;
-        for house in houses.iter().filter(|house| house.may_do(moves)) {
-            let mut search = Search::new(rooms, house, moves, best.as_ref().map(|it| it.load));
+        let mut best: Option<FoundMoves> = None;
+        for source in sources.iter().filter(|source| source.may_do(moves)) {
+            let mut search = MoveSearch::new(rooms, source, moves, best.as_ref().map(|it| it.load));
             search.steps = steps.min(STEPS_MAX);
             steps -= search.steps;
             search.run();
@@ -64,109 +62,109 @@ pub fn make_room(rooms: &Rooms, tenants: &[Tenant], load: Load) -> Option<Vec<(u
 }
 
 /// A worker that could be given the load.
-struct House {
+struct Source {
     worker: u32,
     /// The load that has to go.
     lack: Load,
-    /// Its tenants that may move, as index and load, the largest first.
-    tenants: Vec<(usize, Load)>,
+    /// Its shares that may move, as index and load, the largest first.
+    shares: Vec<(usize, Load)>,
 }
 
-impl House {
-    /// Whether so many tenants could be enough.
+impl Source {
+    /// Whether this many shares could be enough.
     fn may_do(&self, moves: usize) -> bool {
-        let largest = self.tenants.iter().take(moves).map(|(_, load)| *load);
-        self.tenants.len() >= moves && largest.sum::<Load>() >= self.lack
+        let largest = self.shares.iter().take(moves).map(|(_, load)| *load);
+        self.shares.len() >= moves && largest.sum::<Load>() >= self.lack
     }
 }
 
-fn houses(rooms: &Rooms, tenants: &[Tenant], load: Load) -> Vec<House> {
+fn sources(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Vec<Source> {
     let all: Load = rooms.largest().map(|(room, _)| room).sum();
-    let mut houses: Vec<House> = (0..rooms.len())
+    let mut sources: Vec<Source> = (0..rooms.len())
         .map(|worker| u32::try_from(worker).expect("workers are counted in u32"))
         .map(|worker| {
             let lack = (rooms.used(worker) + load).saturating_sub(rooms.capacity());
-            House { worker, lack, tenants: Vec::new() }
+            Source { worker, lack, shares: Vec::new() }
         })
         .collect();
-    for (at, tenant) in tenants.iter().enumerate() {
-        if tenant.movable && tenant.load > Load::ZERO {
-            houses[tenant.worker as usize].tenants.push((at, tenant.load));
+    for (at, share) in shares.iter().enumerate() {
+        if share.movable && share.load > Load::ZERO {
+            sources[share.worker as usize].shares.push((at, share.load));
         }
     }
     // What moves needs as much room elsewhere as it leaves.
-    houses.retain(|house| house.lack + rooms.room(house.worker) <= all);
-    houses.iter_mut().for_each(|it| it.tenants.sort_by_key(|(_, load)| Reverse(*load)));
-    houses
+    sources.retain(|source| source.lack + rooms.room(source.worker) <= all);
+    sources.iter_mut().for_each(|it| it.shares.sort_by_key(|(_, load)| Reverse(*load)));
+    sources
 }
 
 /// Moves that do.
-struct Found {
+struct FoundMoves {
     load: Load,
     moves: Vec<(usize, u32)>,
 }
 
-/// The search among one worker's tenants.
-struct Search<'a> {
+/// The search among one worker's shares.
+struct MoveSearch<'a> {
     rooms: &'a Rooms,
-    house: &'a House,
+    source: &'a Source,
     moves: usize,
     /// Only less load than this is of interest.
     below: Option<Load>,
     /// The room of the largest other workers, as many as there are moves: whatever fits on others
     /// fits on these.
     others: Vec<(Load, u32)>,
-    /// The moves chosen so far: places in the house's list and in `others`.
+    /// The moves chosen so far: positions in the source's list and in `others`.
     chosen: Vec<(usize, usize)>,
     chosen_load: Load,
     steps: u32,
-    found: Option<Found>,
+    found: Option<FoundMoves>,
 }
 
-impl<'a> Search<'a> {
-    fn new(rooms: &'a Rooms, house: &'a House, moves: usize, below: Option<Load>) -> Self {
-        let others = rooms.largest().filter(|(_, worker)| *worker != house.worker);
+impl<'a> MoveSearch<'a> {
+    fn new(rooms: &'a Rooms, source: &'a Source, moves: usize, below: Option<Load>) -> Self {
+        let others = rooms.largest().filter(|(_, worker)| *worker != source.worker);
         let others = others.take(moves).collect();
         let (chosen, chosen_load) = (Vec::with_capacity(moves), Load::ZERO);
-        Self { rooms, house, moves, below, others, chosen, chosen_load, steps: 0, found: None }
+        Self { rooms, source, moves, below, others, chosen, chosen_load, steps: 0, found: None }
     }
 
     fn run(&mut self) {
         if self.moves == 1 { self.find_one() } else { self.choose(0) }
     }
 
-    /// The smallest tenant that is enough is the one, or none is.
+    /// One move: the smallest share that is enough, or none.
     fn find_one(&mut self) {
-        let enough = |(_, load): &&(usize, Load)| *load >= self.house.lack;
-        let tenants = self.house.tenants.iter().take_while(enough);
-        let Some(load) = tenants.map(|(_, load)| *load).last() else { return };
+        let enough = |(_, load): &&(usize, Load)| *load >= self.source.lack;
+        let shares = self.source.shares.iter().take_while(enough);
+        let Some(load) = shares.map(|(_, load)| *load).last() else { return };
         let room = self.others.first().map_or(Load::ZERO, |(room, _)| *room);
         if load <= room && self.below.is_none_or(|below| load < below) {
-            let place = self.house.tenants.iter().position(|(_, it)| *it == load);
-            self.chosen.push((place.expect("the load is a tenant's"), 0));
+            let place = self.source.shares.iter().position(|(_, it)| *it == load);
+            self.chosen.push((place.expect("the load is a share's"), 0));
             self.chosen_load = load;
             self.keep();
         }
     }
 
-    /// Chooses the tenants from this place of the list on.
+    /// Chooses the shares from this position of the list on.
     fn choose(&mut self, from: usize) {
         let left = self.moves - self.chosen.len();
         if left == 0 {
             let is_less = self.below.is_none_or(|below| self.chosen_load < below);
-            if is_less && self.chosen_load >= self.house.lack {
+            if is_less && self.chosen_load >= self.source.lack {
                 self.keep();
             }
             return;
         }
-        let tenants = &self.house.tenants;
-        let least = tenants.iter().rev().take(left).map(|(_, load)| *load).sum::<Load>();
+        let shares = &self.source.shares;
+        let least = shares.iter().rev().take(left).map(|(_, load)| *load).sum::<Load>();
         let mut before = None;
-        for place in from..=tenants.len().saturating_sub(left) {
-            let load = tenants[place].1;
-            let most = tenants[place..].iter().take(left).map(|(_, load)| *load).sum::<Load>();
+        for place in from..=shares.len().saturating_sub(left) {
+            let load = shares[place].1;
+            let most = shares[place..].iter().take(left).map(|(_, load)| *load).sum::<Load>();
             let is_less = self.below.is_none_or(|below| self.chosen_load + least < below);
-            if self.steps == 0 || self.chosen_load + most < self.house.lack || !is_less {
+            if self.steps == 0 || self.chosen_load + most < self.source.lack || !is_less {
                 return;
             }
             // An equal one was tried, with all that follow.
@@ -176,7 +174,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Tries the tenant on each of the others, of equal rooms on one.
+    /// Tries the share on each of the others; of others with equal room on one.
     fn lodge(&mut self, place: usize, load: Load) {
         for at in (0..self.others.len()).rev() {
             let room = self.others[at].0;
@@ -200,29 +198,29 @@ impl<'a> Search<'a> {
     fn keep(&mut self) {
         let chosen = self.chosen.iter();
         let found = chosen.map(|(place, at)| {
-            let (tenant, load) = self.house.tenants[*place];
-            (tenant, load, self.others[*at].1)
+            let (share, load) = self.source.shares[*place];
+            (share, load, self.others[*at].1)
         });
         let found: Vec<_> = found.collect();
-        let moves = self.best_fit(&found).unwrap_or_else(|| {
-            found.iter().map(|(tenant, _, worker)| (*tenant, *worker)).collect()
-        });
+        let moves = self
+            .best_fit(&found)
+            .unwrap_or_else(|| found.iter().map(|(share, _, worker)| (*share, *worker)).collect());
         self.below = Some(self.chosen_load);
-        self.found = Some(Found { load: self.chosen_load, moves });
+        self.found = Some(FoundMoves { load: self.chosen_load, moves });
     }
 
-    /// Each tenant to the least room that is enough.
+    /// Each share goes to the least room that is enough.
     fn best_fit(&self, chosen: &[(usize, Load, u32)]) -> Option<Vec<(usize, u32)>> {
         let mut moves: Vec<(usize, u32)> = Vec::with_capacity(chosen.len());
         let mut lodged: BTreeMap<u32, Load> = BTreeMap::new();
-        for (tenant, load, _) in chosen {
-            let is_new = |to: &u32| *to != self.house.worker && !lodged.contains_key(to);
+        for (share, load, _) in chosen {
+            let is_new = |to: &u32| *to != self.source.worker && !lodged.contains_key(to);
             let fresh = self.rooms.from(*load).find(is_new);
             let fresh = fresh.map(|worker| (self.rooms.room(worker), worker));
             let used = lodged.iter().map(|(worker, room)| (*room, *worker));
             let (room, worker) = used.filter(|(room, _)| room >= load).chain(fresh).min()?;
             lodged.insert(worker, room - *load);
-            moves.push((*tenant, worker));
+            moves.push((*share, worker));
         }
         Some(moves)
     }
@@ -237,15 +235,15 @@ mod tests {
         Load::per_second(documents).expect("a load")
     }
 
-    /// Workers of capacity 10 that have just these tenants.
+    /// Workers of capacity 10 with these shares.
     fn moves(workers: &[&[u64]], documents: u64) -> Option<Vec<(usize, u32)>> {
-        let used = workers.iter().map(|tenants| load(tenants.iter().sum())).collect();
-        let tenants = (0..).zip(workers).flat_map(|(worker, tenants)| {
-            let tenant = move |it: &u64| Tenant { worker, load: load(*it), movable: true };
-            tenants.iter().map(tenant)
+        let used = workers.iter().map(|shares| load(shares.iter().sum())).collect();
+        let shares = (0..).zip(workers).flat_map(|(worker, shares)| {
+            let share = move |it: &u64| MovableShare { worker, load: load(*it), movable: true };
+            shares.iter().map(share)
         });
-        let tenants: Vec<Tenant> = tenants.collect();
-        make_room(&Rooms::new(load(10), Spread::Fewest, used), &tenants, load(documents))
+        let shares: Vec<MovableShare> = shares.collect();
+        make_room(&Rooms::new(load(10), Spread::Fewest, used), &shares, load(documents))
     }
 
     #[test]
@@ -265,10 +263,11 @@ mod tests {
     #[test]
     fn who_may_not_move_stays() {
         let rooms = Rooms::new(load(10), Spread::Fewest, vec![load(6), load(6)]);
-        let tenant = |worker, documents, movable| Tenant { worker, load: load(documents), movable };
-        let tenants = |movable| [tenant(0, 4, movable), tenant(0, 2, true), tenant(1, 6, false)];
-        assert_eq!(make_room(&rooms, &tenants(false), load(6)), Some(vec![(1, 1)]));
-        assert_eq!(make_room(&rooms, &tenants(false), load(7)), None);
-        assert_eq!(make_room(&rooms, &tenants(true), load(7)), Some(vec![(0, 1)]));
+        let share =
+            |worker, documents, movable| MovableShare { worker, load: load(documents), movable };
+        let shares = |movable| [share(0, 4, movable), share(0, 2, true), share(1, 6, false)];
+        assert_eq!(make_room(&rooms, &shares(false), load(6)), Some(vec![(1, 1)]));
+        assert_eq!(make_room(&rooms, &shares(false), load(7)), None);
+        assert_eq!(make_room(&rooms, &shares(true), load(7)), Some(vec![(0, 1)]));
     }
 }

@@ -1,40 +1,40 @@
-//! The start of a pipeline's life under a leader: what agents report of it is its plan, as long as
-//! any of its classes is held; then it is as it was, or Broken, or new.
+//! The start of a pipeline under a new leader. While any of its classes is held, the shares that
+//! agents report are its plan; after that the pipeline is in force as before, or Broken, or new.
 
 use std::collections::BTreeSet;
 
 use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerKey};
 
-use super::super::Core;
-use super::desire::is_in_force;
+use super::super::Leader;
+use super::spec_changes::is_in_force;
 use super::state::NodeState;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Core {
-    /// Judges every pipeline of which all is known that agents could report.
-    pub(super) fn judge(&mut self, now: Moment) {
-        let held = self.ledger().map(|ledger| ledger.held_clusters(self.heard)).unwrap_or_default();
+impl Leader {
+    /// Recovers every pipeline of which agents can report nothing more.
+    pub(super) fn recover_known(&mut self, now: Moment) {
+        let held = self.ledger.held_clusters(self.replica.heard);
         let fewer = held != self.pipelines.held;
         self.pipelines.held = held;
-        self.pipelines.look |= fewer;
-        if !fewer && !std::mem::take(&mut self.pipelines.judge) {
+        self.pipelines.recheck_waiting |= fewer;
+        if !fewer && !std::mem::take(&mut self.pipelines.recheck_recovery) {
             return;
         }
-        let known = self.pipelines.unjudged.iter().filter(|name| !self.is_held(name));
+        let known = self.pipelines.recovering.iter().filter(|name| !self.is_held(name));
         let known: Vec<_> = known.cloned().collect();
-        self.pipelines.look |= !known.is_empty();
+        self.pipelines.recheck_waiting |= !known.is_empty();
         let mut classes = BTreeSet::new();
         for name in &known {
-            self.judge_one(name, now);
+            self.recover_pipeline(name, now);
             let state = self.pipelines.all.get(name);
             classes.extend(state.into_iter().flat_map(|it| it.classes().cloned()));
         }
         for class in classes {
-            self.shed(&class, now);
+            self.break_overloaded(&class, now);
         }
     }
 
-    fn judge_one(&mut self, name: &PipelineName, now: Moment) {
+    fn recover_pipeline(&mut self, name: &PipelineName, now: Moment) {
         self.adopt_load(name);
         let Some(state) = self.pipelines.all.get(name) else { return };
         let unserved = |(_, state): &(&NodeName, &NodeState)| {
@@ -51,7 +51,7 @@ impl Core {
         if !dead.is_empty() {
             self.pipelines.count_all(name, false);
         }
-        self.pipelines.unjudged.remove(name);
+        self.pipelines.recovering.remove(name);
         if dead.is_empty() {
             if let Some(state) = self.pipelines.all.get_mut(name) {
                 state.in_force = true;
@@ -59,21 +59,21 @@ impl Core {
             }
         } else if !new {
             let why = "not all of its shares were reported to this leader";
-            self.break_up(name, &dead, why.into(), now);
+            self.break_pipeline(name, &dead, why.into(), now);
         }
         for node in &nodes {
             self.pipelines.note(name, node);
         }
-        self.tell_ends(name);
-        self.pipelines.file(name);
-        // What was given back meanwhile has waited for this; what was reported and is not what is
-        // desired is asked back.
-        self.touch_pipeline(name, now);
+        self.reroute_last_nodes(name);
+        self.pipelines.update_indexes(name);
+        // Shares that were given back meanwhile have waited for this; reported shares that are not
+        // desired are asked back.
+        self.reconcile_pipeline(name, now);
     }
 
-    /// Has the holders of last nodes told that nothing comes after them: they may have been told
-    /// otherwise before this term. All others are told when the nodes after theirs are observed.
-    fn tell_ends(&mut self, name: &PipelineName) {
+    /// Sends the holders of last nodes an empty route: before this term they may have had another
+    /// one. All other nodes get theirs when the nodes after them are observed.
+    fn reroute_last_nodes(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let last = state.nodes.iter().filter(|(_, node)| node.next.is_empty());
         for node in last.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
@@ -81,9 +81,9 @@ impl Core {
         }
     }
 
-    /// Agents may have another load of a pipeline than is desired: that of before a change that
-    /// waits for workers. Where all its nodes have the same, and one of them shows that it is no
-    /// rest of what is desired, it is what is in force.
+    /// Agents may hold another load of a pipeline than is desired: that of before a change that
+    /// waits for workers. It is in force if all nodes have the same load and at least one node
+    /// shows that this is not a remainder of the desired load.
     fn adopt_load(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let desired = state.spec.load;
@@ -96,7 +96,10 @@ impl Core {
             !node.shares.is_empty()
                 && (load > desired
                     || load == Load::ZERO
-                    || self.class(&node.class).is_some_and(|class| desired <= class.capacity))
+                    || self
+                        .replica
+                        .class(&node.class)
+                        .is_some_and(|class| desired <= class.capacity))
         };
         let is_other = load != desired && state.nodes.values().any(is_whole);
         if let Some(state) = self.pipelines.all.get_mut(name).filter(|_| is_other) {
@@ -105,28 +108,28 @@ impl Core {
     }
 
     /// Something of a class has changed that those who wait may have waited for.
-    pub(in crate::core) fn look_at_class(&mut self, class: &leasehold_types::ClusterName) {
-        self.pipelines.look |= self.class(class).is_some();
+    pub(in crate::core) fn recheck_class(&mut self, class: &leasehold_types::ClusterName) {
+        self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
     }
 
     /// A worker of a class has begun to drain, or is found draining, or works again.
-    pub(in crate::core) fn note_leaving(&mut self, key: &WorkerKey) {
+    pub(in crate::core) fn note_draining(&mut self, key: &WorkerKey) {
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
         if !leaves {
-            self.pipelines.leaving.remove(key);
-        } else if self.class(&key.cluster).is_some() {
-            self.pipelines.leaving.insert(key.clone());
-            self.pipelines.look = true;
+            self.pipelines.draining.remove(key);
+        } else if self.replica.class(&key.cluster).is_some() {
+            self.pipelines.draining.insert(key.clone());
+            self.pipelines.recheck_waiting = true;
             self.note_shares_of(key);
         }
     }
 
     /// The states that bindings and pipelines are in now.
     pub(super) fn observe(&mut self, now: Moment) {
-        self.tell_endpoints();
+        self.notify_endpoints();
         let mut pipelines = BTreeSet::new();
         for (pipeline, node) in std::mem::take(&mut self.pipelines.changed) {
-            if self.pipelines.unjudged.contains(&pipeline) {
+            if self.pipelines.recovering.contains(&pipeline) {
                 continue;
             }
             self.renew_endpoints(&pipeline, &node);
@@ -135,7 +138,7 @@ impl Core {
         for name in pipelines {
             self.observe_one(&name, now);
         }
-        self.tell_endpoints();
+        self.notify_endpoints();
     }
 
     fn observe_one(&mut self, name: &PipelineName, now: Moment) {
@@ -153,7 +156,7 @@ impl Core {
         }
         if !deserted.is_empty() {
             let why = "a worker that drains has given its share back, and no other has room";
-            return self.break_up(name, &deserted, why.into(), now);
+            return self.break_pipeline(name, &deserted, why.into(), now);
         }
         let (reason, waits, changes) = (state.reason.clone(), state.waits.clone(), state.changes);
         let all = served.iter().all(|(_, served)| *served);

@@ -1,0 +1,162 @@
+//! What a replica keeps whether it leads or not: desired state, the turn's budget and effects.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerName};
+
+use super::Config;
+use super::garbage::Garbage;
+use super::manifest::IncomingManifest;
+use super::position_index::PositionIndex;
+use super::sliced_work::TurnBudget;
+use crate::desired::{Class, Cluster, Desired, StreamSet};
+use crate::effect::{Effect, Notice};
+use crate::event::ConnId;
+use crate::exposure::{SetList, SetLists};
+use crate::planner::streams::Unplaced;
+
+/// What outlives a term.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    pub(super) config: Config,
+    pub(super) desired: Arc<Desired>,
+    /// What is desired next, and not read to its end yet.
+    pub(super) incoming: Option<IncomingManifest>,
+    pub(super) sets: BTreeMap<SetName, SetState>,
+    /// The sets of each cluster.
+    pub(super) cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
+    /// Of each cluster the sets of which a worker may own streams, where its agent cannot stop it
+    /// and where it can.
+    pub(super) cluster_lists: BTreeMap<ClusterName, [Arc<SetList>; 2]>,
+    /// The lists of sets that were in force.
+    pub(super) lists: SetLists,
+    /// The handover deadlines of sets that are gone, and of which streams are still claimed.
+    pub(super) former_handovers: BTreeMap<SetName, Duration>,
+    pub(super) garbage: Garbage,
+    /// What a turn may still do of the work that goes on in slices.
+    pub(super) budget: TurnBudget,
+    /// Everything that had arrived before this moment has been taken in: silence is judged by it.
+    pub(super) heard: Moment,
+    pub(super) effects: VecDeque<Effect>,
+}
+
+/// A stream set and where its streams are planned.
+#[derive(Clone, Debug)]
+pub(super) struct SetState {
+    pub(super) spec: Arc<StreamSet>,
+    pub(super) index: PositionIndex,
+    pub(super) streams: Vec<StreamSlot>,
+    /// Something may be planned of it.
+    pub(super) is_planned: bool,
+    /// The last plan moved as many streams as may move at once: more may follow.
+    pub(super) limited: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct StreamSlot {
+    pub(super) on: Option<WorkerName>,
+    /// When it was last moved away from a worker that could have kept it.
+    pub(super) moved_at: Option<Moment>,
+    pub(super) unplaced: Option<Unplaced>,
+}
+
+impl Replica {
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            config,
+            desired: Arc::default(),
+            incoming: None,
+            sets: BTreeMap::new(),
+            cluster_sets: BTreeMap::new(),
+            cluster_lists: BTreeMap::new(),
+            lists: SetLists::default(),
+            former_handovers: BTreeMap::new(),
+            garbage: Garbage::default(),
+            budget: TurnBudget::default(),
+            heard: Moment(0),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Begins a turn that has heard everything that had arrived before `heard`.
+    pub(super) fn begin_turn(&mut self, heard: Moment) {
+        self.heard = self.heard.max(heard);
+        self.budget.allow(self.config.slice);
+        self.drop_garbage();
+    }
+
+    /// Whether work was left for another turn.
+    pub(super) fn has_more(&self) -> bool {
+        self.incoming.is_some() || !self.garbage.is_empty()
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) {
+        self.effects.push_back(Effect::Notice(notice));
+    }
+
+    pub(super) fn refuse(&mut self, conn: ConnId, reason: RefusalReason, message: String) {
+        let message = CoordinatorMessage::Refusal(Refusal { reason, message });
+        self.effects.push_back(Effect::Send { conn, message });
+        self.effects.push_back(Effect::Close(conn));
+    }
+
+    /// The class of this name, where a manifest defines one.
+    pub(super) fn class(&self, name: &ClusterName) -> Option<&Class> {
+        self.desired.clusters.get(name)?.class.as_ref()
+    }
+
+    /// The sets of a cluster, by name.
+    pub(super) fn sets_of(&self, cluster: &ClusterName) -> impl Iterator<Item = &SetName> {
+        self.cluster_sets.get(cluster).into_iter().flatten()
+    }
+
+    /// This list of a set is no longer needed here. Dropping the last reference takes long.
+    pub(super) fn drop_spec(&mut self, name: &SetName, spec: Arc<StreamSet>) {
+        if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
+            self.garbage.add_spec(spec);
+        }
+    }
+
+    /// Forgets where an earlier term planned the streams. Their slots stay with the sets, because a
+    /// million of them take long to allocate; each new term begins with empty ones.
+    pub(super) fn forget_plans(&mut self) {
+        for set in self.sets.values_mut().filter(|set| set.is_planned) {
+            let streams = vec![StreamSlot::default(); set.streams.len()];
+            self.garbage.add_planned(std::mem::replace(&mut set.streams, streams));
+            (set.limited, set.is_planned) = (false, false);
+        }
+    }
+
+    /// The times that hold for a cluster's agents.
+    pub(super) fn terms(&self, cluster: &Cluster) -> Terms {
+        Terms {
+            ttl: cluster.ttl,
+            beat: (cluster.ttl / BEATS_PER_TTL).min(BEAT_MAX),
+            reserve: self.config.bounds.outlast(cluster.ttl),
+            drain_deadline: cluster.drain_deadline,
+        }
+    }
+
+    /// The stream's set and its place in it, where it is desired.
+    pub(super) fn planned(&self, stream: &StreamKey) -> Option<(&SetState, &StreamSlot)> {
+        let set = self.sets.get(&stream.set)?;
+        let at = set.position(&stream.stream)?;
+        Some((set, &set.streams[at]))
+    }
+
+    pub(super) fn planned_mut(&mut self, stream: &StreamKey) -> Option<&mut StreamSlot> {
+        let set = self.sets.get_mut(&stream.set)?;
+        let at = set.position(&stream.stream)?;
+        set.is_planned = true;
+        Some(&mut set.streams[at])
+    }
+}
+
+/// So many beats fit into a lease: an agent that misses three answers, and then asks two replicas
+/// in vain, still has time left.
+const BEATS_PER_TTL: u32 = 5;
+/// The longest time between two beats.
+const BEAT_MAX: Duration = Duration::from_secs(2);
