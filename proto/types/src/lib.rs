@@ -2,6 +2,7 @@
 //! protocol, each valid by construction. No IO, no clock, no randomness.
 
 pub mod agent_id;
+pub mod duration;
 pub mod limits;
 pub mod load;
 pub mod message;
