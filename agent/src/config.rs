@@ -2,8 +2,8 @@
 
 mod adapter;
 mod args;
-mod errand;
-mod reached;
+mod drain;
+mod worker_address;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ pub use adapter::{
 };
 use args::{Action, Cli, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
-pub use errand::Errand;
+pub use drain::DrainOptions;
 
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub enum Invocation {
     /// Be a worker's agent.
     Run(Box<Config>),
     /// Have the worker's agent drain.
-    Drain(Errand),
+    Drain(DrainOptions),
     /// Say for an agent that has ended that nothing of its worker runs any more.
     Leave(Box<Config>, Leave),
 }
@@ -233,7 +233,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         SocketMode::Owner => 0o600,
         SocketMode::Group => 0o660,
     };
-    let address = args.worker_address.map(|it| reached::reached(&it, args.worker_port));
+    let address = args.worker_address.map(|it| worker_address::parse(&it, args.worker_port));
     Ok(Config {
         coordinators: args.who.coordinator,
         cluster: args.who.cluster,

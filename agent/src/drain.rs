@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use leasehold_types::duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::config::Errand;
+use crate::config::DrainOptions;
 use call::{DrainError, Request};
 
 /// How long an agent may take to answer what needs no waiting.
@@ -24,16 +24,16 @@ const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Does what was asked for and says how this process is to end.
 #[must_use]
-pub fn main(errand: &Errand) -> ExitCode {
+pub fn main(options: &DrainOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run(errand)),
+        Ok(runtime) => runtime.block_on(run(options)),
         Err(error) => Err(error).context("the system gives no event queue"),
     };
     if let Err(error) = &outcome {
         eprintln!("error: {error:#}");
     }
-    match errand.command.split_first() {
+    match options.command.split_first() {
         None => ExitCode::from(u8::from(outcome.is_err())),
         Some((program, args)) => {
             let error = Command::new(program).args(args).exec();
@@ -43,34 +43,34 @@ pub fn main(errand: &Errand) -> ExitCode {
     }
 }
 
-async fn run(errand: &Errand) -> anyhow::Result<()> {
-    match (errand.wait, errand.timeout) {
-        (false, None) => begin(errand).await,
+async fn run(options: &DrainOptions) -> anyhow::Result<()> {
+    match (options.wait, options.timeout) {
+        (false, None) => begin(options).await,
         (false, Some(limit)) => {
-            let begun = timeout(limit, begin_patiently(errand)).await;
+            let begun = timeout(limit, begin_patiently(options)).await;
             begun.unwrap_or_else(|_| bail!("no answer within {}", duration::format_short(limit)))
         }
-        (true, None) => wait(errand).await,
+        (true, None) => wait(options).await,
         (true, Some(limit)) => {
-            let ended = timeout(limit, wait(errand)).await;
+            let ended = timeout(limit, wait(options)).await;
             ended.unwrap_or_else(|_| bail!("not drained after {}", duration::format_short(limit)))
         }
     }
 }
 
 /// Begins the drain.
-async fn begin(errand: &Errand) -> anyhow::Result<()> {
-    let answer = timeout(ANSWER, call::drain(&errand.agent, Request::Begin)).await;
+async fn begin(options: &DrainOptions) -> anyhow::Result<()> {
+    let answer = timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await;
     let jobs =
         answer.with_context(|| format!("no answer within {}", duration::format_short(ANSWER)))?;
     println!("the drain has begun: {}", left(jobs?));
     Ok(())
 }
 
-async fn begin_patiently(errand: &Errand) -> anyhow::Result<()> {
+async fn begin_patiently(options: &DrainOptions) -> anyhow::Result<()> {
     let mut away = Away::default();
     loop {
-        match timeout(ANSWER, call::drain(&errand.agent, Request::Begin)).await {
+        match timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await {
             Ok(Ok(jobs)) => {
                 println!("the drain has begun: {}", left(jobs));
                 return Ok(());
@@ -83,19 +83,19 @@ async fn begin_patiently(errand: &Errand) -> anyhow::Result<()> {
 }
 
 /// Begins the drain and waits for its end, or its deadline.
-async fn wait(errand: &Errand) -> anyhow::Result<()> {
+async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
     let mut away = Away::default();
     let mut progress = interval_at(Instant::now(), PROGRESS);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let ended = call::drain(&errand.agent, Request::Wait);
+        let ended = call::drain(&options.agent, Request::Wait);
         let mut ended = std::pin::pin!(ended);
         let answer = loop {
             tokio::select! {
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
                     // Asking once more changes nothing, and is answered with what is left.
-                    let asked = timeout(ANSWER, call::drain(&errand.agent, Request::Begin)).await;
+                    let asked = timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await;
                     if let Ok(Ok(jobs)) = asked {
                         away.is_back();
                         println!("draining: {}", left(jobs));

@@ -115,9 +115,9 @@ impl FileJournal {
         };
         let found = read(&path)?;
         let exists = found.is_some();
-        let Past { memory, damage, end } = match found {
-            None => Past::default(),
-            Some(found) => Past::of(found, &path, &boot, &header, boot_id.is_some())?,
+        let Recovery { memory, damage, end } = match found {
+            None => Recovery::default(),
+            Some(found) => Recovery::of(found, &path, &boot, &header, boot_id.is_some())?,
         };
         let (tail, problem, mend_at) = (None, None, Moment(0));
         let memory_kept = memory.clone();
@@ -247,7 +247,7 @@ impl Tail {
 
 /// What a journal that was found is to its next agent.
 #[derive(Debug, Default)]
-struct Past {
+struct Recovery {
     memory: Memory,
     /// Why the file is to be set aside.
     damage: Option<String>,
@@ -255,7 +255,7 @@ struct Past {
     end: Option<End>,
 }
 
-impl Past {
+impl Recovery {
     /// Judges it for the agent that `header` names.
     fn of(
         found: Found,

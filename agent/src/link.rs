@@ -2,7 +2,6 @@
 //! both ways. It decides nothing. Everything that it says carries its number, so that what an
 //! older link says is told apart and dropped.
 
-mod complaints;
 pub(crate) mod token;
 
 use std::error::Error;
@@ -22,8 +21,6 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-
-pub(crate) use complaints::Complaints;
 
 use crate::backoff;
 use crate::config::{Address, Tls};
@@ -149,7 +146,7 @@ impl Dialer {
                 Ok(()) => "the coordinator has ended the session".into(),
                 Err(error) => cause(error.as_ref()),
             };
-            dial.say(LinkChange::Closed(why)).await;
+            dial.send_event(LinkChange::Closed(why)).await;
         });
         Link { number, address, opened: false, outbox: Some(outbox), task }
     }
@@ -175,7 +172,7 @@ impl Dial {
         let mut client = SessionServiceClient::new(channel?)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        self.say(LinkChange::Opened).await;
+        self.send_event(LinkChange::Opened).await;
         let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
         let mut request = Request::new(requests);
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
@@ -185,7 +182,7 @@ impl Dial {
         let session = session?;
         let word = session.metadata().get(TOKEN_METADATA);
         if word.is_some_and(|word| word.as_bytes() == TOKEN_IGNORED.as_bytes()) {
-            self.say(LinkChange::TokenIgnored).await;
+            self.send_event(LinkChange::TokenIgnored).await;
         }
         let mut responses = session.into_inner();
         while let Some(response) =
@@ -193,7 +190,7 @@ impl Dial {
         {
             let message = CoordinatorMessage::try_from(response)
                 .context("the coordinator's message means nothing")?;
-            self.say(LinkChange::Message(Box::new(message))).await;
+            self.send_event(LinkChange::Message(Box::new(message))).await;
         }
         Ok(())
     }
@@ -251,7 +248,7 @@ impl Dial {
         }
     }
 
-    async fn say(&self, what: LinkChange) {
+    async fn send_event(&self, what: LinkChange) {
         // Without a driver there is nobody left to tell.
         let _ = self.events.send(LinkEvent { link: self.number, what }).await;
     }

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
-#[path = "agent/again.rs"]
-mod again;
 #[path = "agent/bindings.rs"]
 mod bindings;
 #[path = "agent/child.rs"]
@@ -17,8 +15,8 @@ mod connections;
 mod coordinator;
 #[path = "agent/drain.rs"]
 mod drain;
-#[path = "agent/errand.rs"]
-mod errand;
+#[path = "agent/drain_command.rs"]
+mod drain_command;
 #[path = "agent/file.rs"]
 mod file;
 #[path = "agent/file_pool.rs"]
@@ -35,6 +33,8 @@ mod link;
 mod process;
 #[path = "agent/programs.rs"]
 mod programs;
+#[path = "agent/restart.rs"]
+mod restart;
 #[path = "agent/sidecar.rs"]
 mod sidecar;
 #[path = "agent/taken_up.rs"]

@@ -93,7 +93,7 @@ pub struct BindingLease {
 
 /// What keeps a worker from being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Awaited {
+pub struct Outstanding {
     /// Jobs that run; none where nobody can tell what an earlier agent left.
     pub jobs: Option<u32>,
     /// The size of the pool lease: as many slots as jobs that nobody can tell of may take, where

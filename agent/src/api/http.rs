@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::grpc;
-use crate::driver::Command;
+use crate::driver::DriverRequest;
 use crate::worker::api::{Denial, WorkerApi};
 
 /// Bytes of one request's body.
@@ -248,21 +248,21 @@ async fn drain(
 }
 
 async fn livez(State(api): State<WorkerApi>) -> (StatusCode, &'static str) {
-    match api.door().is_open() {
+    match api.driver().is_open() {
         true => (StatusCode::OK, "ok\n"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n"),
     }
 }
 
 async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
-    if !api.door().is_open() {
+    if !api.driver().is_open() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n".into());
     }
-    if let Some(why) = api.door().metrics().unready() {
+    if let Some(why) = api.driver().metrics().unready() {
         return (StatusCode::SERVICE_UNAVAILABLE, why + "\n");
     }
     // The first line is for probes, a second one for people.
-    match api.door().ask(|reply| Command::Awaited { reply }).await {
+    match api.driver().ask(|reply| DriverRequest::Outstanding { reply }).await {
         Ok(None) => (StatusCode::OK, "ok\n".into()),
         Ok(Some(what)) => (StatusCode::OK, format!("ok\n{what}\n")),
         Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, format!("{gone}\n")),
@@ -270,7 +270,7 @@ async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
 }
 
 async fn metrics(State(api): State<WorkerApi>) -> Response {
-    let metrics = api.door().metrics();
+    let metrics = api.driver().metrics();
     if let Ok(lease) = api.peek().await {
         metrics.connected.store(lease.connected, Relaxed);
         metrics.pool_size.store(lease.pool.size, Relaxed);

@@ -12,9 +12,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
+use super::connections::Connection;
 use super::grpc;
 use super::http::{Answer, BODY_BYTES_MAX};
-use super::places::Place;
 use crate::worker::api::Denial;
 
 /// How long a request's body may take.
@@ -25,7 +25,7 @@ const GRPC_FRAME_BYTES: usize = BODY_BYTES_MAX;
 /// Answers it; as long as that takes, its connection is in use.
 pub(super) async fn answer(
     router: Router,
-    place: Arc<Place>,
+    connection: Arc<Connection>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     if grpc::is_reflection(request.uri().path()) {
@@ -36,7 +36,7 @@ pub(super) async fn answer(
         Ok(request) => request,
         Err(why) => return Ok(last(why)),
     };
-    let busy = place.begin();
+    let busy = connection.begin();
     let answer = router.oneshot(request).await?;
     if answer.body().size_hint().exact().is_some() {
         return Ok(answer);

@@ -10,7 +10,7 @@ use leasehold_types::{ClusterName, WorkerName, duration};
 
 use super::Address;
 use super::adapter::AdapterArgs;
-use super::errand::agent_url;
+use super::drain::agent_url;
 use crate::http_client::Url;
 
 const EXAMPLES: &str = "\

@@ -7,21 +7,21 @@ use leasehold_agent_core::Notice;
 use leasehold_types::Moment;
 use leasehold_types::message::RefusalReason;
 
-use crate::link::Complaints;
+use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
 
 /// Tells the log.
 #[derive(Debug)]
-pub(super) struct Notices {
+pub(super) struct NoticeLogger {
     metrics: Arc<Metrics>,
-    complaints: Complaints,
+    log_limiter: LogLimiter,
     dials: u64,
     draining: bool,
 }
 
-impl Notices {
+impl NoticeLogger {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, complaints: Complaints::default(), dials: 0, draining: false }
+        Self { metrics, log_limiter: LogLimiter::default(), dials: 0, draining: false }
     }
 
     /// Whether the holder has said that it drains.
@@ -40,14 +40,14 @@ impl Notices {
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         self.metrics.answered.store(true, Relaxed);
-        if let Some(unsaid) = self.complaints.admit(address, why, now) {
+        if let Some(unsaid) = self.log_limiter.admit(address, why, now) {
             tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
         }
     }
 
     /// The coordinator looks at no tokens.
     pub(super) fn token_ignored(&mut self, address: &str, now: Moment) {
-        if self.complaints.admit(address, "token", now).is_some() {
+        if self.log_limiter.admit(address, "token", now).is_some() {
             tracing::warn!(
                 coordinator = address,
                 "--token-file has no effect: this coordinator runs without Kubernetes and looks at \
@@ -57,7 +57,7 @@ impl Notices {
     }
 
     /// Tells one notice; `address` is the link's, if there is one.
-    pub(super) fn tell(&mut self, notice: Notice, address: &str, now: Moment) {
+    pub(super) fn log(&mut self, notice: Notice, address: &str, now: Moment) {
         match notice {
             Notice::Welcomed(epoch) => {
                 self.metrics.connected.store(true, Relaxed);
@@ -102,7 +102,7 @@ impl Notices {
                 tracing::info!("started anew after a drain: the worker works again");
             }
             Notice::JournalFailed(why) => {
-                if let Some(unsaid) = self.complaints.admit("journal", &why, now) {
+                if let Some(unsaid) = self.log_limiter.admit("journal", &why, now) {
                     tracing::error!(why, unsaid, "the journal cannot be written");
                 }
             }
@@ -130,7 +130,7 @@ impl Notices {
             RefusalReason::NameTaken => "NameTaken".into(),
             _ => format!("{reason:?}: {message}"),
         };
-        if let Some(unsaid) = self.complaints.admit(address, &cause, now) {
+        if let Some(unsaid) = self.log_limiter.admit(address, &cause, now) {
             tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
         }
     }

@@ -10,12 +10,12 @@ use leasehold_agent_core::Memory;
 use leasehold_types::{WorkerKey, duration};
 
 use super::{check_tls, drain, remember};
-use crate::child::Recorded;
+use crate::child::ChildRecord;
 use crate::config::{Config, Leave};
 use crate::driver::{Driver, Outcome};
 use crate::identity;
 use crate::metrics::Metrics;
-use crate::signals::{Asked, Signals, exit_code};
+use crate::signals::{SignalAction, Signals, exit_code};
 use crate::state_dir::StateDir;
 use crate::worker::process;
 
@@ -35,22 +35,22 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     check(&memory, &dir, &who, leave)?;
     let (jobs, streams) = (memory.running(), memory.streams.len());
     let (identity, metrics) = (identity::of(Some(&dir)), Arc::new(Metrics::default()));
-    let (driver, door) = Driver::new(&config, memory, journal, identity, metrics);
+    let (driver, handle) = Driver::new(&config, memory, journal, identity, metrics);
     let driver = tokio::spawn(driver.run());
-    if let Err(why) = door.start_anew().await {
+    if let Err(why) = handle.start_anew().await {
         bail!("that nothing runs cannot be written to {}: {why}", path.display());
     }
-    drain(&door).await;
+    drain(&handle).await;
     let ended = tokio::select! {
-        ended = door.ended() => ended.context("the driver has failed")?,
+        ended = handle.ended() => ended.context("the driver has failed")?,
         asked = signals.next() => {
-            let (Asked::End(signal) | Asked::EndNow(signal) | Asked::PassOn(signal)) = asked;
+            let (SignalAction::Shutdown(signal) | SignalAction::Quit(signal) | SignalAction::Forward(signal)) = asked;
             eprintln!("told to end before a coordinator has heard it");
             return Ok(exit_code(signal));
         }
     };
-    door.stop().await;
-    drop(door);
+    handle.stop().await;
+    drop(handle);
     driver.await.context("the driver has failed")?;
     match ended {
         Outcome::Drained { told: true, .. } => {
@@ -70,14 +70,14 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
     if let Some((stream, id)) = process::first_running(dir)? {
         bail!("process {id}, the program of stream {stream}, still runs: end it first");
     }
-    let knows = match Recorded::read(&dir.file("child"))? {
-        Recorded::Child(group) if group.exists() => {
+    let knows = match ChildRecord::read(&dir.file("child"))? {
+        ChildRecord::Child(group) if group.exists() => {
             let id = group.id;
             bail!("process {id}, or one that it has started, still runs as {who}: end it first")
         }
         // It was seen to have ended.
-        Recorded::Child(_) | Recorded::OtherBoot => true,
-        Recorded::Nothing => {
+        ChildRecord::Child(_) | ChildRecord::OtherBoot => true,
+        ChildRecord::Nothing => {
             memory.incarnation.is_some() && memory.running() == 0 && memory.streams.is_empty()
         }
     };

@@ -4,44 +4,44 @@
 //! Invariant: a size is in effect when the program that was told of it has ended with 0, and not
 //! before.
 
-mod program;
 mod streams;
+mod user_command;
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::task::JoinHandle;
 
-use super::bound::Bound;
-use super::counted::{CountedWorker, Kind, Need, Sight, Target};
+use super::polled::{Adjustment, Kind, Observation, PolledWorker, Target};
+use super::size_bound::SizeBound;
 use crate::config::{CommandAdapter, JobPrograms};
-use crate::driver::Door;
-use crate::init::Reaper;
-use program::Program;
+use crate::driver::DriverHandle;
+use crate::reaper::Reaper;
 use streams::Streams;
+use user_command::UserCommand;
 
 /// Starts what runs the programs: for an agent that remembers nothing of its worker, or that an
 /// agent before it has told to run at most `obeyed` jobs.
 pub(crate) async fn start(
     adapter: CommandAdapter,
-    door: &Door,
+    driver: &DriverHandle,
     reaper: &Reaper,
     forgot: bool,
     obeyed: Option<u32>,
 ) -> Option<JoinHandle<()>> {
     let CommandAdapter { jobs, streams, timeout, interval } = adapter;
     if let Some(programs) = streams {
-        tokio::spawn(Streams::new(programs, timeout, reaper.clone(), door.clone()).run());
+        tokio::spawn(Streams::new(programs, timeout, reaper.clone(), driver.clone()).run());
     }
     match jobs {
         Some(jobs) => {
             let worker = CommandWorker::new(jobs, timeout, reaper.clone(), obeyed);
             let kind = Kind::Command(worker);
-            Some(tokio::spawn(CountedWorker::new(kind, interval, door.clone()).run()))
+            Some(tokio::spawn(PolledWorker::new(kind, interval, driver.clone()).run()))
         }
         None if forgot => {
             // A worker that only consumes streams runs no jobs: somebody has to say so.
-            if let Err(why) = door.start_anew().await {
+            if let Err(why) = driver.start_anew().await {
                 tracing::warn!(why, "that no jobs run could not be noted");
             }
             None
@@ -56,7 +56,7 @@ pub(crate) struct CommandWorker {
     programs: JobPrograms,
     timeout: Duration,
     reaper: Reaper,
-    bound: Bound,
+    bound: SizeBound,
     /// It has taken the drain's begin.
     drained: bool,
 }
@@ -69,27 +69,27 @@ impl CommandWorker {
         reaper: Reaper,
         most: Option<u32>,
     ) -> Self {
-        let bound = Bound::inherited(most);
+        let bound = SizeBound::inherited(most);
         Self { programs, timeout, reaper, bound, drained: false }
     }
 
     /// Counts its jobs.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Sight> {
+    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let counted = self.count().await;
         if counted.is_err() {
             // Its process may be another when it can be counted again.
             self.bound.forget();
             self.drained = false;
         }
-        counted.map(|running| self.bound.sight(running))
+        counted.map(|running| self.bound.observation(running))
     }
 
     /// What to tell it next.
-    pub(super) fn need(&self, target: Target) -> Need {
+    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         match target.draining && self.programs.drain.is_some() {
-            true if self.drained => Need::Nothing,
-            true => Need::Order { size: 0, grows: false },
-            false => self.bound.need(target),
+            true if self.drained => Adjustment::Nothing,
+            true => Adjustment::Order { size: 0, grows: false },
+            false => self.bound.adjustment(target),
         }
     }
 
@@ -101,7 +101,8 @@ impl CommandWorker {
             None => ("--command-resize", &self.programs.resize),
         };
         let environment = vec![("LEASEHOLD_POOL_SIZE", size.to_string())];
-        let program = Program { option, line: line.clone(), environment, timeout: self.timeout };
+        let program =
+            UserCommand { option, line: line.clone(), environment, timeout: self.timeout };
         self.bound.sending(size);
         program.run(&self.reaper).await?;
         self.bound.kept(size);
@@ -112,7 +113,7 @@ impl CommandWorker {
 
     async fn count(&self) -> anyhow::Result<u32> {
         let (option, line) = ("--command-count", self.programs.count.clone());
-        let program = Program { option, line, environment: Vec::new(), timeout: self.timeout };
+        let program = UserCommand { option, line, environment: Vec::new(), timeout: self.timeout };
         let text = program.run(&self.reaper).await?;
         let text = text.trim();
         if text.is_empty() {

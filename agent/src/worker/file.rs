@@ -19,12 +19,12 @@ use leasehold_types::{StreamKey, StreamName};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::leash::Leash;
+use super::shell_command::ShellCommand;
 use crate::backoff;
 use crate::child::ChildPid;
 use crate::config::{FileAdapter, SignalTo, TakenUp};
-use crate::driver::{Command, Door};
-use crate::init::Reaper;
+use crate::driver::{DriverHandle, DriverRequest};
+use crate::reaper::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
@@ -38,7 +38,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct FileWorker {
     worker: String,
     adapter: FileAdapter,
-    door: Door,
+    driver: DriverHandle,
     reaper: Reaper,
     child: ChildPid,
     /// This agent remembers nothing of its worker.
@@ -71,7 +71,7 @@ impl FileWorker {
     pub(crate) fn new(
         worker: String,
         adapter: FileAdapter,
-        door: Door,
+        driver: DriverHandle,
         reaper: Reaper,
         child: ChildPid,
         remembered: Option<Remembered>,
@@ -82,7 +82,7 @@ impl FileWorker {
         Self {
             worker,
             adapter,
-            door,
+            driver,
             reaper,
             child,
             forgot: remembered.is_none(),
@@ -102,11 +102,11 @@ impl FileWorker {
         self.version = config_yml::version_in(&self.adapter.path);
         if self.forgot && self.pool.is_none() {
             // A worker that reads only its streams runs no jobs: somebody has to say so.
-            if let Err(why) = self.door.start_anew().await {
+            if let Err(why) = self.driver.start_anew().await {
                 tracing::warn!(why, "that no jobs run could not be noted");
             }
         }
-        let mut changes = self.door.changes();
+        let mut changes = self.driver.changes();
         changes.mark_changed();
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,13 +127,13 @@ impl FileWorker {
                     }
                 },
             };
-            let Ok(snapshot) = self.door.lease().await else { return };
+            let Ok(snapshot) = self.driver.lease().await else { return };
             if !put_off {
                 match self.step(&snapshot.lease).await {
                     Err(error) => self.failed(&error),
                     Ok(()) => {
                         (self.failures, self.retry_at) = (0, None);
-                        self.door.metrics().set_file_problem(None);
+                        self.driver.metrics().set_file_problem(None);
                     }
                 }
             }
@@ -157,14 +157,14 @@ impl FileWorker {
         if self.written.as_ref() != Some(&wanted) {
             let written = self.write(&wanted).await;
             if written.is_err() {
-                self.door.metrics().file_failures.fetch_add(1, Relaxed);
+                self.driver.metrics().file_failures.fetch_add(1, Relaxed);
             }
             written?;
             self.written = Some(wanted);
             self.untold = true;
             self.pool.iter_mut().for_each(Pool::untold);
         }
-        self.door.metrics().file_shows.store(lease.version, Relaxed);
+        self.driver.metrics().file_shows.store(lease.version, Relaxed);
         self.note_gone(lease);
         if self.untold {
             self.tell_worker().await?;
@@ -183,7 +183,7 @@ impl FileWorker {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
         let (running, obeyed) = pool.look(in_file, settle, Instant::now());
-        let told = self.door.ask(|reply| Command::Count { running, obeyed, reply }).await;
+        let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
         match told {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(refused)) => bail!("{running} jobs under pool size {obeyed}: {refused:?}"),
@@ -244,7 +244,7 @@ impl FileWorker {
             ("LEASEHOLD_FILE_VERSION", self.version.to_string().into()),
         ];
         let outputs = [Stdio::inherit(), Stdio::inherit()];
-        let mut leash = Leash::start(command, environment, outputs, &self.reaper)
+        let mut leash = ShellCommand::start(command, environment, outputs, &self.reaper)
             .context("--file-command: no process can be started")?;
         match tokio::time::timeout(COMMAND_TIMEOUT, &mut leash.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
@@ -271,7 +271,8 @@ impl FileWorker {
                 continue;
             }
             let (stream, token) = (held.stream.clone(), held.token);
-            let released = self.door.ask(|reply| Command::Release { stream, token, reply }).await;
+            let released =
+                self.driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await;
             match released {
                 Err(_) => return,
                 Ok(Ok(()) | Err(Refused::NotHeld { .. })) => {
@@ -311,7 +312,7 @@ impl FileWorker {
     }
 
     fn failed(&mut self, error: &anyhow::Error) {
-        self.door.metrics().set_file_problem(Some(format!("{error:#}")));
+        self.driver.metrics().set_file_problem(Some(format!("{error:#}")));
         if self.failures.is_power_of_two() || self.failures == 0 {
             let path = self.adapter.path.display().to_string();
             let failures = self.failures + 1;

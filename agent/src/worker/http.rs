@@ -11,8 +11,8 @@ use hyper::Method;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
-use super::bound::Bound;
-use super::counted::{Need, Sight, Target};
+use super::polled::{Adjustment, Observation, Target};
+use super::size_bound::SizeBound;
 use crate::config::{HttpAdapter, HttpRequest, Sizing};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 
@@ -27,7 +27,7 @@ const PATIENCE: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct HttpWorker {
     adapter: HttpAdapter,
-    bound: Bound,
+    bound: SizeBound,
     /// It has taken the drain's begin.
     drained: bool,
     /// The size that it has last answered with a 2xx.
@@ -44,7 +44,7 @@ impl HttpWorker {
     }
 
     /// Asks it how things stand.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Sight> {
+    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let (running, size) = match self.ask().await {
             Ok(shown) => shown,
             Err(error) => {
@@ -63,21 +63,21 @@ impl HttpWorker {
             Some(size) if self.looks == 1 => self.bound.shows_for_now(size),
             Some(size) => self.bound.shows(size),
         }
-        Ok(self.bound.sight(running))
+        Ok(self.bound.observation(running))
     }
 
     /// What to tell it next.
-    pub(super) fn need(&self, target: Target) -> Need {
+    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         let drains = target.draining && self.adapter.drain.is_some();
         match &self.adapter.sizing {
-            _ if drains && self.drained => Need::Nothing,
-            _ if drains => Need::Order { size: 0, grows: false },
-            Sizing::Fixed(_) => Need::Nothing,
-            Sizing::Request(_) => match self.bound.need(target) {
-                Need::Order { size, .. }
+            _ if drains && self.drained => Adjustment::Nothing,
+            _ if drains => Adjustment::Order { size: 0, grows: false },
+            Sizing::Fixed(_) => Adjustment::Nothing,
+            Sizing::Request(_) => match self.bound.adjustment(target) {
+                Adjustment::Order { size, .. }
                     if self.answered == Some(size) && self.looks < PATIENCE =>
                 {
-                    Need::Look
+                    Adjustment::Look
                 }
                 need => need,
             },
@@ -162,9 +162,9 @@ impl HttpWorker {
 }
 
 /// What is known of the size of a worker that has not been asked yet.
-fn first_bound(sizing: &Sizing, most: Option<u32>) -> Bound {
+fn first_bound(sizing: &Sizing, most: Option<u32>) -> SizeBound {
     match sizing {
-        Sizing::Request(_) => Bound::inherited(most),
-        Sizing::Fixed(max) => Bound::inherited(Some(*max)),
+        Sizing::Request(_) => SizeBound::inherited(most),
+        Sizing::Fixed(max) => SizeBound::inherited(Some(*max)),
     }
 }

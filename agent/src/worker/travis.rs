@@ -13,10 +13,10 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::time::Instant;
 
-use super::counted::{Need, Sight, Target};
+use super::polled::{Adjustment, Observation, Target};
 use crate::clock;
 use crate::config::TravisAdapter;
-use controller::{Info, Told};
+use controller::{Info, OrderResult};
 use pool::{Pause, Pool};
 use record::Record;
 
@@ -47,7 +47,7 @@ impl Travis {
     }
 
     /// Asks it how things stand.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Sight> {
+    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let asked = Instant::now();
         let Some(info) = controller::look(&self.adapter).await? else {
             return self.refused();
@@ -61,30 +61,30 @@ impl Travis {
     }
 
     /// What to tell it next.
-    pub(super) fn need(&self, target: Target) -> Need {
-        self.pool.need(target)
+    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
+        self.pool.adjustment(target)
     }
 
     /// Tells it.
     pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
-        let telling = self.pool.telling(size, target.draining);
+        let order = self.pool.order(size, target.draining);
         let before = self.pool.clone();
-        self.pool.sending(telling);
+        self.pool.sending(order);
         self.note_change(before.pause());
         let asked = self.pool.pause();
-        let told = controller::tell(&self.adapter, telling).await;
+        let told = controller::tell(&self.adapter, order).await;
         let result = match told {
-            Told::Yes => {
-                tracing::info!(?telling, "the worker was told its number of processors");
-                self.pool.answered(telling);
+            OrderResult::Done => {
+                tracing::info!(?order, "the worker was told its number of processors");
+                self.pool.answered(order);
                 Ok(())
             }
-            Told::No(error) => {
+            OrderResult::NotDone(error) => {
                 self.pool.unsent(&before);
                 Err(error)
             }
-            Told::Unknown(error) => {
-                self.pool.lost(telling);
+            OrderResult::Unknown(error) => {
+                self.pool.lost(order);
                 Err(error)
             }
         };
@@ -93,7 +93,7 @@ impl Travis {
     }
 
     /// Nobody listens: the worker has not begun, or its process has ended.
-    fn refused(&mut self) -> anyhow::Result<Sight> {
+    fn refused(&mut self) -> anyhow::Result<Observation> {
         self.refusals = self.refusals.saturating_add(1);
         if !self.met || self.refusals < REFUSALS {
             bail!("{}: nobody listens there", self.adapter.url);
@@ -103,7 +103,7 @@ impl Travis {
             tracing::info!("the worker's process has ended, and its jobs with it");
             self.pool = self.pool.of_next_process();
         }
-        Ok(Sight::Ended)
+        Ok(Observation::Ended)
     }
 
     /// Finds out whether this is the process that was asked before.

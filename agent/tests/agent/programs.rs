@@ -80,7 +80,7 @@ const RUN: &str = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
 const IGNORE: &str = "trap '' TERM; while :; do sleep 0.02; done";
 
 async fn guard_of(agent: &Agent) -> Pid {
-    let line = agent.log.line("a guard has started").await;
+    let line = agent.log.line("a watchdog has started").await;
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     Pid::from_raw(i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
 }
@@ -292,7 +292,7 @@ async fn a_guard_that_is_killed_is_replaced() {
     let pid = stage.started("a", 1).await;
     kill_process(guard_of(&agent).await, Signal::KILL).unwrap();
     agent.log.line("another one is started").await;
-    until("it has started", || agent.log.count("a guard has started") == 2).await;
+    until("it has started", || agent.log.count("a watchdog has started") == 2).await;
     assert!(runs(pid));
     agent.signal(Signal::STOP);
     until("the new guard has killed it", || !runs(pid)).await;

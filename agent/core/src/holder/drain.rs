@@ -10,7 +10,7 @@ use leasehold_types::mutation::{self, Mutation};
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
-use crate::lease::Awaited;
+use crate::lease::Outstanding;
 
 /// The drain's deadline where neither the agent's flags nor a coordinator has given one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
@@ -90,9 +90,9 @@ impl<J: Journal> Holder<J> {
 
     /// What keeps the worker from being done, for people.
     #[must_use]
-    pub fn awaited(&self) -> Awaited {
+    pub fn outstanding(&self) -> Outstanding {
         let told = self.jobs_known || !self.link.has_been_welcomed();
-        Awaited {
+        Outstanding {
             jobs: told.then(|| self.running()),
             slots_max: self.pool.map_or(0, |pool| pool.size),
             obeyed: self.count.map_or(0, |count| count.obeyed),

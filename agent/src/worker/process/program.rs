@@ -4,15 +4,15 @@ use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, StreamKey, Token};
 use rustix::process::Signal;
 
-use super::verdict::{self, Leads, Rules, Running, Verdict};
+use super::action::{self, Action, LeadTimes, Rules, Running};
 use crate::backoff;
-use crate::group::Group;
-use crate::init::Exit;
 use crate::metrics::Metrics;
+use crate::process_group::ProcessGroup;
+use crate::reaper::Exit;
 
 /// A stream's place.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct StreamEntry {
     pub(super) program: Option<Program>,
     /// Ends in a row that nobody wanted.
     failures: u32,
@@ -25,7 +25,7 @@ pub(super) struct Slot {
 /// A program that runs.
 #[derive(Debug)]
 pub(super) struct Program {
-    pub(super) group: Group,
+    pub(super) group: ProcessGroup,
     pub(super) state: Running,
     since: Moment,
     /// Another agent has started it: nobody tells its end.
@@ -38,16 +38,16 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn new(group: Group, token: Token, adopted: bool, now: Moment) -> Self {
-        let state = Running { token, headless: false, told: None, killed: None };
+    pub(super) fn new(group: ProcessGroup, token: Token, adopted: bool, now: Moment) -> Self {
+        let state = Running { token, leader_exited: false, told: None, killed: None };
         let (exit, unasked, reminded) = (None, false, false);
         Self { group, state, since: now, adopted, exit, unasked, reminded }
     }
 
     /// Its first process has ended.
-    pub(super) fn has_lost_its_head(&mut self, exit: Option<Exit>) {
-        if !self.state.headless {
-            self.state.headless = true;
+    pub(super) fn note_leader_exit(&mut self, exit: Option<Exit>) {
+        if !self.state.leader_exited {
+            self.state.leader_exited = true;
             self.unasked = self.state.told.is_none() && self.state.killed.is_none();
         }
         self.exit = self.exit.or(exit);
@@ -60,18 +60,18 @@ impl Program {
     }
 }
 
-impl Slot {
+impl StreamEntry {
     /// What is to happen now.
-    pub(super) fn judge(
+    pub(super) fn decide(
         &self,
         held: Option<&StreamLease>,
         rules: Rules,
-        leads: Leads,
+        leads: LeadTimes,
         now: Moment,
-    ) -> Verdict {
+    ) -> Action {
         match &self.program {
-            Some(program) => verdict::with_program(held, program.state, rules, leads, now),
-            None => verdict::without_program(held, self.again, leads, now),
+            Some(program) => action::action_for_program(held, program.state, rules, leads, now),
+            None => action::action_without_program(held, self.again, leads, now),
         }
     }
 
@@ -94,7 +94,7 @@ impl Slot {
     }
 
     /// Takes leave of a program of which nothing runs any more; whether it still has one.
-    pub(super) fn bury(
+    pub(super) fn reap(
         &mut self,
         stream: &StreamKey,
         rules: Rules,
@@ -102,10 +102,10 @@ impl Slot {
         now: Moment,
     ) {
         let Some(program) = &mut self.program else { return };
-        if program.adopted && !program.group.is_led() {
-            program.has_lost_its_head(None);
+        if program.adopted && !program.group.has_leader() {
+            program.note_leader_exit(None);
         }
-        if !program.state.headless || program.group.exists() {
+        if !program.state.leader_exited || program.group.exists() {
             program.remind(stream, rules, now);
             return;
         }

@@ -10,7 +10,7 @@ use hyper::header::HeaderValue;
 use leasehold_types::duration;
 use serde::Deserialize;
 
-use super::pool::{Figures, Telling};
+use super::pool::{Figures, PoolOrder};
 use crate::config::{TravisAdapter, TravisAuth};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, CallError};
 
@@ -29,11 +29,11 @@ pub(super) struct Info {
 
 /// What came of an order.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum OrderResult {
     /// It was carried out.
-    Yes,
+    Done,
     /// It was not sent, or was refused.
-    No(anyhow::Error),
+    NotDone(anyhow::Error),
     /// Nobody knows.
     Unknown(anyhow::Error),
 }
@@ -67,36 +67,42 @@ pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>
 }
 
 /// Tells it something.
-pub(super) async fn tell(adapter: &TravisAdapter, telling: Telling) -> Told {
-    let pause = match telling {
-        Telling::Size(size) => {
-            return order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
+pub(super) async fn tell(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
+    let pause = match order {
+        PoolOrder::Size(size) => {
+            return send_order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
         }
-        Telling::Pause => true,
-        Telling::Rest => false,
-        Telling::Leave { toggle } => toggle,
+        PoolOrder::Pause => true,
+        PoolOrder::Rest => false,
+        PoolOrder::Leave { toggle } => toggle,
     };
-    order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
+    send_order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
 }
 
-async fn order(adapter: &TravisAdapter, method: Method, body: String) -> Told {
+async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> OrderResult {
     // A worker that has no queue yet crashes on what it is told.
     match send(adapter, Method::GET, "/ready", None, LOOK_MAX).await {
         Ok(Ok(Answer { status: 200, .. })) => {}
-        Ok(Ok(Answer { status, .. })) => return Told::No(anyhow!("not ready yet: {status}")),
-        Ok(Err(failure)) => return Told::No(anyhow!("GET {}ready: {failure}", adapter.url)),
-        Err(error) => return Told::No(error),
+        Ok(Ok(Answer { status, .. })) => {
+            return OrderResult::NotDone(anyhow!("not ready yet: {status}"));
+        }
+        Ok(Err(failure)) => {
+            return OrderResult::NotDone(anyhow!("GET {}ready: {failure}", adapter.url));
+        }
+        Err(error) => return OrderResult::NotDone(error),
     }
     let said = format!("{method} {}worker", adapter.url);
     match send(adapter, method, "/worker", Some(body), ORDER_MAX).await {
-        Err(error) => Told::No(error),
-        Ok(Ok(Answer { status: 204, .. })) => Told::Yes,
-        Ok(Ok(Answer { status: status @ (400..500), .. })) => Told::No(refusal(adapter, status)),
-        Ok(Ok(Answer { status, .. })) => Told::Unknown(anyhow!("{said}: {status}")),
-        Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
-            Told::No(anyhow!("{said}: {failure}"))
+        Err(error) => OrderResult::NotDone(error),
+        Ok(Ok(Answer { status: 204, .. })) => OrderResult::Done,
+        Ok(Ok(Answer { status: status @ (400..500), .. })) => {
+            OrderResult::NotDone(refusal(adapter, status))
         }
-        Ok(Err(failure @ CallError::Lost(_))) => Told::Unknown(anyhow!("{said}: {failure}")),
+        Ok(Ok(Answer { status, .. })) => OrderResult::Unknown(anyhow!("{said}: {status}")),
+        Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
+            OrderResult::NotDone(anyhow!("{said}: {failure}"))
+        }
+        Ok(Err(failure @ CallError::Lost(_))) => OrderResult::Unknown(anyhow!("{said}: {failure}")),
     }
 }
 

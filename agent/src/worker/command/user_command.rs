@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::init::{Exit, Reaper};
-use crate::worker::leash::Leash;
+use crate::reaper::{Exit, Reaper};
+use crate::worker::shell_command::ShellCommand;
 
 /// Bytes that are kept of each output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -18,7 +18,7 @@ const SHOWN_MAX: usize = 200;
 
 /// A program and what it is to know.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct UserCommand {
     /// The option that gives it, for messages.
     pub(super) option: &'static str,
     /// What `sh -c` runs.
@@ -29,7 +29,7 @@ pub(super) struct Program {
     pub(super) timeout: Duration,
 }
 
-impl Program {
+impl UserCommand {
     /// Runs it, and returns what it has printed.
     ///
     /// # Errors
@@ -59,12 +59,12 @@ impl Program {
         Ok(String::from_utf8_lossy(&stdout.bytes).into_owned())
     }
 
-    fn start(&self, reaper: &Reaper) -> std::io::Result<(Leash, Output, Output)> {
+    fn start(&self, reaper: &Reaper) -> std::io::Result<(ShellCommand, Output, Output)> {
         let (stdout, stdout_end) = std::io::pipe()?;
         let (stderr, stderr_end) = std::io::pipe()?;
         let environment = self.environment.iter().map(|(name, value)| (*name, value));
         let outputs = [stdout_end.into(), stderr_end.into()];
-        let leash = Leash::start(&self.line, environment, outputs, reaper)?;
+        let leash = ShellCommand::start(&self.line, environment, outputs, reaper)?;
         let output = |end: OwnedFd| Receiver::from_owned_fd(end).map(Output::new);
         Ok((leash, output(stdout.into())?, output(stderr.into())?))
     }

@@ -4,37 +4,37 @@
 //! Invariant: while the answer to an order is not known, the larger of the sizes before and after
 //! it counts.
 
-use super::counted::{Need, Sight, Target};
+use super::polled::{Adjustment, Observation, Target};
 
 /// What is known of a worker's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct SizeBound {
     /// Unknown where nobody has told it anything yet, as far as this agent remembers.
     most: Option<u32>,
     /// The size that it surely keeps to.
     told: Option<u32>,
 }
 
-impl Bound {
+impl SizeBound {
     /// What an agent before this one has told it at the most, if there was one.
     pub(crate) fn inherited(most: Option<u32>) -> Self {
         Self { most, told: None }
     }
 
     /// What a count of its jobs shows.
-    pub(crate) fn sight(&self, running: u32) -> Sight {
+    pub(crate) fn observation(&self, running: u32) -> Observation {
         match self.most {
-            None => Sight::Unsized,
-            Some(most) => Sight::Working { running, limit: most },
+            None => Observation::Unsized,
+            Some(most) => Observation::Working { running, limit: most },
         }
     }
 
     /// What to tell it next: 0 at first, so that it is known.
-    pub(crate) fn need(&self, target: Target) -> Need {
-        let Some(most) = self.most else { return Need::Order { size: 0, grows: false } };
+    pub(crate) fn adjustment(&self, target: Target) -> Adjustment {
+        let Some(most) = self.most else { return Adjustment::Order { size: 0, grows: false } };
         match self.told == Some(target.size) {
-            true => Need::Nothing,
-            false => Need::Order { size: target.size, grows: target.size > most },
+            true => Adjustment::Nothing,
+            false => Adjustment::Order { size: target.size, grows: target.size > most },
         }
     }
 
@@ -74,25 +74,25 @@ mod tests {
     #[test]
     fn an_unknown_size_is_set_to_0_and_an_unanswered_one_counts_at_its_most() {
         let target = |size| Target { size, draining: false };
-        let mut bound = Bound::inherited(None);
-        assert_eq!(bound.sight(3), Sight::Unsized);
-        assert_eq!(bound.need(target(5)), Need::Order { size: 0, grows: false });
+        let mut bound = SizeBound::inherited(None);
+        assert_eq!(bound.observation(3), Observation::Unsized);
+        assert_eq!(bound.adjustment(target(5)), Adjustment::Order { size: 0, grows: false });
         bound.sending(0);
-        assert_eq!(bound.sight(3), Sight::Unsized);
+        assert_eq!(bound.observation(3), Observation::Unsized);
         bound.kept(0);
-        assert_eq!(bound.sight(3), Sight::Working { running: 3, limit: 0 });
-        assert_eq!(bound.need(target(5)), Need::Order { size: 5, grows: true });
+        assert_eq!(bound.observation(3), Observation::Working { running: 3, limit: 0 });
+        assert_eq!(bound.adjustment(target(5)), Adjustment::Order { size: 5, grows: true });
         bound.sending(5);
-        assert_eq!(bound.sight(1), Sight::Working { running: 1, limit: 5 });
-        assert_eq!(bound.need(target(2)), Need::Order { size: 2, grows: false });
+        assert_eq!(bound.observation(1), Observation::Working { running: 1, limit: 5 });
+        assert_eq!(bound.adjustment(target(2)), Adjustment::Order { size: 2, grows: false });
         bound.sending(2);
-        assert_eq!(bound.sight(1), Sight::Working { running: 1, limit: 5 });
+        assert_eq!(bound.observation(1), Observation::Working { running: 1, limit: 5 });
         bound.kept(2);
         assert_eq!(
-            (bound.sight(1), bound.need(target(2))),
-            (Sight::Working { running: 1, limit: 2 }, Need::Nothing)
+            (bound.observation(1), bound.adjustment(target(2))),
+            (Observation::Working { running: 1, limit: 2 }, Adjustment::Nothing)
         );
         bound.forget();
-        assert_eq!(bound.need(target(2)), Need::Order { size: 2, grows: false });
+        assert_eq!(bound.adjustment(target(2)), Adjustment::Order { size: 2, grows: false });
     }
 }

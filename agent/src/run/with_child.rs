@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 use super::{drain, own_code};
 use crate::backoff;
-use crate::child::{NotStarted, Nursery};
+use crate::child::{ChildRunner, NotStarted};
 use crate::config::Restart;
-use crate::driver::{Command, Door, Gone, Outcome};
-use crate::init::Exit;
-use crate::signals::{Asked, Signals, exit_code};
+use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
+use crate::reaper::Exit;
+use crate::signals::{SignalAction, Signals, exit_code};
 
 /// How often it is looked whether the file that the child reads is true.
 const FILE_LOOK: Duration = Duration::from_millis(20);
@@ -31,16 +31,16 @@ const ASK_MAX: Duration = Duration::from_secs(2);
 const REMIND: Duration = Duration::from_secs(30);
 
 /// The agent and its child.
-pub(super) struct Supervised {
-    door: Door,
-    nursery: Nursery,
+pub(super) struct ChildSupervisor {
+    driver: DriverHandle,
+    runner: ChildRunner,
     signals: Signals,
     child: Option<Running>,
     last_exit: Option<Exit>,
     /// SIGTERM or SIGINT came so often.
     asked: u32,
     /// How the agent's own work ended.
-    ended: Option<Result<Outcome, Gone>>,
+    ended: Option<Result<Outcome, DriverStopped>>,
     /// When to look after the child next: it should have ended, or should be started.
     due: Option<(Instant, Due)>,
     restarts: u32,
@@ -73,17 +73,22 @@ enum Due {
 
 enum Event {
     Exited(Exit),
-    Ended(Result<Outcome, Gone>),
-    Asked(Asked),
+    Ended(Result<Outcome, DriverStopped>),
+    Signal(SignalAction),
     Due(Due),
-    GuardLost,
+    WatchdogLost,
 }
 
-impl Supervised {
-    pub(super) fn new(door: Door, nursery: Nursery, signals: Signals, stands: bool) -> Self {
+impl ChildSupervisor {
+    pub(super) fn new(
+        driver: DriverHandle,
+        runner: ChildRunner,
+        signals: Signals,
+        stands: bool,
+    ) -> Self {
         Self {
-            door,
-            nursery,
+            driver,
+            runner,
             signals,
             child: None,
             last_exit: None,
@@ -101,7 +106,7 @@ impl Supervised {
 
     /// Runs until the child has ended for good; its exit code.
     pub(super) async fn run(mut self) -> anyhow::Result<u8> {
-        match self.nursery.adopt().await? {
+        match self.runner.adopt().await? {
             Some(process) => {
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
@@ -120,10 +125,10 @@ impl Supervised {
             let code = match self.next().await {
                 Event::Exited(exit) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
-                Event::Asked(asked) => self.handle_signal(asked).await,
+                Event::Signal(asked) => self.handle_signal(asked).await,
                 Event::Due(due) => self.handle_due(due).await,
-                Event::GuardLost => {
-                    self.nursery.guard_anew().await;
+                Event::WatchdogLost => {
+                    self.runner.restart_watchdog().await;
                     None
                 }
             };
@@ -137,13 +142,13 @@ impl Supervised {
         let due = self.due;
         tokio::select! {
             exit = exited(&mut self.child) => Event::Exited(exit),
-            outcome = self.door.ended(), if self.ended.is_none() => Event::Ended(outcome),
-            asked = self.signals.next() => Event::Asked(asked),
+            outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
+            asked = self.signals.next() => Event::Signal(asked),
             due = pass(due) => {
                 self.due = None;
                 Event::Due(due)
             }
-            () = self.nursery.guard_lost() => Event::GuardLost,
+            () = self.runner.watchdog_lost() => Event::WatchdogLost,
         }
     }
 
@@ -158,7 +163,7 @@ impl Supervised {
             return;
         }
         let wait = match () {
-            () if self.door.metrics().is_name_taken() => Some(NAME_LOOK),
+            () if self.driver.metrics().is_name_taken() => Some(NAME_LOOK),
             () if !self.has_asked() => Some(ASK_LOOK),
             () if !self.file_is_true().await => Some(FILE_LOOK),
             () => None,
@@ -167,7 +172,7 @@ impl Supervised {
             self.due = Some((Instant::now() + wait, Due::Restart));
             return;
         }
-        match self.nursery.spawn().await {
+        match self.runner.spawn().await {
             Ok(process) => {
                 self.note_written();
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
@@ -177,7 +182,7 @@ impl Supervised {
                 tracing::error!("{error:#}");
                 self.failed = true;
                 // What was granted meanwhile goes back: nothing of the worker runs.
-                drain(&self.door).await;
+                drain(&self.driver).await;
             }
         }
     }
@@ -188,35 +193,35 @@ impl Supervised {
         self.unwritten = self.unwritten.saturating_add(1);
         let problem = format!("COMMAND is not started before its start is written down: {why}");
         tracing::error!(again_in = %duration::format_short(wait), "{problem}");
-        self.door.metrics().set_child_problem(Some(problem));
+        self.driver.metrics().set_child_problem(Some(problem));
         self.due = Some((Instant::now() + wait, Due::Restart));
     }
 
     fn note_written(&mut self) {
         self.unwritten = 0;
-        self.door.metrics().set_child_problem(None);
+        self.driver.metrics().set_child_problem(None);
     }
 
     /// Whether a coordinator has answered, cannot be reached, or has had its time.
     fn has_asked(&self) -> bool {
-        self.door.metrics().answered.load(Relaxed) || self.since.elapsed() >= ASK_MAX
+        self.driver.metrics().answered.load(Relaxed) || self.since.elapsed() >= ASK_MAX
     }
 
     /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
     /// streams that went back would make a second owner of it.
     async fn file_is_true(&self) -> bool {
-        if !self.nursery.reads_file() {
+        if !self.runner.reads_file() {
             return true;
         }
-        let lease = self.door.ask(|reply| Command::Peek { reply }).await;
-        let shown = self.door.metrics().file_shows.load(Relaxed);
+        let lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await;
+        let shown = self.driver.metrics().file_shows.load(Relaxed);
         lease.is_ok_and(|lease| shown >= lease.version)
     }
 
     /// Tells the holder that the jobs of every process before are over; whether it knows it now.
     /// Until then they count, and it is told again.
     async fn tell_start(&mut self) -> bool {
-        match self.door.start_anew().await {
+        match self.driver.start_anew().await {
             Ok(()) => {
                 self.untold = false;
                 self.note_written();
@@ -228,7 +233,7 @@ impl Supervised {
 
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
         let ran = self.child.take().map_or(Duration::ZERO, |child| child.since.elapsed());
-        self.nursery.bury();
+        self.runner.note_exit();
         self.last_exit = Some(exit);
         self.due = None;
         tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has ended");
@@ -239,13 +244,13 @@ impl Supervised {
         if self.asked > 1 || self.ended.is_some() {
             return Some(self.code());
         }
-        let again = match self.nursery.spec().restart {
+        let again = match self.runner.spec().restart {
             Restart::Always => true,
             Restart::OnFailure => exit != Exit(0),
             Restart::Never => false,
         };
         if draining || !again {
-            drain(&self.door).await;
+            drain(&self.driver).await;
             return None;
         }
         self.restarts = if ran >= backoff::RAN_WELL { 0 } else { self.restarts.saturating_add(1) };
@@ -256,34 +261,34 @@ impl Supervised {
     }
 
     /// The drain is over, or a newer agent has taken over: the child ends, then the agent.
-    fn handle_end(&mut self, outcome: Result<Outcome, Gone>) -> Option<u8> {
+    fn handle_end(&mut self, outcome: Result<Outcome, DriverStopped>) -> Option<u8> {
         self.ended = Some(outcome);
         if self.child.is_none() || outcome.is_err() {
             return Some(self.code());
         }
         if self.asked < 2 {
-            self.nursery.end(Signal::TERM);
-            self.due = Some((Instant::now() + self.nursery.spec().grace, Due::Grace));
+            self.runner.end(Signal::TERM);
+            self.due = Some((Instant::now() + self.runner.spec().grace, Due::Grace));
         }
         None
     }
 
-    async fn handle_signal(&mut self, asked: Asked) -> Option<u8> {
+    async fn handle_signal(&mut self, asked: SignalAction) -> Option<u8> {
         match asked {
-            Asked::PassOn(signal) => self.nursery.pid().send(signal),
-            Asked::End(_) if self.asked == 0 => {
+            SignalAction::Forward(signal) => self.runner.pid().send(signal),
+            SignalAction::Shutdown(_) if self.asked == 0 => {
                 self.asked = 1;
-                drain(&self.door).await;
+                drain(&self.driver).await;
             }
-            Asked::End(signal) | Asked::EndNow(signal) => {
+            SignalAction::Shutdown(signal) | SignalAction::Quit(signal) => {
                 let hurried = self.asked > 1;
                 self.asked = 2;
-                self.nursery.end(signal);
+                self.runner.end(signal);
                 if self.child.is_none() || hurried {
                     return Some(exit_code(signal));
                 }
                 tracing::warn!(signal = signal.as_raw(), "told to end at once; so is the child");
-                let leave = Instant::now() + self.nursery.spec().grace;
+                let leave = Instant::now() + self.runner.spec().grace;
                 self.due = Some((leave, Due::Leave(signal)));
             }
         }
@@ -293,9 +298,9 @@ impl Supervised {
     async fn handle_due(&mut self, due: Due) -> Option<u8> {
         match due {
             Due::Restart => self.start().await,
-            Due::Grace if self.nursery.spec().kill => {
+            Due::Grace if self.runner.spec().kill => {
                 tracing::warn!("the child has not ended on SIGTERM: SIGKILL, as --child-kill says");
-                self.nursery.end(Signal::KILL);
+                self.runner.end(Signal::KILL);
             }
             Due::Grace => {
                 tracing::warn!(
@@ -312,7 +317,7 @@ impl Supervised {
     }
 
     async fn is_draining(&self) -> bool {
-        let lease = self.door.ask(|reply| Command::Peek { reply }).await;
+        let lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await;
         lease.is_ok_and(|lease| lease.draining)
     }
 
@@ -323,7 +328,7 @@ impl Supervised {
         }
         let own = self.ended.map_or(0, |ended| own_code(ended, self.stands));
         match (self.ended, self.last_exit) {
-            (Some(Ok(Outcome::Superseded) | Err(Gone)), _) | (_, None) => own,
+            (Some(Ok(Outcome::Superseded) | Err(DriverStopped)), _) | (_, None) => own,
             (_, Some(Exit(code))) => code,
         }
     }

@@ -2,28 +2,28 @@
 //! end.
 
 use crate::api::Server;
-use crate::driver::Door;
-use crate::signals::{Asked, Signals, exit_code};
+use crate::driver::DriverHandle;
+use crate::signals::{SignalAction, Signals, exit_code};
 
 use super::{drain, own_code};
 
 /// Runs until the drain has ended, or a second signal wants no more waiting. `stands` is as in
 /// [`own_code`].
-pub(super) async fn run(door: &Door, mut signals: Signals, stands: bool) -> u8 {
+pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, stands: bool) -> u8 {
     let mut draining = false;
     loop {
         tokio::select! {
-            outcome = door.ended() => return own_code(outcome, stands),
+            outcome = driver.ended() => return own_code(outcome, stands),
             asked = signals.next() => match asked {
-                Asked::End(_) if !draining => {
+                SignalAction::Shutdown(_) if !draining => {
                     draining = true;
-                    drain(door).await;
+                    drain(driver).await;
                 }
-                Asked::End(signal) | Asked::EndNow(signal) => {
+                SignalAction::Shutdown(signal) | SignalAction::Quit(signal) => {
                     tracing::warn!(signal = signal.as_raw(), "told to end at once");
                     return exit_code(signal);
                 }
-                Asked::PassOn(_) => {}
+                SignalAction::Forward(_) => {}
             },
         }
     }
@@ -37,25 +37,30 @@ pub(super) async fn run(door: &Door, mut signals: Signals, stands: bool) -> u8 {
 /// kernel drops a SIGTERM that comes before it is handled. A pod that is deleted then would wait
 /// for the whole of its grace period. But its coordinator has the agent drain, and no worker was
 /// started before a kubelet saw the agent live: so one that nobody has visited ends with its drain.
-pub(super) async fn stay(door: &Door, mut signals: Signals, server: &Server, first: bool) -> u8 {
+pub(super) async fn stay(
+    driver: &DriverHandle,
+    mut signals: Signals,
+    server: &Server,
+    first: bool,
+) -> u8 {
     let mut alone = first;
     loop {
         tokio::select! {
-            outcome = door.superseded() => return own_code(outcome, false),
-            outcome = door.ended(), if alone => {
-                alone = !server.was_visited();
+            outcome = driver.superseded() => return own_code(outcome, false),
+            outcome = driver.ended(), if alone => {
+                alone = !server.had_connections();
                 if alone {
                     tracing::info!("it ends: its worker was not started, and is not wanted");
                     return own_code(outcome, false);
                 }
             }
             asked = signals.next() => match asked {
-                Asked::End(signal) => {
+                SignalAction::Shutdown(signal) => {
                     tracing::info!(signal = signal.as_raw(), "told to end; the journal stays");
                     return 0;
                 }
-                Asked::EndNow(signal) => return exit_code(signal),
-                Asked::PassOn(_) => {}
+                SignalAction::Quit(signal) => return exit_code(signal),
+                SignalAction::Forward(_) => {}
             },
         }
     }

@@ -14,22 +14,22 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::gate::EXECUTABLE;
-use crate::init::{Exit, Reaper};
+use crate::launcher::EXECUTABLE;
+use crate::reaper::{Exit, Reaper};
 
 /// What the executable is called in this part.
 pub(crate) const NAME: &str = "leasehold-leash";
 
 /// A command that runs; it is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Leash {
+pub(super) struct ShellCommand {
     /// How it has ended.
     pub(super) exit: oneshot::Receiver<Exit>,
     /// Closed by the system where the agent is killed.
     _held: UnixStream,
 }
 
-impl Leash {
+impl ShellCommand {
     /// Runs `sh -c LINE` with `environment` beside the agent's own; what it prints goes to
     /// `outputs`, standard output first.
     pub(super) fn start<V: AsRef<OsStr>>(

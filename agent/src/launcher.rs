@@ -22,10 +22,10 @@ use rustix::net::{
 use rustix::process::Pid;
 use tokio::io::AsyncReadExt;
 
-use crate::init::{Process, Reaper};
+use crate::reaper::{Process, Reaper};
 
 /// What the executable is called in this part.
-pub(crate) const NAME: &str = "leasehold-gate";
+pub(crate) const NAME: &str = "leasehold-launcher";
 /// This program's own executable, also where it was replaced on disk.
 pub(crate) const EXECUTABLE: &str = "/proc/self/exe";
 /// How long a program may take until it runs.
@@ -35,15 +35,15 @@ const REASON_BYTES_MAX: u64 = 4096;
 /// What lets the program run.
 const WORD: [u8; 1] = *b"!";
 
-/// A closed gate.
+/// A closed launch.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Launch {
     socket: tokio::net::UnixStream,
 }
 
-impl Gate {
+impl Launch {
     /// Starts a process that will be `command`, in a group of its own.
-    pub(crate) fn close(
+    pub(crate) fn prepare(
         command: &[OsString],
         environment: &[(&'static str, String)],
         reaper: &Reaper,
@@ -51,15 +51,15 @@ impl Gate {
         let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
         ours.set_nonblocking(true).context("a socket pair")?;
         let socket = tokio::net::UnixStream::from_std(ours).context("a socket pair")?;
-        let mut gate = Command::new(EXECUTABLE);
-        gate.arg0(NAME).args(command).envs(environment.iter().cloned());
-        gate.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
-        let process = reaper.spawn(&mut gate).context("no process can be started")?;
+        let mut launch = Command::new(EXECUTABLE);
+        launch.arg0(NAME).args(command).envs(environment.iter().cloned());
+        launch.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
+        let process = reaper.spawn(&mut launch).context("no process can be started")?;
         Ok((Self { socket }, process))
     }
 
     /// Lets the program run, with this input or none.
-    pub(crate) async fn open(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+    pub(crate) async fn exec(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
         let opening = async {
             send_word(&self.socket, stdin).context("it ended before it ran")?;
             let mut reason = String::new();
@@ -75,13 +75,13 @@ impl Gate {
     }
 }
 
-/// Whether this process is a gate: it has not become its program yet, and may never do.
-pub(crate) fn is_gate(pid: Pid) -> bool {
+/// Whether this process is a launch: it has not become its program yet, and may never do.
+pub(crate) fn is_launcher(pid: Pid) -> bool {
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
     line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
 }
 
-/// The gate itself: waits for the word, and becomes the program.
+/// The launch itself: waits for the word, and becomes the program.
 pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     // A copy that the program will not inherit.
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {

@@ -1,16 +1,16 @@
 //! What is really waited for, in words.
 
-use leasehold_agent_core::Awaited;
+use leasehold_agent_core::Outstanding;
 
 /// What keeps a drain from ending.
-pub(super) fn of_drain(awaited: &Awaited) -> String {
-    let Awaited { jobs, obeyed, streams, goodbye, .. } = *awaited;
+pub(super) fn describe_drain(outstanding: &Outstanding) -> String {
+    let Outstanding { jobs, obeyed, streams, goodbye, .. } = *outstanding;
     if goodbye {
         return "a coordinator has yet to hear that nothing is held any more".into();
     }
     let mut parts = vec![match jobs {
         Some(jobs) => format!("{jobs} jobs run"),
-        None => unknown(awaited),
+        None => unknown(outstanding),
     }];
     if obeyed > 0 {
         parts.push(format!("the worker has yet to say that it keeps to 0 jobs, not {obeyed}"));
@@ -20,12 +20,12 @@ pub(super) fn of_drain(awaited: &Awaited) -> String {
 }
 
 /// What an agent waits for that works, and admits no job; none where it can tell of all jobs.
-pub(super) fn of_work(awaited: &Awaited) -> Option<String> {
-    awaited.jobs.is_none().then(|| unknown(awaited))
+pub(super) fn describe_work(outstanding: &Outstanding) -> Option<String> {
+    outstanding.jobs.is_none().then(|| unknown(outstanding))
 }
 
-fn unknown(awaited: &Awaited) -> String {
-    let slots = match awaited.slots_max {
+fn unknown(outstanding: &Outstanding) -> String {
+    let slots = match outstanding.slots_max {
         0 => "its slots count".into(),
         1 => "1 slot counts".into(),
         slots => format!("{slots} slots count"),
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_named() {
-        let none = Awaited {
+        let none = Outstanding {
             jobs: Some(0),
             slots_max: 0,
             obeyed: 0,
@@ -51,15 +51,15 @@ mod tests {
             goodbye: false,
             draining: true,
         };
-        assert_eq!(of_drain(&none), "0 jobs run, 0 streams held");
-        assert_eq!(of_work(&none), None);
-        let unknown = Awaited { jobs: None, slots_max: 3, ..none };
-        for said in [of_drain(&unknown), of_work(&unknown).expect("it waits")] {
+        assert_eq!(describe_drain(&none), "0 jobs run, 0 streams held");
+        assert_eq!(describe_work(&none), None);
+        let unknown = Outstanding { jobs: None, slots_max: 3, ..none };
+        for said in [describe_drain(&unknown), describe_work(&unknown).expect("it waits")] {
             assert!(said.starts_with("3 slots count as used, since nobody can tell"), "{said}");
         }
-        let counts = Awaited { obeyed: 2, streams: 1, ..none };
-        let said = of_drain(&counts);
+        let counts = Outstanding { obeyed: 2, streams: 1, ..none };
+        let said = describe_drain(&counts);
         assert!(said.contains("keeps to 0 jobs, not 2") && said.ends_with("1 streams held"));
-        assert!(of_drain(&Awaited { goodbye: true, ..none }).contains("yet to hear"));
+        assert!(describe_drain(&Outstanding { goodbye: true, ..none }).contains("yet to hear"));
     }
 }

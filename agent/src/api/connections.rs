@@ -1,6 +1,6 @@
-//! Places for connections: a bounded number, where the newest always gets one.
+//! Connections for connections: a bounded number, where the newest always gets one.
 //!
-//! Invariant: a connection that is accepted is served, whatever the others do: where all places are
+//! Invariant: a connection that is accepted is served, whatever the others do: where all connections are
 //! taken, the one that has asked for nothing for longest is closed for it.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The places of a port.
+/// The connections of a port.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Connections {
     max: usize,
     taken: Mutex<Taken>,
 }
@@ -20,26 +20,26 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     next: u64,
-    places: BTreeMap<u64, Arc<Place>>,
+    connections: BTreeMap<u64, Arc<Connection>>,
 }
 
-/// One connection's place, until it is dropped.
+/// One connection's connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ConnectionGuard {
     number: u64,
-    place: Arc<Place>,
-    places: Arc<Places>,
+    connection: Arc<Connection>,
+    connections: Arc<Connections>,
 }
 
 /// What is known of a connection.
 #[derive(Debug)]
-pub(super) struct Place {
-    usage: Mutex<Use>,
+pub(super) struct Connection {
+    usage: Mutex<Usage>,
     evicted: Notify,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Use {
+struct Usage {
     /// Requests that are being served.
     requests: u32,
     /// When the last of them began or ended, or the connection was accepted.
@@ -48,44 +48,44 @@ struct Use {
 
 /// A request that is being served, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Place>);
+pub(super) struct ActiveRequest(Arc<Connection>);
 
-impl Places {
+impl Connections {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
-    /// Whether any place was ever taken.
-    pub(super) fn were_taken(&self) -> bool {
+    /// Whether any connection was ever taken.
+    pub(super) fn any_accepted(&self) -> bool {
         self.look().next > 0
     }
 
-    /// A place for a connection that was just accepted.
-    pub(super) fn take(self: &Arc<Self>) -> Seat {
-        if self.look().places.len() >= self.max {
+    /// A connection for a connection that was just accepted.
+    pub(super) fn take(self: &Arc<Self>) -> ConnectionGuard {
+        if self.look().connections.len() >= self.max {
             self.evict();
         }
-        let usage = Mutex::new(Use { requests: 0, since: Instant::now() });
-        let place = Arc::new(Place { usage, evicted: Notify::new() });
+        let usage = Mutex::new(Usage { requests: 0, since: Instant::now() });
+        let connection = Arc::new(Connection { usage, evicted: Notify::new() });
         let mut taken = self.look();
         let number = taken.next;
         taken.next += 1;
-        taken.places.insert(number, place.clone());
-        Seat { number, place, places: self.clone() }
+        taken.connections.insert(number, connection.clone());
+        ConnectionGuard { number, connection, connections: self.clone() }
     }
 
     /// Has the connection closed that has asked for nothing for longest; where every one waits for
     /// an answer, the one that has waited longest. Whether there was one.
     pub(super) fn evict(&self) -> bool {
         let mut taken = self.look();
-        let rank = |place: &Place| {
-            let Use { requests, since } = *place.look();
+        let rank = |connection: &Connection| {
+            let Usage { requests, since } = *connection.look();
             (requests > 0, since)
         };
-        let longest = taken.places.iter().min_by_key(|(_, place)| rank(place));
+        let longest = taken.connections.iter().min_by_key(|(_, connection)| rank(connection));
         let Some(number) = longest.map(|(number, _)| *number) else { return false };
-        if let Some(place) = taken.places.remove(&number) {
-            place.evicted.notify_one();
+        if let Some(connection) = taken.connections.remove(&number) {
+            connection.evicted.notify_one();
         }
         true
     }
@@ -95,25 +95,25 @@ impl Places {
     }
 }
 
-impl Seat {
+impl ConnectionGuard {
     /// What is known of its connection.
-    pub(super) fn place(&self) -> &Arc<Place> {
-        &self.place
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.places.look().places.remove(&self.number);
+        self.connections.look().connections.remove(&self.number);
     }
 }
 
-impl Place {
+impl Connection {
     /// A request is served from here on.
-    pub(super) fn begin(self: &Arc<Self>) -> Busy {
+    pub(super) fn begin(self: &Arc<Self>) -> ActiveRequest {
         let mut usage = self.look();
-        *usage = Use { requests: usage.requests + 1, since: Instant::now() };
-        Busy(self.clone())
+        *usage = Usage { requests: usage.requests + 1, since: Instant::now() };
+        ActiveRequest(self.clone())
     }
 
     /// Whether a request is being served.
@@ -129,7 +129,7 @@ impl Place {
     /// Ends when nothing was asked for so long.
     pub(super) async fn idle_for(&self, limit: Duration) {
         loop {
-            let Use { requests, since } = *self.look();
+            let Usage { requests, since } = *self.look();
             let idle = if requests > 0 { Duration::ZERO } else { since.elapsed() };
             if idle >= limit {
                 return;
@@ -138,15 +138,15 @@ impl Place {
         }
     }
 
-    fn look(&self) -> MutexGuard<'_, Use> {
+    fn look(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().expect("nobody panics with it")
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let mut usage = self.0.look();
-        *usage = Use { requests: usage.requests - 1, since: Instant::now() };
+        *usage = Usage { requests: usage.requests - 1, since: Instant::now() };
     }
 }
 
@@ -156,21 +156,21 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_gets_the_place_of_the_one_that_has_been_idle_for_longest() {
-        let places = Places::new(3);
-        let (waits, silent, asked) = (places.take(), places.take(), places.take());
-        let busy = waits.place().begin();
-        drop(asked.place().begin());
-        let newest = places.take();
-        silent.place().evicted().await;
+        let connections = Connections::new(3);
+        let (waits, silent, asked) = (connections.take(), connections.take(), connections.take());
+        let busy = waits.connection().begin();
+        drop(asked.connection().begin());
+        let newest = connections.take();
+        silent.connection().evicted().await;
         drop(silent);
-        drop(places.take());
-        asked.place().evicted().await;
+        drop(connections.take());
+        asked.connection().evicted().await;
         // Nobody else is left but those that wait.
-        let also = newest.place().begin();
-        let last = places.take();
-        let third = last.place().begin();
-        drop(places.take());
-        waits.place().evicted().await;
+        let also = newest.connection().begin();
+        let last = connections.take();
+        let third = last.connection().begin();
+        drop(connections.take());
+        waits.connection().evicted().await;
         drop((busy, also, third));
     }
 }

@@ -8,7 +8,7 @@ use crate::http_client::Url;
 
 /// One call on the worker's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Errand {
+pub struct DrainOptions {
     /// Where the agent is.
     pub agent: Url,
     /// Whether to wait for the end of the drain.
@@ -19,7 +19,7 @@ pub struct Errand {
     pub command: Vec<OsString>,
 }
 
-impl From<DrainArgs> for Errand {
+impl From<DrainArgs> for DrainOptions {
     fn from(args: DrainArgs) -> Self {
         let DrainArgs { addr, wait, timeout, then: _, command } = args;
         Self { agent: addr, wait, timeout, command }
