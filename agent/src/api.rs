@@ -35,6 +35,8 @@ use port::{Acceptor, Caller, Port};
 
 /// Connections of workers at once; one more takes the connection of the one that was idle for longest.
 const CONNECTIONS_MAX: usize = 1024;
+/// Bytes of one request's body.
+const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Open files that the agent itself may need beside the connections.
 const FILES_KEPT: u64 = 128;
 /// Connections of kubelets and scrapers at once.

@@ -2,7 +2,6 @@
 
 mod adapter;
 mod args;
-mod drain;
 mod worker_address;
 
 use std::ffi::OsString;
@@ -19,9 +18,10 @@ pub use adapter::{
     Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
     ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
 };
-use args::{Action, Cli, LeaveArgs, RunArgs, SocketMode, TlsArgs};
+use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
-pub use drain::DrainOptions;
+
+use crate::http_client::Url;
 
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
@@ -38,6 +38,26 @@ pub enum Invocation {
     Drain(DrainOptions),
     /// Say for an agent that has ended that nothing of its worker runs any more.
     Leave(Box<Config>, Leave),
+}
+
+/// What the command `drain` is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainOptions {
+    /// Where the agent is.
+    pub agent: Url,
+    /// Whether to wait for the end of the drain.
+    pub wait: bool,
+    /// How long to try and to wait.
+    pub timeout: Option<Duration>,
+    /// What to run afterwards; empty where nothing is.
+    pub command: Vec<OsString>,
+}
+
+impl From<DrainArgs> for DrainOptions {
+    fn from(args: DrainArgs) -> Self {
+        let DrainArgs { addr, wait, timeout, then: _, command } = args;
+        Self { agent: addr, wait, timeout, command }
+    }
 }
 
 /// What is known of a worker whose agent has ended.

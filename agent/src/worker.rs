@@ -9,7 +9,7 @@ pub(crate) mod http;
 pub(crate) mod polled;
 pub(crate) mod process;
 pub(crate) mod shell_command;
-mod size_bound;
+mod sizing;
 pub(crate) mod travis;
 mod view;
 

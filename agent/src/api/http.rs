@@ -15,12 +15,9 @@ use leasehold_agent_core::Kinds;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::grpc;
+use super::{BODY_BYTES_MAX, grpc};
 use crate::driver::DriverRequest;
 use crate::worker::api::{Denial, WorkerApi};
-
-/// Bytes of one request's body.
-pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// What the port for health knows.
 const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics";

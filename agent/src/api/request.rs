@@ -13,8 +13,8 @@ use hyper::body::Incoming;
 use tower::ServiceExt;
 
 use super::connections::Connection;
-use super::grpc;
-use super::http::{Answer, BODY_BYTES_MAX};
+use super::http::Answer;
+use super::{BODY_BYTES_MAX, grpc};
 use crate::worker::api::Denial;
 
 /// How long a request's body may take.

@@ -10,7 +10,6 @@ use leasehold_types::{ClusterName, WorkerName, duration};
 
 use super::Address;
 use super::adapter::AdapterArgs;
-use super::drain::agent_url;
 use crate::http_client::Url;
 
 const EXAMPLES: &str = "\
@@ -315,5 +314,31 @@ fn generation(text: &str) -> Result<u64, String> {
     match text {
         "" => Ok(0),
         text => text.parse().map_err(|_| "write a whole number".to_owned()),
+    }
+}
+
+/// Reads the address of an agent's worker API: `http://HOST:PORT`.
+fn agent_url(text: &str) -> Result<Url, String> {
+    let url = text.parse().ok().filter(Url::is_bare);
+    url.ok_or_else(|| {
+        format!(
+            "invalid address {text:?}: expected http://HOST:PORT, for example http://127.0.0.1:7411"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_address_has_neither_path_nor_query() {
+        for text in ["http://127.0.0.1:7411", "http://localhost:1/", "http://[::1]:7411"] {
+            let authority = text.trim_start_matches("http://").trim_end_matches('/');
+            assert_eq!(agent_url(text).expect(text).authority(), authority);
+        }
+        for text in ["", "127.0.0.1:7411", "https://a:1", "http://a:1/v1", "http://a:1?x", "/v1"] {
+            agent_url(text).expect_err(text);
+        }
     }
 }

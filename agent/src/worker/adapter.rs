@@ -9,7 +9,7 @@ use leasehold_agent_core::Memory;
 use leasehold_types::{StreamKey, Token, WorkerName};
 use tokio::task::JoinHandle;
 
-use super::command;
+use super::command::{CommandWorker, Streams};
 use super::file::{FileWorker, Remembered};
 use super::http::HttpWorker;
 use super::polled::{Kind, PolledWorker};
@@ -17,7 +17,7 @@ use super::process::{self, Leftovers, ProcessWorker};
 use super::travis::Travis;
 use crate::child::ChildPid;
 use crate::clock;
-use crate::config::Adapter;
+use crate::config::{Adapter, CommandAdapter};
 use crate::driver::DriverHandle;
 use crate::reaper::Reaper;
 use crate::state_dir::StateDir;
@@ -54,7 +54,7 @@ pub(crate) struct AdapterContext<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct RunningAdapter {
     programs: Option<ProcessWorker>,
-    counted: Option<JoinHandle<()>>,
+    polled: Option<JoinHandle<()>>,
 }
 
 impl Predecessor {
@@ -85,9 +85,9 @@ impl AdapterContext<'_> {
         let Predecessor { forgot, obeyed, leftovers } = self.past;
         let driver = self.driver.clone();
         let reaper = self.reaper.clone();
-        let counted = |kind, interval| {
+        let polled = |kind, interval| {
             let worker = PolledWorker::new(kind, interval, self.driver.clone());
-            RunningAdapter { counted: Some(tokio::spawn(worker.run())), programs: None }
+            RunningAdapter { polled: Some(tokio::spawn(worker.run())), programs: None }
         };
         match adapter.clone() {
             Adapter::Api => RunningAdapter::default(),
@@ -109,20 +109,35 @@ impl AdapterContext<'_> {
                     leftovers,
                     forgot,
                 };
-                RunningAdapter { programs: Some(ProcessWorker::start(context)), counted: None }
+                RunningAdapter { programs: Some(ProcessWorker::start(context)), polled: None }
             }
             Adapter::Travis(adapter) => {
                 let record = self.state_dir.map(|dir| dir.file("travis.json"));
                 let interval = adapter.interval;
-                counted(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
+                polled(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
             }
             Adapter::Http(adapter) => {
                 let interval = adapter.interval;
-                counted(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
+                polled(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
             }
             Adapter::Command(adapter) => {
-                let counted = command::start(adapter, &driver, &reaper, forgot, obeyed).await;
-                RunningAdapter { counted, programs: None }
+                let CommandAdapter { jobs, streams, timeout, interval } = adapter;
+                if let Some(programs) = streams {
+                    tokio::spawn(Streams::new(programs, timeout, reaper.clone(), driver).run());
+                }
+                match jobs {
+                    Some(jobs) => {
+                        let worker = CommandWorker::new(jobs, timeout, reaper, obeyed);
+                        polled(Kind::Command(worker), interval)
+                    }
+                    None => {
+                        // A worker that only consumes streams runs no jobs: the agent must say so.
+                        if forgot && let Err(why) = self.driver.start_anew().await {
+                            tracing::warn!(why, "cannot record that the worker runs no jobs");
+                        }
+                        RunningAdapter::default()
+                    }
+                }
             }
         }
     }
@@ -139,8 +154,8 @@ impl RunningAdapter {
 
     /// Lets a last word to a drained worker out. To be called when the driver has ended.
     pub(crate) async fn finish(self) {
-        if let Some(counted) = self.counted {
-            let _ = tokio::time::timeout(FINISH_TIMEOUT, counted).await;
+        if let Some(polled) = self.polled {
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, polled).await;
         }
     }
 }

@@ -10,45 +10,12 @@ mod user_command;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use tokio::task::JoinHandle;
 
-use super::polled::{Adjustment, Kind, Observation, PolledWorker, Target};
-use super::size_bound::SizeBound;
-use crate::config::{CommandAdapter, JobPrograms};
-use crate::driver::DriverHandle;
+use super::sizing::{Adjustment, Observation, SizeBound, Target};
+use crate::config::JobPrograms;
 use crate::reaper::Reaper;
-use streams::Streams;
+pub(super) use streams::Streams;
 use user_command::UserCommand;
-
-/// Starts what runs the programs: for an agent that remembers nothing of its worker, or that an
-/// agent before it has told to run at most `obeyed` jobs.
-pub(crate) async fn start(
-    adapter: CommandAdapter,
-    driver: &DriverHandle,
-    reaper: &Reaper,
-    forgot: bool,
-    obeyed: Option<u32>,
-) -> Option<JoinHandle<()>> {
-    let CommandAdapter { jobs, streams, timeout, interval } = adapter;
-    if let Some(programs) = streams {
-        tokio::spawn(Streams::new(programs, timeout, reaper.clone(), driver.clone()).run());
-    }
-    match jobs {
-        Some(jobs) => {
-            let worker = CommandWorker::new(jobs, timeout, reaper.clone(), obeyed);
-            let kind = Kind::Command(worker);
-            Some(tokio::spawn(PolledWorker::new(kind, interval, driver.clone()).run()))
-        }
-        None if forgot => {
-            // A worker that only consumes streams runs no jobs: somebody has to say so.
-            if let Err(why) = driver.start_anew().await {
-                tracing::warn!(why, "that no jobs run could not be noted");
-            }
-            None
-        }
-        None => None,
-    }
-}
 
 /// A worker whose jobs programs count and size.
 #[derive(Debug)]

@@ -11,8 +11,7 @@ use hyper::Method;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
-use super::polled::{Adjustment, Observation, Target};
-use super::size_bound::SizeBound;
+use super::sizing::{Adjustment, Observation, SizeBound, Target};
 use crate::config::{HttpAdapter, HttpRequest, Sizing};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 

@@ -13,6 +13,7 @@ use leasehold_agent_core::Lease;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::sizing::{Adjustment, Observation, Target};
 use super::{command::CommandWorker, http::HttpWorker, travis::Travis};
 use crate::backoff;
 use crate::clock;
@@ -34,47 +35,6 @@ pub(crate) enum Kind {
     Http(HttpWorker),
     /// A worker that programs count and size.
     Command(CommandWorker),
-}
-
-/// What a worker shows of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Observation {
-    /// It works.
-    Working {
-        /// Jobs that run.
-        running: u32,
-        /// The most jobs that it may come to run at once without another order.
-        limit: u32,
-    },
-    /// It is to be told a size before it is known how many jobs it may come to run.
-    Unsized,
-    /// Its process has ended, and its jobs with it.
-    Ended,
-}
-
-/// What the worker is to keep to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// Jobs at once.
-    pub(crate) size: u32,
-    /// It is to start none any more, for good; the size is 0.
-    pub(crate) draining: bool,
-}
-
-/// What is to be done for the worker to keep to its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Adjustment {
-    /// Nothing.
-    Nothing,
-    /// It is to be asked again soon.
-    Look,
-    /// It is to be told of this size.
-    Order {
-        /// The size, by the worker's own way of counting.
-        size: u32,
-        /// It may then run more jobs than before.
-        grows: bool,
-    },
 }
 
 /// The agent's side of one worker that counts for itself.

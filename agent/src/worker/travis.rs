@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::time::Instant;
 
-use super::polled::{Adjustment, Observation, Target};
+use super::sizing::{Adjustment, Observation, Target};
 use crate::clock;
 use crate::config::TravisAdapter;
 use controller::{Info, OrderResult};

@@ -3,7 +3,7 @@
 //! Invariant: the bound is never below the jobs that the worker may come to run, whatever came of
 //! the orders that it was sent.
 
-use crate::worker::polled::{Adjustment, Observation, Target};
+use crate::worker::sizing::{Adjustment, Observation, Target};
 
 /// Looks that may not show yet what became of an order whose answer was lost.
 const DISTRUST: u8 = 3;

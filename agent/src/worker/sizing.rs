@@ -4,7 +4,46 @@
 //! Invariant: while the answer to an order is not known, the larger of the sizes before and after
 //! it counts.
 
-use super::polled::{Adjustment, Observation, Target};
+/// What a worker shows of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Observation {
+    /// It works.
+    Working {
+        /// Jobs that run.
+        running: u32,
+        /// The most jobs that it may come to run at once without another order.
+        limit: u32,
+    },
+    /// It is to be told a size before it is known how many jobs it may come to run.
+    Unsized,
+    /// Its process has ended, and its jobs with it.
+    Ended,
+}
+
+/// What the worker is to keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Jobs at once.
+    pub(crate) size: u32,
+    /// It is to start none any more, for good; the size is 0.
+    pub(crate) draining: bool,
+}
+
+/// What is to be done for the worker to keep to its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adjustment {
+    /// Nothing.
+    Nothing,
+    /// It is to be asked again soon.
+    Look,
+    /// It is to be told of this size.
+    Order {
+        /// The size, by the worker's own way of counting.
+        size: u32,
+        /// It may then run more jobs than before.
+        grows: bool,
+    },
+}
 
 /// What is known of a worker's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
