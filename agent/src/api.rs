@@ -58,7 +58,7 @@ impl Listeners {
     pub(crate) async fn bind(config: &Config) -> anyhow::Result<Self> {
         let tcp = TcpListener::bind(config.listen)
             .await
-            .with_context(|| format!("--listen {}: the port cannot be used", config.listen))?;
+            .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
         let address = tcp.local_addr().context("the port has no address")?;
         let unix = match &config.socket {
             None => None,
@@ -66,7 +66,7 @@ impl Listeners {
         };
         let health = config.health_listen.map(|address| {
             health::bind(address)
-                .with_context(|| format!("--health-listen {address}: the port cannot be used"))
+                .with_context(|| format!("cannot listen on --health-listen {address}"))
         });
         Ok(Self { tcp, address, unix, health: health.transpose()? })
     }
@@ -152,10 +152,10 @@ async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("--socket {shown}")),
         Ok(found) if !found.file_type().is_socket() => {
-            bail!("--socket {shown}: a file that is no socket is there");
+            bail!("--socket {shown} exists and is not a socket: remove it, or give another path");
         }
         Ok(_) if tokio::net::UnixStream::connect(path).await.is_ok() => {
-            bail!("--socket {shown} is in use by another process");
+            bail!("--socket {shown} is in use by another process: give another path");
         }
         Ok(_) => std::fs::remove_file(path).with_context(|| format!("--socket {shown}"))?,
     }
@@ -163,5 +163,5 @@ async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o777 & !socket.mode));
     let listener = UnixListener::bind(path);
     rustix::process::umask(mask);
-    listener.with_context(|| format!("--socket {shown} cannot be used"))
+    listener.with_context(|| format!("cannot listen on --socket {shown}"))
 }

@@ -55,7 +55,9 @@ impl ChildPid {
         let (pid_shown, number) = (pid.as_raw_pid(), signal.as_raw());
         match kill(pid, signal) {
             Ok(()) => tracing::debug!(pid = pid_shown, signal = number, "signal sent"),
-            Err(error) => tracing::warn!(pid = pid_shown, signal = number, %error, "not sent"),
+            Err(error) => {
+                tracing::warn!(pid = pid_shown, signal = number, %error, "cannot send the signal")
+            }
         }
     }
 }
@@ -128,7 +130,7 @@ impl ChildRunner {
             Launch::prepare(&self.spec.command, &self.environment, &self.reaper)
                 .map_err(|error| self.failed(error))?;
         let group = ProcessGroup::of(process.pid)
-            .ok_or_else(|| self.failed(anyhow!("its process has ended at once")))?;
+            .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
         // Where that fails, the launch has nobody left to open it, and its process ends.
         self.write_down(&group).map_err(NotStarted::Unwritten)?;
         self.watchdog(&group).await.map_err(|error| self.failed(error))?;
@@ -149,7 +151,7 @@ impl ChildRunner {
 
     fn failed(&self, error: anyhow::Error) -> NotStarted {
         let program = self.spec.command[0].display();
-        NotStarted::Failed(error.context(format!("{program} cannot be started")))
+        NotStarted::Failed(error.context(format!("cannot start {program}")))
     }
 
     /// Has a watchdog kill the child with its group once this agent has ended, however it does.
@@ -179,9 +181,13 @@ impl ChildRunner {
         self.watchdog = None;
         let Some(group) = self.pid.get().and_then(ProcessGroup::of) else { return };
         match self.watchdog(&group).await {
-            Ok(()) => tracing::warn!("the watchdog of the child had ended: another one is started"),
+            Ok(()) => tracing::warn!(
+                "the watchdog of the child had exited: the agent started another one"
+            ),
             Err(error) => {
-                tracing::error!("the child has no watchdog and may outlive this agent: {error:#}");
+                tracing::error!(
+                    "cannot start a watchdog, so the child may outlive this agent: {error:#}"
+                );
             }
         }
     }
@@ -193,7 +199,7 @@ impl ChildRunner {
             watchdog.watch(Vec::new());
         }
         if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
-            tracing::warn!(%error, "the record of the child that has ended cannot be removed");
+            tracing::warn!(%error, "cannot remove the record of the child, which has exited");
         }
     }
 
@@ -212,17 +218,22 @@ impl ChildRunner {
         let led = group.has_leader();
         match led {
             true => {
-                tracing::warn!(pid = group.id, "the child of the agent before still runs: adopted");
+                tracing::warn!(
+                    pid = group.id,
+                    "the previous agent's child still runs: this agent adopts it"
+                );
             }
             false if group.exists() => tracing::warn!(
                 group = group.id,
-                "the child of the agent before has ended, and something that it has started runs \
-                 on: COMMAND is not started before all of this process group has ended"
+                "the previous agent's child has exited, and a process that it started still runs: COMMAND \
+                 starts when this process group is empty"
             ),
             false => return Ok(None),
         }
         if let Err(error) = self.watchdog(&group).await {
-            tracing::error!("the child has no watchdog and may outlive this agent: {error:#}");
+            tracing::error!(
+                "cannot start a watchdog, so the child may outlive this agent: {error:#}"
+            );
         }
         let (sender, exit) = oneshot::channel();
         tokio::spawn(async move {
@@ -284,8 +295,8 @@ impl ChildRecord {
         };
         let Some(id) = id.parse().ok().filter(|id| *id > 1) else {
             bail!(
-                "{} tells which process of COMMAND may still run, and makes no sense: see that \
-                 none runs, then remove it",
+                "cannot parse {}, the record of a process of COMMAND that may still run: stop that \
+                 process if it runs, then remove the file",
                 path.display()
             );
         };

@@ -165,7 +165,9 @@ impl std::str::FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no address: write HOST:PORT, as in coordinator:7400");
+        let wrong = || {
+            format!("invalid address {text:?}: expected HOST:PORT, for example coordinator:7400")
+        };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let host_ok = match bare {
@@ -221,9 +223,9 @@ fn check(args: RunArgs) -> Result<Config, String> {
     if !args.listen.ip().is_loopback() && !args.listen_anywhere {
         let ip = args.listen.ip();
         return Err(format!(
-            "--listen {ip} can be reached by others than this machine, and the worker API has no \
-             password: whoever reaches it can end the worker's jobs and give its streams away. \
-             Listen on 127.0.0.1 or [::1], or add --listen-anywhere"
+            "other machines can reach --listen {ip}, and the worker API has no password: anyone who \
+             reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
+             [::1], or add --listen-anywhere"
         ));
     }
     let adapter = args.adapter.check(&args.command)?;
@@ -236,10 +238,12 @@ fn check(args: RunArgs) -> Result<Config, String> {
         args.child_kill_on_parent_death,
     ];
     if per_stream && of_child.contains(&true) {
-        return Err("--restart and what begins with --child- are for a worker that is COMMAND; \
-                    with --adapter process COMMAND is the program of one stream: it is always \
-                    started again, and --process-grace and --process-kill are for its end"
-            .into());
+        return Err(
+            "--restart and the options --child-* apply only where COMMAND is the worker. With \
+                    --adapter process COMMAND is the program of one stream: the agent always \
+                    restarts it, and --process-grace and --process-kill say how it ends"
+                .into(),
+        );
     }
     let child = (!per_stream && !args.command.is_empty()).then(|| Child {
         command: args.command,
@@ -367,6 +371,7 @@ mod tests {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),
             ("--listen nowhere", "--listen"),
+            ("--listen localhost:7440", "expected IP:PORT, for example 127.0.0.1:7411"),
             ("--adapter file", "--file-path"),
             ("--file-path x", "--adapter file"),
             ("--adapter file --file-path x --file-signal HUP", "--file-pid"),
@@ -394,7 +399,7 @@ mod tests {
             ("--child-kill", "COMMAND"),
             ("--child-signal group", "COMMAND"),
             ("--sidecar -- sh", "--sidecar"),
-            ("--health-listen 7412", "write :7412"),
+            ("--health-listen 7412", "for example :7412"),
             ("--tls-cert c --tls-key k", "--tls-ca"),
             ("--tls-ca a --tls-cert c", "--tls-key"),
             ("--token-file t", "--tls-ca"),

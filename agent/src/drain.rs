@@ -28,7 +28,7 @@ pub fn main(options: &DrainOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(run(options)),
-        Err(error) => Err(error).context("the system gives no event queue"),
+        Err(error) => Err(error).context("cannot create an event queue"),
     };
     if let Err(error) = &outcome {
         eprintln!("error: {error:#}");
@@ -37,7 +37,7 @@ pub fn main(options: &DrainOptions) -> ExitCode {
         None => ExitCode::from(u8::from(outcome.is_err())),
         Some((program, args)) => {
             let error = Command::new(program).args(args).exec();
-            eprintln!("error: {} cannot be run: {error}", program.display());
+            eprintln!("error: cannot run {}: {error}", program.display());
             ExitCode::from(1)
         }
     }
@@ -53,7 +53,7 @@ async fn run(options: &DrainOptions) -> anyhow::Result<()> {
         (true, None) => wait(options).await,
         (true, Some(limit)) => {
             let ended = timeout(limit, wait(options)).await;
-            ended.unwrap_or_else(|_| bail!("not drained after {}", duration::format_short(limit)))
+            ended.unwrap_or_else(|_| bail!("not drained within {}", duration::format_short(limit)))
         }
     }
 }
@@ -110,7 +110,9 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
             }
             Ok(jobs) => {
                 let left = left(jobs);
-                eprintln!("the drain's deadline has passed: {left}, and none is killed");
+                eprintln!(
+                    "the drain's deadline has passed: {left}, and the agent does not kill them"
+                );
                 return Ok(());
             }
             Err(DrainError::Refused(why)) => bail!(why),
@@ -130,8 +132,8 @@ impl Away {
         if self.said_at.is_none_or(|at| at.elapsed() >= PROGRESS) {
             self.said_at = Some(Instant::now());
             eprintln!(
-                "the agent does not answer ({why}); it is asked again until it does, or until \
-                 --timeout. If its worker API is elsewhere, say so with --addr"
+                "the agent does not answer ({why}); trying again until it does, or until --timeout. \
+                 If its worker API has another address, give that with --addr"
             );
         }
         sleep(AGAIN).await;

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 pub(crate) use handle::{DriverHandle, DriverRequest, DriverStopped, Snapshot};
+pub(crate) use outstanding::amount;
 
 use crate::clock;
 use crate::config::Config;
@@ -26,8 +27,8 @@ use crate::metrics::Metrics;
 use job_queue::{JobQueue, QueuedJob};
 use notices::NoticeLogger;
 
-/// Requests on their way to the driver; more wait at the handle.
-const COMMANDS_MAX: usize = 1024;
+/// Requests on their way to the driver; senders of more wait.
+const REQUESTS_MAX: usize = 1024;
 /// What the link may say ahead of the driver.
 const LINK_EVENTS_MAX: usize = 64;
 /// Drains that may be waited for at once.
@@ -89,6 +90,10 @@ struct Drain {
     overdue: bool,
     /// Whether the agent stays after it.
     stays: bool,
+    /// How long the agent then tries to report that it leaves.
+    goodbye_max: Duration,
+    /// Whether the log says that it tries.
+    goodbye_logged: bool,
 }
 
 impl Driver {
@@ -121,7 +126,7 @@ impl Driver {
             raise: fastrand::u64(1..=RAISE_MAX),
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
-        let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let (command_sender, commands) = mpsc::channel(REQUESTS_MAX);
         let (changes, changes_seen) = watch::channel(0);
         let (outcome, outcome_seen) = watch::channel(None);
         let driver = Self {
@@ -139,6 +144,7 @@ impl Driver {
                 limit: config.drain_deadline,
                 fixed: config.drain_deadline.is_some(),
                 stays: config.sidecar,
+                goodbye_max: config.goodbye_max,
                 ..Drain::default()
             },
             notices: NoticeLogger::new(metrics.clone()),
@@ -344,7 +350,7 @@ impl Driver {
                     .as_ref()
                     .is_some_and(|link| link.number == number && !link.send(message));
                 if stalled {
-                    let why = "the coordinator takes no more messages";
+                    let why = "the coordinator reads too slowly: too many messages wait";
                     self.link = None;
                     self.holder.handle_closed(number, why, now);
                 }
@@ -356,8 +362,8 @@ impl Driver {
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
             Effect::DrainEnded { jobs_left, told } => self.end_drain(jobs_left, told, now),
             Effect::DrainOverdue { jobs_left } => {
-                let reports = "the drain's deadline has passed: jobs still run, and none is \
-                               killed; it goes on reporting until the last has ended";
+                let reports = "the drain's deadline has passed: jobs still run, and the agent does not kill \
+                               them; it keeps reporting until the last one has ended";
                 tracing::warn!(jobs_left, "{reports}");
                 self.drain.overdue = true;
                 self.answer_drain_waiters(jobs_left);
@@ -367,9 +373,10 @@ impl Driver {
                 self.answer_drain_waiters(jobs_left);
                 self.outcome.send_replace(None);
                 (self.drain.since, self.drain.overdue) = (None, false);
+                self.drain.goodbye_logged = false;
             }
             Effect::Superseded => {
-                tracing::error!("a newer agent speaks for this worker: this one stops, for good");
+                tracing::error!("a newer agent runs for this worker: this agent stops for good");
                 self.drain_waiters.clear();
                 self.outcome.send_replace(Some(Outcome::Superseded));
             }
@@ -384,19 +391,33 @@ impl Driver {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
             0 => {
-                tracing::info!(took = %duration::format_short(took), "the drain has ended: nothing is held")
+                tracing::info!(took = %duration::format_short(took), "the drain has ended: no job runs and no stream is held")
             }
             _ => tracing::warn!(
                 jobs_left,
                 took = %duration::format_short(took),
-                "the drain's deadline has passed: jobs still run, and none is killed"
+                "the drain's deadline has passed: jobs still run, and the agent does not kill them"
             ),
         }
         if self.drain.stays {
-            tracing::info!("it stays until it is told to end");
+            tracing::info!("the agent stays until it gets a signal");
         }
         self.answer_drain_waiters(jobs_left);
         self.outcome.send_replace(Some(Outcome::Drained { jobs_left, told }));
+    }
+
+    /// Says once that all is done and no coordinator can be told: it looks like a hang otherwise.
+    fn log_goodbye(&mut self) {
+        let waits = !self.drain.goodbye_logged && self.holder.outstanding().goodbye;
+        if waits && self.outcome.borrow().is_none() {
+            self.drain.goodbye_logged = true;
+            let at_most = duration::format_short(self.drain.goodbye_max);
+            tracing::info!(
+                %at_most,
+                "draining: nothing is left; waiting for a coordinator, to report that the worker \
+                 leaves"
+            );
+        }
     }
 
     fn answer_drain_waiters(&mut self, jobs_left: u32) {
@@ -411,6 +432,7 @@ impl Driver {
             self.drain.told = now;
         }
         let Some(since) = self.drain.since else { return };
+        self.log_goodbye();
         if self.outcome.borrow().is_some() || now.since(self.drain.told) < PROGRESS {
             return;
         }

@@ -23,7 +23,7 @@ pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
     match read(&path) {
         Ok(Some(kept)) => return kept,
         Ok(None) => {}
-        Err(error) => tracing::warn!(%error, path = %path.display(), "the identity cannot be read"),
+        Err(error) => tracing::warn!(%error, path = %path.display(), "cannot read the identity"),
     }
     // Durably: an agent that a coordinator has heard of must not come back as another one.
     let line = format!("{drawn}\n");
@@ -31,8 +31,8 @@ pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
     if let Err(error) = written.and_then(|file| state_dir::sync(&path, &file)) {
         tracing::warn!(
             %error, path = %path.display(),
-            "this agent's identity cannot be written: a later start with this folder waits until \
-             the leases of this one are over"
+            "cannot write this agent's identity: an agent that starts later with this folder waits \
+             until the leases of this one have expired"
         );
     }
     drawn

@@ -126,7 +126,7 @@ impl FileJournal {
         if let Err(error) = journal.begin() {
             let path = journal.path.display().to_string();
             if !exists {
-                return Err(error).with_context(|| format!("journal {path} cannot be written"));
+                return Err(error).with_context(|| format!("cannot write the journal {path}"));
             }
             journal.go_on(end, &error);
         }
@@ -138,11 +138,11 @@ impl FileJournal {
         let path = self.path.display().to_string();
         self.tail = end.and_then(|end| Some(Tail::of(state_dir::open(&self.path).ok()?, end)));
         if self.tail.is_some() {
-            tracing::warn!(path, %error, "the journal could not be begun anew; it grows");
+            tracing::warn!(path, %error, "cannot rewrite the journal; it grows");
             return;
         }
-        tracing::error!(path, %error, "the journal can be read and not be written: this agent goes \
-            on with what it tells, and takes nothing new until it can be written");
+        tracing::error!(path, %error, "cannot write the journal, only read it: this agent continues with what \
+            the journal says, and accepts nothing new until it can write");
         self.problem = Some(error.to_string());
     }
 
@@ -155,14 +155,14 @@ impl FileJournal {
     fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let failed = |what: &str, error: std::io::Error| JournalError(format!("{what}: {error}"));
         if self.tail.is_none() {
-            self.begin().map_err(|error| failed("beginning the file", error))?;
+            self.begin().map_err(|error| failed("cannot create the file", error))?;
         }
         let tail = self.tail.as_mut().expect("it was begun");
-        tail.repair().map_err(|error| failed("taking back a part", error))?;
+        tail.repair().map_err(|error| failed("cannot remove a partly written record", error))?;
         // After a boot the next number follows the last one: that one must not be lost.
         let durable = matches!(record, Record::Begun { .. });
         let written = tail.append(record, durable.then_some(self.path.as_path()));
-        written.map_err(|error| failed("appending a record", error))?;
+        written.map_err(|error| failed("cannot append a record", error))?;
         self.memory.apply(record);
         if tail.end.len >= tail.compact_at {
             self.compact();
@@ -173,7 +173,7 @@ impl FileJournal {
     /// Rewrites the file with the fewest records; where that fails the long one stays in use.
     fn compact(&mut self) {
         if let Err(error) = self.begin() {
-            tracing::warn!(%error, "the journal could not be compacted; it grows");
+            tracing::warn!(%error, "cannot compact the journal; it grows");
             if let Some(tail) = &mut self.tail {
                 tail.compact_at = COMPACT_BYTES.max(2 * tail.end.len);
             }
@@ -202,7 +202,7 @@ impl FileJournal {
         self.mend_at = now + MEND;
         match self.begin() {
             Ok(()) => {
-                tracing::info!(path = %self.path.display(), "the journal can be written again");
+                tracing::info!(path = %self.path.display(), "the journal is writable again");
                 self.problem = None;
             }
             Err(error) => self.problem = Some(error.to_string()),
@@ -269,8 +269,8 @@ impl Recovery {
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
                 bail!(
-                    "{} is the journal of worker {}/{}, not of {}/{}: each worker needs a \
-                     --state-dir of its own",
+                    "{} is the journal of worker {}/{}, not of {}/{}: give each worker its own \
+                     --state-dir",
                     path.display(),
                     old.cluster,
                     old.worker,
@@ -279,8 +279,8 @@ impl Recovery {
                 );
             }
             Found::Whole(..) if !knows_boot => {
-                let why = "the kernel's boot id cannot be read: nobody knows by which clock the \
-                           journal counts";
+                let why = "cannot read the kernel's boot id, so the times in the journal mean \
+                           nothing";
                 (why.to_owned(), None)
             }
             Found::Whole(old, memory, end) if old.boot_id == header.boot_id => {
@@ -298,7 +298,12 @@ impl Recovery {
         let (path, aside) = (path.display().to_string(), aside(path).display().to_string());
         let memory = match rest {
             Some(rest) => {
-                tracing::warn!(path, why, aside, "the journal of an earlier boot is damaged");
+                tracing::warn!(
+                    path,
+                    why,
+                    aside,
+                    "the journal of an earlier boot is damaged: renamed"
+                );
                 after_boot(*rest)
             }
             None => {
@@ -306,8 +311,8 @@ impl Recovery {
                     path,
                     why,
                     aside,
-                    "the journal is lost, and set aside: this agent has no memory, and its worker \
-                     waits until the leases of the agent before are surely over"
+                    "the journal is damaged: renamed. This agent starts without it, and its worker gets no \
+                     new leases until those of the previous agent have expired"
                 );
                 Memory::default()
             }
@@ -317,7 +322,7 @@ impl Recovery {
 }
 
 fn after_boot(memory: Memory) -> Memory {
-    tracing::info!("the host has booted since the journal was written: its leases are over");
+    tracing::info!("the host has rebooted since the journal was written: its leases have ended");
     memory.after_boot()
 }
 
@@ -347,7 +352,7 @@ fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<Option<Found>> {
     let bytes = state_dir::read(path, JOURNAL_BYTES_MAX + 1);
-    let bytes = bytes.with_context(|| format!("journal {} cannot be read", path.display()))?;
+    let bytes = bytes.with_context(|| format!("cannot read the journal {}", path.display()))?;
     Ok(bytes.map(|bytes| match bytes.len() as u64 > JOURNAL_BYTES_MAX {
         false => text::parse(&bytes),
         true => {

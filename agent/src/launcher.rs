@@ -48,20 +48,20 @@ impl Launch {
         environment: &[(&'static str, String)],
         reaper: &Reaper,
     ) -> anyhow::Result<(Self, Process)> {
-        let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
+        let (ours, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
         ours.set_nonblocking(true).context("a socket pair")?;
         let socket = tokio::net::UnixStream::from_std(ours).context("a socket pair")?;
         let mut launch = Command::new(EXECUTABLE);
         launch.arg0(NAME).args(command).envs(environment.iter().cloned());
         launch.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
-        let process = reaper.spawn(&mut launch).context("no process can be started")?;
+        let process = reaper.spawn(&mut launch).context("cannot start a process")?;
         Ok((Self { socket }, process))
     }
 
     /// Lets the program run, with this input or none.
     pub(crate) async fn exec(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
         let opening = async {
-            send_word(&self.socket, stdin).context("it ended before it ran")?;
+            send_word(&self.socket, stdin).context("its process ended before it ran")?;
             let mut reason = String::new();
             // The end of the program's loading closes the other end of the socket.
             self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
@@ -71,7 +71,7 @@ impl Launch {
             }
         };
         let opened = tokio::time::timeout(TIMEOUT, opening).await;
-        opened.with_context(|| format!("it is not loaded after {TIMEOUT:?}"))?
+        opened.with_context(|| format!("it did not start within {TIMEOUT:?}"))?
     }
 }
 

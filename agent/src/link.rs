@@ -189,7 +189,7 @@ impl Dial {
             responses.message().await.map_err(|status| self.explained(status))?
         {
             let message = CoordinatorMessage::try_from(response)
-                .context("the coordinator's message means nothing")?;
+                .context("cannot decode the coordinator's message")?;
             self.send_event(LinkChange::Message(Box::new(message))).await;
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Dial {
     async fn endpoint(&self) -> anyhow::Result<Endpoint> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address))
-            .context("the address cannot be dialled")?
+            .context("invalid coordinator address")?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(self.keepalive)
@@ -218,8 +218,8 @@ impl Dial {
         let error = anyhow::Error::from(error);
         match plain {
             true => error.context(
-                "this port speaks no TLS: give --coordinator the gRPC port (--listen) of a \
-                 coordinator with a certificate, or leave --tls-ca out",
+                "this port does not use TLS: give --coordinator the gRPC port (--listen) of a \
+                 coordinator with a certificate, or remove --tls-ca",
             ),
             false => error,
         }
@@ -233,8 +233,8 @@ impl Dial {
         let error = anyhow::Error::from(status);
         match self.tls {
             _ if no_grpc => error.context(
-                "this is no coordinator's gRPC port: give --coordinator the port of its --listen \
-                 (7400, unless given), not that of --http-listen",
+                "this is not a coordinator's gRPC port: give --coordinator the port of its --listen \
+                 (7400 by default), not that of --http-listen",
             ),
             None if broke => error.context(
                 "the connection ended before an answer (if the coordinator wants TLS, give \
@@ -263,7 +263,7 @@ fn keepalive(ttl: Option<Duration>) -> Duration {
 pub(crate) async fn client_tls(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
     let read = async |path: &std::path::Path| {
         let bytes = tokio::fs::read(path).await;
-        bytes.with_context(|| format!("{} cannot be read", path.display()))
+        bytes.with_context(|| format!("cannot read {}", path.display()))
     };
     let ca = Certificate::from_pem(read(&tls.ca).await?);
     let mut config = ClientTlsConfig::new().ca_certificate(ca);

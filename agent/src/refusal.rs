@@ -19,14 +19,14 @@ pub(crate) fn message(refused: &Refused) -> String {
     match refused {
         Refused::NoLease => "no pool lease is in force: no job may start".into(),
         Refused::NoSlot { size, running } => {
-            format!("all slots are taken: {running} jobs run, {size} may")
+            format!("every slot is in use: {running} of {size}")
         }
-        Refused::Draining => "the worker drains: no new job starts".into(),
-        Refused::NotHeld { held: None } => "this worker does not hold it".into(),
+        Refused::Draining => "the worker is draining: no new job may start".into(),
+        Refused::NotHeld { held: None } => "this worker does not hold this lease".into(),
         Refused::NotHeld { held: Some(held) } => {
-            format!("this worker holds it under token {held}, not under that one")
+            format!("this worker holds this lease under token {held}, not under the given one")
         }
-        Refused::Limit { what, max } => format!("{what}: at most {max}"),
-        Refused::Journal(why) => format!("the agent's journal cannot be written: {why}"),
+        Refused::Limit { what, max } => format!("too many {what}: at most {max}"),
+        Refused::Journal(why) => format!("cannot write the agent's journal: {why}"),
     }
 }

@@ -73,7 +73,7 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
             runtime.shutdown_background();
             ended
         }
-        Err(error) => Err(error).context("the system gives no event queue"),
+        Err(error) => Err(error).context("cannot create an event queue"),
     };
     match ended {
         Ok(code) => ExitCode::from(code),
@@ -85,8 +85,8 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
 }
 
 async fn run(config: Config) -> anyhow::Result<u8> {
-    let signals = Signals::take().context("the signals cannot be handled")?;
-    let reaper = Reaper::start().context("children cannot be waited for")?;
+    let signals = Signals::take().context("cannot install signal handlers")?;
+    let reaper = Reaper::start().context("cannot install a handler for ended child processes")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = remember(&config, &who)?;
     let (is_first, stands) = (memory.incarnation.is_none(), memory.drain_ordered);
@@ -148,7 +148,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
 async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     match link::client_tls(tls).await {
         // The kubelet brings it once a coordinator has published it.
-        Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("not yet: {why:#}"),
+        Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("cannot use TLS yet: {why:#}"),
         tried => drop(tried.context("TLS")?),
     }
     if let Some(path) = &tls.token {
@@ -164,8 +164,8 @@ fn remember(
 ) -> anyhow::Result<(Memory, AgentJournal, Option<StateDir>)> {
     let Some(path) = &config.state_dir else {
         tracing::warn!(
-            "no --state-dir: an agent that is restarted beside its living worker will have no \
-             memory, and the worker then waits until its leases are surely over"
+            "no --state-dir: the agent keeps no journal. If it restarts while its worker runs, the \
+             worker gets no new leases until the old ones have expired"
         );
         return Ok((Memory::default(), AgentJournal::None, None));
     };
@@ -173,8 +173,8 @@ fn remember(
     let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
     if memory.drain_ordered {
         tracing::warn!(
-            "the coordinator ordered this worker to drain, and that stands: once the drain has \
-             ended, remove {} to have the worker work again",
+            "the coordinator ordered this worker to drain, and the order is still in force: to let \
+             the worker work again, remove {} when the drain has ended",
             path.display()
         );
     }

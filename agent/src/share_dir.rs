@@ -18,15 +18,15 @@ const COMPARED_AT_ONCE: usize = 64 * 1024;
 
 /// Puts a copy of this program into the folder, unless it is there.
 pub(crate) fn install(dir: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).context("the folder cannot be made")?;
-    let mut own = File::open("/proc/self/exe").context("this program cannot be read")?;
+    std::fs::create_dir_all(dir).context("cannot create the folder")?;
+    let mut own = File::open("/proc/self/exe").context("cannot read this program's file")?;
     let path = dir.join(NAME);
     if is_there(&path, &own)? {
         return Ok(());
     }
-    own.rewind().context("this program cannot be read from its beginning")?;
+    own.rewind().context("cannot rewind this program's file")?;
     replace(&path, &mut own).with_context(|| format!("{} cannot be written", path.display()))?;
-    tracing::info!(path = %path.display(), "this program is there for the worker to run");
+    tracing::info!(path = %path.display(), "copied this program for the worker to run");
     Ok(())
 }
 

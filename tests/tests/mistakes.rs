@@ -96,7 +96,7 @@ fn a_token_that_nobody_looks_at_is_said_to_have_no_effect() {
     assert!(line.contains("WARN") && line.contains("looks at no tokens"), "{line}");
     drop(shown);
     let plain = agent(folder.path(), &localhost(replica.http.port()), &flags);
-    says(&plain, "this port speaks no TLS");
+    says(&plain, "this port does not use TLS");
     drop(plain);
     let without = agent(folder.path(), &localhost(replica.grpc.port()), &flags[..2]);
     says(&without, "welcomed");

@@ -99,7 +99,7 @@ impl From<QueryRejection> for Answer {
 impl From<BytesRejection> for Answer {
     fn from(rejection: BytesRejection) -> Self {
         let what = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => format!("is longer than {BODY_BYTES_MAX} bytes"),
+            StatusCode::PAYLOAD_TOO_LARGE => format!("longer than {BODY_BYTES_MAX} bytes"),
             _ => rejection.body_text(),
         };
         Self(rejection.status(), Denial::invalid(format!("body: {what}")))
@@ -285,12 +285,13 @@ async fn unknown_path(request: Request) -> Response {
         return grpc::unknown_method();
     }
     let path = request.uri().path();
-    let message = format!("{path} is none of this API's paths: {PATHS}");
+    let message = format!("unknown path {path}: use one of {PATHS}");
     Answer(StatusCode::NOT_FOUND, Denial::invalid(message)).into_response()
 }
 
 async fn wrong_method(request: Request) -> Response {
-    let message = format!("{} is not for this path: {PATHS}", request.method());
+    let message =
+        format!("method {} is not allowed on this path: use one of {PATHS}", request.method());
     Answer(StatusCode::METHOD_NOT_ALLOWED, Denial::invalid(message)).into_response()
 }
 

@@ -75,7 +75,7 @@ impl Port {
 
     /// Makes room where that can help, and waits until it may.
     async fn handle_accept_error(&self, error: &std::io::Error) {
-        tracing::warn!(%error, "a worker's connection could not be accepted");
+        tracing::warn!(%error, "cannot accept a worker's connection");
         let files = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
         if error.raw_os_error().is_some_and(|raw| files.contains(&raw)) {
             self.connections.evict();
@@ -145,9 +145,9 @@ async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'sta
         }
     };
     tokio::select! {
-        () = guard.connection().evicted() => "makes room for a newer one",
-        () = hung_up(socket, guard.connection()) => "has nobody at its other end",
-        () = outstayed => "takes too long",
+        () = guard.connection().evicted() => "was closed to make room for a newer one",
+        () = hung_up(socket, guard.connection()) => "was closed by its client",
+        () = outstayed => "took too long",
     }
 }
 

@@ -69,7 +69,7 @@ async fn whole(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
             return Err(Answer(StatusCode::BAD_REQUEST, why));
         }
         Err(_) => {
-            let why = format!("body: it did not come within {BODY_TIMEOUT:?}");
+            let why = format!("body: it did not arrive within {BODY_TIMEOUT:?}");
             return Err(Answer(StatusCode::REQUEST_TIMEOUT, Denial::invalid(why)));
         }
     };
@@ -77,7 +77,7 @@ async fn whole(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
 }
 
 fn too_long(max: usize) -> Answer {
-    let why = Denial::invalid(format!("body: is longer than {max} bytes"));
+    let why = Denial::invalid(format!("body: longer than {max} bytes"));
     Answer(StatusCode::PAYLOAD_TOO_LARGE, why)
 }
 

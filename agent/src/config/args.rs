@@ -178,7 +178,8 @@ pub(super) struct RunArgs {
         long,
         env = "LEASEHOLD_LISTEN",
         value_name = "IP:PORT",
-        default_value = "127.0.0.1:7411"
+        default_value = "127.0.0.1:7411",
+        value_parser = listen_address
     )]
     pub(super) listen: SocketAddr,
     /// Let --listen be an address that others can reach. The worker API has no password: whoever
@@ -240,10 +241,17 @@ pub(super) struct RunArgs {
     pub(super) command: Vec<std::ffi::OsString>,
 }
 
+/// An address to listen on.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong =
+        || format!("invalid address {text:?}: expected IP:PORT, for example 127.0.0.1:7411");
+    text.parse().map_err(|_| wrong())
+}
+
 /// An address to listen on; without an IP it is every one of this machine's.
 fn every(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    whole.parse().map_err(|_| format!("{text:?} is no address: write :7412 or 127.0.0.1:7412"))
+    whole.parse().map_err(|_| format!("invalid address {text:?}: expected IP:PORT or :PORT, for example :7412 or 127.0.0.1:7412"))
 }
 
 /// Options of the connection to the coordinator.
@@ -313,7 +321,9 @@ pub enum LogFormat {
 fn generation(text: &str) -> Result<u64, String> {
     match text {
         "" => Ok(0),
-        text => text.parse().map_err(|_| "write a whole number".to_owned()),
+        text => {
+            text.parse().map_err(|_| "invalid generation: use a whole number, 0 or more".to_owned())
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Snapshot {
 
 /// The driver is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the agent stops")]
+#[error("the agent is stopping")]
 pub(crate) struct DriverStopped;
 
 /// The driver.

@@ -50,8 +50,8 @@ impl NoticeLogger {
         if self.log_limiter.admit(address, "token", now).is_some() {
             tracing::warn!(
                 coordinator = address,
-                "--token-file has no effect: this coordinator runs without Kubernetes and looks at \
-                 no tokens; who may connect is up to --tls-client-ca there"
+                "--token-file has no effect: this coordinator runs without Kubernetes and ignores \
+                 tokens; its --tls-client-ca decides who may connect"
             );
         }
     }
@@ -73,7 +73,7 @@ impl NoticeLogger {
                 tracing::debug!(coordinator = address, why, "the link has ended");
             }
             Notice::PoolGranted(token, size) => tracing::info!(size, %token, "pool granted"),
-            Notice::PoolExpired(left) => tracing::warn!(left, "pool lease ended without renewal"),
+            Notice::PoolExpired(left) => tracing::warn!(left, "the pool lease expired"),
             Notice::StreamGranted(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream granted");
             }
@@ -82,35 +82,42 @@ impl NoticeLogger {
             }
             Notice::StreamKept(key, token) => {
                 let (set, stream) = (&key.set, &key.stream);
-                tracing::debug!(%set, %stream, %token, "stream kept after all");
+                tracing::debug!(%set, %stream, %token, "stream revocation cancelled");
             }
             Notice::StreamReleased(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream released");
             }
             Notice::StreamExpired(key, token) => {
                 tracing::warn!(set = %key.set, stream = %key.stream, %token,
-                    "stream lease ended without renewal");
+                    "the stream lease expired");
             }
             Notice::JobBegan(job) => tracing::debug!(%job, "job began"),
             Notice::JobEnded(job) => tracing::debug!(%job, "job ended"),
             Notice::DrainStarted => {
                 self.draining = true;
-                tracing::info!("the drain begins: no new job starts, streams are given back");
+                tracing::info!("the drain begins: no new job starts, streams are released");
             }
             Notice::DrainOver => {
                 self.draining = false;
-                tracing::info!("started anew after a drain: the worker works again");
+                tracing::info!("the worker restarted after a drain: it may work again");
             }
             Notice::JournalFailed(why) => {
                 if let Some(unsaid) = self.log_limiter.admit("journal", &why, now) {
-                    tracing::error!(why, unsaid, "the journal cannot be written");
+                    tracing::error!(why, unsaid, "cannot write the journal");
                 }
             }
             Notice::Offence(what) => {
-                tracing::warn!(coordinator = address, what, "the coordinator broke the rules");
+                tracing::warn!(
+                    coordinator = address,
+                    what,
+                    "the coordinator violated the protocol"
+                );
             }
             Notice::IncarnationRaised(to) => {
-                tracing::warn!(to = to.0, "another agent had this incarnation or a higher one");
+                tracing::warn!(
+                    to = to.0,
+                    "another agent had this incarnation number or a higher one"
+                );
             }
         }
     }
@@ -118,7 +125,7 @@ impl NoticeLogger {
     fn refused(&mut self, reason: &RefusalReason, message: &str, address: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         if let RefusalReason::NotLeader(leader) = reason {
-            tracing::debug!(coordinator = address, leader, "that coordinator does not lead");
+            tracing::debug!(coordinator = address, leader, "that coordinator is not the leader");
             return;
         }
         if *reason == RefusalReason::NameTaken {

@@ -6,22 +6,30 @@ use leasehold_agent_core::Outstanding;
 pub(super) fn describe_drain(outstanding: &Outstanding) -> String {
     let Outstanding { jobs, obeyed, streams, goodbye, .. } = *outstanding;
     if goodbye {
-        return "a coordinator has yet to hear that nothing is held any more".into();
+        return "waiting for a coordinator, which must learn that the worker has left".into();
     }
     let mut parts = vec![match jobs {
-        Some(jobs) => format!("{jobs} jobs run"),
+        Some(jobs) => format!("{} running", amount(jobs, "job")),
         None => unknown(outstanding),
     }];
     if obeyed > 0 {
-        parts.push(format!("the worker has yet to say that it keeps to 0 jobs, not {obeyed}"));
+        parts.push(format!("waiting for the worker to confirm pool size 0: it still has {obeyed}"));
     }
-    parts.push(format!("{streams} streams held"));
+    parts.push(format!("{} held", amount(streams as u64, "stream")));
     parts.join(", ")
 }
 
 /// What an agent waits for that works, and admits no job; none where it can tell of all jobs.
 pub(super) fn describe_work(outstanding: &Outstanding) -> Option<String> {
     outstanding.jobs.is_none().then(|| unknown(outstanding))
+}
+
+/// A number with its noun: `1 job`, `2 jobs`.
+pub(crate) fn amount(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
 }
 
 fn unknown(outstanding: &Outstanding) -> String {
@@ -31,8 +39,8 @@ fn unknown(outstanding: &Outstanding) -> String {
         slots => format!("{slots} slots count"),
     };
     format!(
-        "{slots} as used, since nobody can tell what jobs an earlier agent left: until the worker \
-         starts anew or tells its jobs (POST /v1/start, PUT /v1/count), or DeclareWorkerGone says \
+        "{slots} as used, since it is unknown which jobs an earlier agent left: until the worker \
+         restarts or reports its jobs (POST /v1/start, PUT /v1/count), or DeclareWorkerGone says \
          that none runs"
     )
 }
@@ -51,15 +59,18 @@ mod tests {
             goodbye: false,
             draining: true,
         };
-        assert_eq!(describe_drain(&none), "0 jobs run, 0 streams held");
+        assert_eq!(describe_drain(&none), "0 jobs running, 0 streams held");
         assert_eq!(describe_work(&none), None);
         let unknown = Outstanding { jobs: None, slots_max: 3, ..none };
         for said in [describe_drain(&unknown), describe_work(&unknown).expect("it waits")] {
-            assert!(said.starts_with("3 slots count as used, since nobody can tell"), "{said}");
+            assert!(said.starts_with("3 slots count as used, since it is unknown"), "{said}");
         }
         let counts = Outstanding { obeyed: 2, streams: 1, ..none };
         let said = describe_drain(&counts);
-        assert!(said.contains("keeps to 0 jobs, not 2") && said.ends_with("1 streams held"));
-        assert!(describe_drain(&Outstanding { goodbye: true, ..none }).contains("yet to hear"));
+        assert!(said.contains("pool size 0: it still has 2") && said.ends_with("1 stream held"));
+        assert!(
+            describe_drain(&Outstanding { goodbye: true, ..none })
+                .contains("waiting for a coordinator")
+        );
     }
 }

@@ -196,7 +196,7 @@ fn what_is_no_regular_file_is_refused() {
             "boot.json" => opened.expect("it is no file of the agent's"),
             _ => {
                 let error = format!("{:#}", opened.expect_err(name));
-                assert!(error.contains("no regular file") && error.contains(name), "{error}");
+                assert!(error.contains("not a regular file") && error.contains(name), "{error}");
             }
         }
     }

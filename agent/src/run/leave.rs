@@ -12,7 +12,7 @@ use leasehold_types::{WorkerKey, duration};
 use super::{check_tls, drain, remember};
 use crate::child::ChildRecord;
 use crate::config::{Config, Leave};
-use crate::driver::{Driver, Outcome};
+use crate::driver::{Driver, Outcome, amount};
 use crate::identity;
 use crate::metrics::Metrics;
 use crate::signals::{SignalAction, Signals, exit_code};
@@ -21,11 +21,14 @@ use crate::worker::process;
 
 /// Says it, and returns the exit code once a coordinator has heard it.
 pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
-    let mut signals = Signals::take().context("the signals cannot be handled")?;
+    let mut signals = Signals::take().context("cannot install signal handlers")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let path = config.state_dir.as_deref().expect("the command line wants one");
     if !path.join("lock").exists() {
-        bail!("--state-dir {}: no agent has kept its journal there", path.display());
+        bail!(
+            "--state-dir {}: there is no journal of an agent there: give the --state-dir of the agent that has ended",
+            path.display()
+        );
     }
     let (memory, journal, dir) = remember(&config, &who)?;
     if let Some(tls) = &config.tls {
@@ -38,14 +41,14 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     let (driver, handle) = Driver::new(&config, memory, journal, identity, metrics);
     let driver = tokio::spawn(driver.run());
     if let Err(why) = handle.start_anew().await {
-        bail!("that nothing runs cannot be written to {}: {why}", path.display());
+        bail!("cannot write to {} that nothing runs: {why}", path.display());
     }
     drain(&handle).await;
     let ended = tokio::select! {
         ended = handle.ended() => ended.context("the driver has failed")?,
         asked = signals.next() => {
             let (SignalAction::Shutdown(signal) | SignalAction::Quit(signal) | SignalAction::Forward(signal)) = asked;
-            eprintln!("told to end before a coordinator has heard it");
+            eprintln!("stopped by a signal before a coordinator answered: run it again");
             return Ok(exit_code(signal));
         }
     };
@@ -54,26 +57,31 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     driver.await.context("the driver has failed")?;
     match ended {
         Outcome::Drained { told: true, .. } => {
-            println!("worker {who} has left: {jobs} jobs and {streams} streams of it are over");
+            let (jobs, streams) = (amount(jobs, "job"), amount(streams as u64, "stream"));
+            println!("worker {who} has left; ended: {jobs}, {streams}");
             Ok(0)
         }
         Outcome::Drained { .. } => {
             let waited = duration::format_short(config.goodbye_max);
-            bail!("no coordinator has heard within {waited} that {who} has left: say it again")
+            bail!(
+                "no coordinator answered within {waited}: {who} still counts as running; run it again"
+            )
         }
-        Outcome::Superseded => bail!("another agent speaks for {who}: nothing was said"),
+        Outcome::Superseded => bail!("another agent runs for {who}: nothing was reported"),
     }
 }
 
 /// Whether what is known here bears out that nothing of the worker runs.
 fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyhow::Result<()> {
     if let Some((stream, id)) = process::first_running(dir)? {
-        bail!("process {id}, the program of stream {stream}, still runs: end it first");
+        bail!("process {id}, the program of stream {stream}, still runs: stop it first");
     }
     let knows = match ChildRecord::read(&dir.file("child"))? {
         ChildRecord::Child(group) if group.exists() => {
             let id = group.id;
-            bail!("process {id}, or one that it has started, still runs as {who}: end it first")
+            bail!(
+                "process {id}, or a process that it has started, still runs as {who}: stop it first"
+            )
         }
         // It was seen to have ended.
         ChildRecord::Child(_) | ChildRecord::OtherBoot => true,
@@ -83,11 +91,10 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
     };
     if !knows && !leave.nothing_runs {
         bail!(
-            "nobody here can tell whether {who} still runs, for its agent did not start it. The \
-             journal tells of {} jobs and {} streams. See that nothing of it runs, then say so \
-             with --nothing-runs",
-            memory.running(),
-            memory.streams.len()
+            "cannot know whether {who} still runs, since its agent did not start it. The journal \
+             lists {} and {}. Check that nothing of it runs, then add --nothing-runs",
+            amount(memory.running(), "job"),
+            amount(memory.streams.len() as u64, "stream")
         );
     }
     Ok(())

@@ -115,7 +115,7 @@ impl ChildSupervisor {
                 let told = self.tell_start().await;
                 // What a coordinator ordered outlives the worker that it was ordered for.
                 if self.is_draining().await {
-                    tracing::info!("COMMAND is not started: the drain goes on");
+                    tracing::info!("COMMAND is not started: the worker is draining");
                 } else if told {
                     self.start().await;
                 }
@@ -191,7 +191,8 @@ impl ChildSupervisor {
     fn wait_to_write(&mut self, why: &str) {
         let wait = backoff::RETRY.wait(self.unwritten);
         self.unwritten = self.unwritten.saturating_add(1);
-        let problem = format!("COMMAND is not started before its start is written down: {why}");
+        let problem =
+            format!("cannot record the start of COMMAND, so COMMAND is not started yet: {why}");
         tracing::error!(again_in = %duration::format_short(wait), "{problem}");
         self.driver.metrics().set_child_problem(Some(problem));
         self.due = Some((Instant::now() + wait, Due::Restart));
@@ -236,7 +237,7 @@ impl ChildSupervisor {
         self.runner.note_exit();
         self.last_exit = Some(exit);
         self.due = None;
-        tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has ended");
+        tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
         // A drain that an agent before this one was asked for is over once its child is.
         let draining = self.asked > 0 || self.is_draining().await;
         self.untold = true;
@@ -255,7 +256,7 @@ impl ChildSupervisor {
         }
         self.restarts = if ran >= backoff::RAN_WELL { 0 } else { self.restarts.saturating_add(1) };
         let wait = backoff::RESTART.wait(self.restarts);
-        tracing::info!(wait = %duration::format_short(wait), "the child is started again");
+        tracing::info!(wait = %duration::format_short(wait), "the child restarts");
         self.due = Some((Instant::now() + wait, Due::Restart));
         None
     }
@@ -287,7 +288,10 @@ impl ChildSupervisor {
                 if self.child.is_none() || hurried {
                     return Some(exit_code(signal));
                 }
-                tracing::warn!(signal = signal.as_raw(), "told to end at once; so is the child");
+                tracing::warn!(
+                    signal = signal.as_raw(),
+                    "second signal: the agent and its child end now"
+                );
                 let leave = Instant::now() + self.runner.spec().grace;
                 self.due = Some((leave, Due::Leave(signal)));
             }
@@ -299,17 +303,19 @@ impl ChildSupervisor {
         match due {
             Due::Restart => self.start().await,
             Due::Grace if self.runner.spec().kill => {
-                tracing::warn!("the child has not ended on SIGTERM: SIGKILL, as --child-kill says");
+                tracing::warn!(
+                    "the child has not exited after SIGTERM: --child-kill is set, so it gets SIGKILL"
+                );
                 self.runner.end(Signal::KILL);
             }
             Due::Grace => {
                 tracing::warn!(
-                    "the child has not ended on SIGTERM; its jobs run on, the agent waits"
+                    "the child has not exited after SIGTERM: its jobs continue, and the agent waits"
                 );
                 self.due = Some((Instant::now() + REMIND, Due::Grace));
             }
             Due::Leave(signal) => {
-                tracing::error!("the child has not ended; the agent leaves it behind");
+                tracing::error!("the child has not exited: the agent ends without it");
                 return Some(exit_code(signal));
             }
         }

@@ -20,7 +20,7 @@ pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, stands: boo
                     drain(driver).await;
                 }
                 SignalAction::Shutdown(signal) | SignalAction::Quit(signal) => {
-                    tracing::warn!(signal = signal.as_raw(), "told to end at once");
+                    tracing::warn!(signal = signal.as_raw(), "second signal: the agent ends now");
                     return exit_code(signal);
                 }
                 SignalAction::Forward(_) => {}
@@ -50,13 +50,13 @@ pub(super) async fn stay(
             outcome = driver.ended(), if alone => {
                 alone = !server.had_connections();
                 if alone {
-                    tracing::info!("it ends: its worker was not started, and is not wanted");
+                    tracing::info!("the agent ends: its worker was never started");
                     return own_code(outcome, false);
                 }
             }
             asked = signals.next() => match asked {
                 SignalAction::Shutdown(signal) => {
-                    tracing::info!(signal = signal.as_raw(), "told to end; the journal stays");
+                    tracing::info!(signal = signal.as_raw(), "the agent ends; its journal stays for the next agent");
                     return 0;
                 }
                 SignalAction::Quit(signal) => return exit_code(signal),

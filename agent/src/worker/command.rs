@@ -74,7 +74,7 @@ impl CommandWorker {
         program.run(&self.reaper).await?;
         self.bound.kept(size);
         self.drained = target.draining;
-        tracing::info!(size, draining = target.draining, "the worker was told its pool size");
+        tracing::info!(size, draining = target.draining, "set the worker's pool size");
         Ok(())
     }
 
@@ -84,9 +84,11 @@ impl CommandWorker {
         let text = program.run(&self.reaper).await?;
         let text = text.trim();
         if text.is_empty() {
-            bail!("{option} has printed nothing, where a number of jobs should be");
+            bail!("{option} printed nothing: it must print the number of running jobs");
         }
         let start: String = text.chars().take(80).collect();
-        text.parse().with_context(|| format!("{option} has printed {start:?}, no number of jobs"))
+        text.parse().with_context(|| {
+            format!("{option} printed {start:?}: it must print the number of running jobs")
+        })
     }
 }

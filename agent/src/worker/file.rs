@@ -103,7 +103,7 @@ impl FileWorker {
         if self.forgot && self.pool.is_none() {
             // A worker that reads only its streams runs no jobs: somebody has to say so.
             if let Err(why) = self.driver.start_anew().await {
-                tracing::warn!(why, "that no jobs run could not be noted");
+                tracing::warn!(why, "cannot record that the worker runs no jobs");
             }
         }
         let mut changes = self.driver.changes();
@@ -245,12 +245,12 @@ impl FileWorker {
         ];
         let outputs = [Stdio::inherit(), Stdio::inherit()];
         let mut leash = ShellCommand::start(command, environment, outputs, &self.reaper)
-            .context("--file-command: no process can be started")?;
+            .context("--file-command: cannot start a process")?;
         match tokio::time::timeout(COMMAND_TIMEOUT, &mut leash.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
             Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
-            Ok(Err(_)) => bail!("--file-command: nobody knows how it ended"),
-            Err(_) => bail!("--file-command has not ended within {COMMAND_TIMEOUT:?}"),
+            Ok(Err(_)) => bail!("--file-command: its exit code is unknown"),
+            Err(_) => bail!("--file-command did not end within {COMMAND_TIMEOUT:?}"),
         }
     }
 
@@ -279,7 +279,7 @@ impl FileWorker {
                     self.gone.remove(&held.stream);
                 }
                 Ok(Err(refused)) => {
-                    tracing::error!(?refused, stream = %held.stream, "not released");
+                    tracing::error!(?refused, stream = %held.stream, "cannot release the stream");
                     self.put_off();
                 }
             }
@@ -300,8 +300,12 @@ impl FileWorker {
         self.disturbed = self.disturbed.saturating_add(1);
         if self.disturbed.is_power_of_two() {
             let (shown, times) = (path.display().to_string(), self.disturbed);
-            let what = if path.exists() { "has changed" } else { "has deleted" };
-            tracing::warn!(path = shown, times, "somebody else {what} the worker's file: restored");
+            let what = if path.exists() { "changed" } else { "deleted" };
+            tracing::warn!(
+                path = shown,
+                times,
+                "another process {what} the worker's file: restored"
+            );
         }
         self.version = self.version.max(config_yml::version_in(path));
         if let Some(pool) = &mut self.pool {
@@ -346,9 +350,11 @@ impl FileWorker {
 /// Sends a signal to the process whose id is in a file.
 fn send_to(path: &Path, signal: Signal) -> anyhow::Result<()> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("--file-pid {shown}"))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read --file-pid {shown}"))?;
     let Some(pid) = text.trim().parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
-        bail!("--file-pid {shown} holds {:?}, which is no process id", text.trim());
+        bail!("--file-pid {shown} holds {:?}: expected a process id", text.trim());
     };
-    kill_process(pid, signal).with_context(|| format!("--file-pid {shown}: process {pid:?}"))
+    kill_process(pid, signal)
+        .with_context(|| format!("--file-pid {shown}: cannot signal process {pid:?}"))
 }

@@ -97,7 +97,7 @@ impl HttpWorker {
         self.bound.kept(size);
         self.answered = Some(size);
         self.drained = target.draining;
-        tracing::info!(size, draining = target.draining, "the worker was told its pool size");
+        tracing::info!(size, draining = target.draining, "set the worker's pool size");
         Ok(())
     }
 
@@ -107,14 +107,16 @@ impl HttpWorker {
         let said = || format!("--http-count-url {url}");
         let answer = self.call(Method::GET, url, None, LOOK_MAX).await.with_context(said)?;
         let body: Value = serde_json::from_slice(&answer.body)
-            .with_context(|| format!("--http-count-url {url}: the answer"))?;
+            .with_context(|| format!("--http-count-url {url}: the answer is not JSON"))?;
         let number = |option: &str, pointer: &str| {
             let found = body.pointer(pointer);
             let number = found.and_then(Value::as_u64).and_then(|it| u32::try_from(it).ok());
             number.ok_or_else(|| {
                 let found = found.map_or("nothing".into(), Value::to_string);
                 let found: String = found.chars().take(80).collect();
-                anyhow!("{option} {pointer}: the answer has {found} there, and no number of jobs")
+                anyhow!(
+                    "{option} {pointer}: the answer has {found} there instead of a number of jobs"
+                )
             })
         };
         let running = number("--http-count-field", &self.adapter.count_field)?;
@@ -143,7 +145,7 @@ impl HttpWorker {
         let answer = call.send().await?;
         match answer.status {
             200..300 => Ok(answer),
-            status => bail!("the answer is {status}"),
+            status => bail!("it answered {status}"),
         }
     }
 
@@ -151,9 +153,9 @@ impl HttpWorker {
         let Some(path) = &self.adapter.auth else { return Ok(None) };
         let shown = path.display();
         let text = tokio::fs::read_to_string(path).await;
-        let text = text.with_context(|| format!("--http-auth-file {shown}"))?;
+        let text = text.with_context(|| format!("cannot read --http-auth-file {shown}"))?;
         let Ok(mut value) = HeaderValue::from_str(text.trim()) else {
-            bail!("--http-auth-file {shown} is not one line of plain text");
+            bail!("invalid --http-auth-file {shown}: expected one line of plain text");
         };
         value.set_sensitive(true);
         Ok(Some(value))

@@ -113,7 +113,7 @@ impl PolledWorker {
         if let Adjustment::Order { size, .. } = self.kind.adjustment(target)
             && let Err(error) = self.kind.order(size, target).await
         {
-            tracing::warn!("the drained worker could not be told to end: {error:#}");
+            tracing::warn!("cannot stop the drained worker: {error:#}");
         }
     }
 
@@ -147,7 +147,7 @@ impl PolledWorker {
         }
         let target = self.target().await?;
         if sight == Observation::Ended {
-            self.driver.metrics().set_worker_problem(Some("its process has ended".into()));
+            self.driver.metrics().set_worker_problem(Some("its process has exited".into()));
             return Ok((Next::Soon, target));
         }
         self.answered();
@@ -170,7 +170,9 @@ impl PolledWorker {
 
     async fn report(&self, running: u32, obeyed: u32) -> anyhow::Result<()> {
         let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await?;
-        told.or_else(|refused| bail!("its count of {running} jobs: {}", refusal::message(&refused)))
+        told.or_else(|refused| {
+            bail!("cannot report its {running} jobs: {}", refusal::message(&refused))
+        })
     }
 
     async fn target(&self) -> Result<Target, DriverStopped> {
@@ -221,7 +223,7 @@ impl PolledWorker {
         let why = format!("{error:#}");
         self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
         if let Some(unsaid) = self.log_limiter.admit("worker", &why, clock::now()) {
-            tracing::warn!(why, unsaid, "the worker cannot be told; its last counts stand");
+            tracing::warn!(why, unsaid, "cannot reach the worker; its last counts stay in force");
         }
         self.driver.metrics().set_worker_problem(Some(why));
     }

@@ -75,7 +75,7 @@ impl Travis {
         let told = controller::tell(&self.adapter, order).await;
         let result = match told {
             OrderResult::Done => {
-                tracing::info!(?order, "the worker was told its number of processors");
+                tracing::info!(?order, "set the worker's number of processors");
                 self.pool.answered(order);
                 Ok(())
             }
@@ -96,11 +96,11 @@ impl Travis {
     fn refused(&mut self) -> anyhow::Result<Observation> {
         self.refusals = self.refusals.saturating_add(1);
         if !self.met || self.refusals < REFUSALS {
-            bail!("{}: nobody listens there", self.adapter.url);
+            bail!("{}: connection refused: nothing listens there", self.adapter.url);
         }
         self.last = None;
         if self.refusals == REFUSALS {
-            tracing::info!("the worker's process has ended, and its jobs with it");
+            tracing::info!("the worker's process has exited, and its jobs with it");
             self.pool = self.pool.of_next_process();
         }
         Ok(Observation::Ended)
@@ -117,7 +117,7 @@ impl Travis {
             _ => false,
         };
         if another {
-            tracing::info!("the worker has started anew: the jobs of the process before are over");
+            tracing::info!("the worker has restarted: the jobs of the previous process have ended");
             self.pool = self.pool.of_next_process();
         }
         if another || self.last.is_none() {
@@ -159,7 +159,7 @@ impl Travis {
         if let Err(error) = written {
             // A successor would toggle it again: the worker then ends after its jobs.
             let path = path.display();
-            tracing::warn!(%error, %path, "that the worker is paused was not kept");
+            tracing::warn!(%error, %path, "cannot record that the worker is paused");
         }
     }
 }

@@ -231,7 +231,7 @@ async fn a_program_that_is_not_there_is_told_and_tried_again() {
     let command = ["--adapter", "process", "--", &program, "{stream}"];
     let agent = Agent::start(&coordinator, &command).await;
     coordinator.grant("cars", "a", true);
-    agent.log.line("the program has ended by itself").await;
+    agent.log.line("the program has exited by itself").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
     assert!(why.contains("No such file") && why.contains(&program), "{why}");
@@ -268,7 +268,7 @@ async fn a_drain_ends_every_program_and_kills_on_request_only() {
     let token = coordinator.grant("cars", "c", true);
     let pid = stage.started("c", 1).await;
     coordinator.revoke("cars", "c");
-    agent.log.line("the program has not ended on SIGTERM").await;
+    agent.log.line("the program has not exited after SIGTERM").await;
     assert!(runs(pid), "it was killed");
     kill_process(pid, Signal::KILL).unwrap();
     coordinator.hear_release(token).await;
@@ -291,7 +291,7 @@ async fn a_guard_that_is_killed_is_replaced() {
     coordinator.grant("cars", "a", false);
     let pid = stage.started("a", 1).await;
     kill_process(guard_of(&agent).await, Signal::KILL).unwrap();
-    agent.log.line("another one is started").await;
+    agent.log.line("the agent starts another one").await;
     until("it has started", || agent.log.count("a watchdog has started") == 2).await;
     assert!(runs(pid));
     agent.signal(Signal::STOP);

@@ -119,7 +119,7 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
     agent.log.line("adopted").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
-    assert!(why.contains("the journal cannot be written"), "{why}");
+    assert!(why.contains("cannot write the journal"), "{why}");
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["pool"]["running"], begun, "{lease}");
     kill_process(agent.pid, Signal::KILL).unwrap();
@@ -129,7 +129,7 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
     stage.kill_all();
     until("it has ended", || stage.running() == 0).await;
     let agent = stage.agent(&coordinator, &state).await;
-    agent.log.line("COMMAND is not started before its start is written down").await;
+    agent.log.line("cannot record the start of COMMAND").await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["pool"]["running"], begun, "nobody has written that they are over");
@@ -159,7 +159,7 @@ async fn what_a_dead_worker_has_left_in_its_group_keeps_another_from_starting() 
     kill_process(first, Signal::KILL).unwrap();
     until("it has ended", || !runs(first)).await;
     let agent = Agent::start(&coordinator, &args).await;
-    agent.log.line("COMMAND is not started before all of this process group has ended").await;
+    agent.log.line("COMMAND starts when this process group is empty").await;
     assert!(runs(rest));
     assert_eq!(stage.started().len(), 2, "another one was started");
     kill_process(rest, Signal::KILL).unwrap();

@@ -99,7 +99,10 @@ impl FileArgs {
         let pool = self.file_pool.then_some(FilePool { count: self.file_count });
         let path = file_path.ok_or("--adapter file needs --file-path: the file to write")?;
         if path.file_name().is_none() {
-            return Err(format!("--file-path {} names no file", path.display()));
+            return Err(format!(
+                "--file-path {} is not the path of a file: give a path that ends with a file name",
+                path.display()
+            ));
         }
         let signal = match (file_signal, file_pid) {
             (None, _) => None,
@@ -125,6 +128,6 @@ fn signal_named(name: &str) -> Result<Signal, String> {
         "USR2" => Ok(Signal::USR2),
         "TERM" => Ok(Signal::TERM),
         "WINCH" => Ok(Signal::WINCH),
-        _ => Err(format!("--file-signal {name} is none of HUP, INT, USR1, USR2, TERM, WINCH")),
+        _ => Err(format!("invalid --file-signal {name}: use HUP, INT, USR1, USR2, TERM or WINCH")),
     }
 }

@@ -146,14 +146,16 @@ impl HttpArgs {
             ("--http-size-field", self.http_size_field.as_ref()),
         ] {
             if let Some(field) = field.filter(|field| !field.starts_with('/')) {
-                return Err(format!("{option} {field}: a JSON pointer begins with /"));
+                return Err(format!(
+                    "invalid {option} {field:?}: expected a JSON pointer, which begins with /"
+                ));
             }
         }
         let body = self.http_size_body.or_else(|| Some(format!(r#"{{"size":{SIZE}}}"#)));
         let sizing = match (self.http_size_url, self.http_size_max) {
             (Some(url), _) => {
                 if !(url.contains(SIZE) || body.as_ref().is_some_and(|it| it.contains(SIZE))) {
-                    return Err("--http-size-body and --http-size-url name no {size}".into());
+                    return Err("neither --http-size-body nor --http-size-url contains {size}: write {size} where the worker expects the pool size".into());
                 }
                 let (option, method) = ("--http-size-url", self.http_size_method);
                 Sizing::Request(HttpRequest::new(option, method, Method::PUT, url, body)?)

@@ -49,7 +49,7 @@ impl ProcessArgs {
     pub(super) fn check(self, command: &[OsString]) -> Result<ProcessAdapter, String> {
         if command.is_empty() {
             return Err("--adapter process needs -- COMMAND: the program of one stream, with \
-                        {set} and {stream} in its arguments where it wants them"
+                        {set} and {stream} in its arguments where it needs them"
                 .into());
         }
         let (grace, kill) = (self.process_grace.unwrap_or(GRACE), self.process_kill);

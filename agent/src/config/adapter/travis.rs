@@ -78,7 +78,9 @@ impl TravisArgs {
         let Self { travis_url, travis_auth, travis_auth_file, travis_interval } = self;
         let url = travis_url.unwrap_or_else(|| URL.parse().expect("it is a URL"));
         if !url.is_bare() {
-            return Err(format!("--travis-url {url}: write http://HOST:PORT, without a path"));
+            return Err(format!(
+                "invalid --travis-url {url}: expected http://HOST:PORT without a path"
+            ));
         }
         let auth = match (travis_auth, travis_auth_file) {
             (_, Some(path)) => TravisAuth::File(path),
@@ -94,7 +96,9 @@ impl TravisArgs {
 pub(super) fn interval(option: &str, given: Option<Duration>) -> Result<Duration, String> {
     let interval = given.unwrap_or(INTERVAL);
     match interval.is_zero() {
-        true => Err(format!("{option} is zero: the worker would be asked without a pause")),
+        true => Err(format!(
+            "{option} is zero, so the agent would poll the worker without a pause: use 1s, for example"
+        )),
         false => Ok(interval),
     }
 }

@@ -181,11 +181,11 @@ impl Streams {
         };
         match result {
             Ok(()) if starts => {
-                tracing::info!(stream = %key, %token, "the stream was started");
+                tracing::info!(stream = %key, %token, "started the stream");
                 (stream.state, stream.failures) = (State::Started, 0);
             }
             Ok(()) => {
-                tracing::info!(stream = %key, %token, "the stream was stopped");
+                tracing::info!(stream = %key, %token, "stopped the stream");
                 self.streams.remove(&key);
             }
             Err(error) => {
@@ -196,7 +196,12 @@ impl Streams {
                 self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
                 let about = key.to_string();
                 if let Some(unsaid) = self.log_limiter.admit(&about, &why, clock::now()) {
-                    tracing::error!(stream = about, why, unsaid, "a stream's program has failed");
+                    tracing::error!(
+                        stream = about,
+                        why,
+                        unsaid,
+                        "the command of a stream has failed"
+                    );
                 }
             }
         }

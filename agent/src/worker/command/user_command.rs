@@ -47,14 +47,14 @@ impl UserCommand {
         stderr.take_rest();
         let Some(exit) = ended else {
             // Its leash ends here: it is killed, with all that it has started.
-            bail!("{option} has not ended within {:?}{}", self.timeout, stderr.last_words());
+            bail!("{option} did not end within {:?}{}", self.timeout, stderr.last_words());
         };
-        let exit = exit.with_context(|| format!("{option}: nobody knows how it ended"))?;
+        let exit = exit.with_context(|| format!("{option}: its exit code is unknown"))?;
         if exit != Exit(0) {
             bail!("{option} ended with {}{}", exit.0, stderr.last_words());
         }
         if stdout.overflowed {
-            bail!("{option} has printed more than {OUTPUT_BYTES_MAX} bytes");
+            bail!("{option} printed more than {OUTPUT_BYTES_MAX} bytes");
         }
         Ok(String::from_utf8_lossy(&stdout.bytes).into_owned())
     }

@@ -84,7 +84,7 @@ fn count_in(path: &Path) -> Option<u32> {
     let whole = read.is_ok_and(|read| read as u64 <= COUNT_BYTES_MAX);
     let count = whole.then(|| text.trim().parse().ok()).flatten();
     if count.is_none() {
-        tracing::debug!(path = %path.display(), "no count of jobs: it counts as full");
+        tracing::debug!(path = %path.display(), "no count of jobs: every slot counts as used");
     }
     count
 }

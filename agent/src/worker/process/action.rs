@@ -114,19 +114,19 @@ pub(super) fn action_for_program(
     let kill_at = held.and_then(|held| held.until).map(|until| before(until, leads.kill));
     if let Some(killed) = program.killed {
         return match killed + KILL_AGAIN <= now {
-            true => Action::Kill("it has not ended on SIGKILL"),
+            true => Action::Kill("it has not exited after SIGKILL"),
             false => Action::Wait(Some(killed + KILL_AGAIN)),
         };
     }
-    let Some(held) = held else { return Action::Kill("its lease is over") };
+    let Some(held) = held else { return Action::Kill("its lease has ended") };
     if kill_at.is_some_and(|at| at <= now) {
         return Action::Kill("its lease ends");
     }
     let Some(told) = program.told else {
         let term_at = held.until.map(|until| before(until, leads.term));
         return match () {
-            () if held.revoked.is_some() => Action::Terminate("the stream is asked back"),
-            () if program.leader_exited => Action::Terminate("its first process has ended"),
+            () if held.revoked.is_some() => Action::Terminate("the stream is revoked"),
+            () if program.leader_exited => Action::Terminate("its first process has exited"),
             () if term_at.is_some_and(|at| at <= now) => {
                 Action::Terminate("its lease ends soon without renewal")
             }
@@ -135,7 +135,7 @@ pub(super) fn action_for_program(
     };
     let grace_at = rules.kill.then_some(told + rules.grace);
     match grace_at.is_some_and(|at| at <= now) {
-        true => Action::Kill("it has not ended on SIGTERM"),
+        true => Action::Kill("it has not exited after SIGTERM"),
         false => Action::Wait(grace_at.into_iter().chain(kill_at).min()),
     }
 }

@@ -78,7 +78,7 @@ impl StreamEntry {
     /// Tells the program to end.
     pub(super) fn terminate(&mut self, stream: &StreamKey, why: &str, now: Moment) {
         let Some(program) = &mut self.program else { return };
-        tracing::info!(%stream, pid = program.group.id, why, "the program is told to end");
+        tracing::info!(%stream, pid = program.group.id, why, "sent SIGTERM to the program");
         program.state.told = Some(now);
         program.group.signal(Signal::TERM);
         // One that is stopped would not hear it.
@@ -88,7 +88,7 @@ impl StreamEntry {
     /// Makes the program end; whether it is the first time.
     pub(super) fn kill(&mut self, stream: &StreamKey, why: &str, now: Moment) -> bool {
         let Some(program) = &mut self.program else { return false };
-        tracing::warn!(%stream, pid = program.group.id, why, "the program is killed");
+        tracing::warn!(%stream, pid = program.group.id, why, "sent SIGKILL to the program");
         program.group.signal(Signal::KILL);
         program.state.killed.replace(now).is_none()
     }
@@ -114,7 +114,7 @@ impl StreamEntry {
         let unasked = program.unasked;
         self.program = None;
         if !unasked {
-            tracing::info!(%stream, pid, code, "the program has ended");
+            tracing::info!(%stream, pid, code, "the program has exited");
             (self.failures, self.again) = (0, None);
             return;
         }
@@ -126,7 +126,7 @@ impl StreamEntry {
         if self.failures.is_power_of_two() || self.failures == 0 {
             let (failures, why) = (self.failures, self.problem.as_deref());
             tracing::warn!(%stream, pid, code, failures, why, ?ran, ?wait,
-                "the program has ended by itself: it is started again");
+                "the program has exited by itself: it restarts");
         }
     }
 }
@@ -137,8 +137,8 @@ impl Program {
         if late && !self.reminded && !rules.kill {
             self.reminded = true;
             tracing::warn!(%stream, pid = self.group.id,
-                "the program has not ended on SIGTERM; the stream stays until it has, or its \
-                 lease ends");
+                "the program has not exited after SIGTERM; the stream stays until it has, or \
+                 until its lease ends");
         }
     }
 }

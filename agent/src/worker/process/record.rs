@@ -65,7 +65,7 @@ impl Leftovers {
             running.partition(|program| claimed(&program.stream, program.token));
         for ProgramRecord { stream, token, group } in &over {
             tracing::warn!(%stream, %token, pid = group.id,
-                "a program of the agent before runs without a lease: it is killed");
+                "a program of the previous agent runs without a lease: this agent kills it");
         }
         end(over.iter().map(|program| &program.group)).await?;
         Ok(Self { record, watchdog, programs })
@@ -114,8 +114,8 @@ impl Record {
         let Some(text) = text else { return Ok(RecordFile::default()) };
         let text: RecordFile = serde_json::from_slice(&text).with_context(|| {
             format!(
-                "{} tells which programs may still run, and makes no sense: end them, then \
-                 remove it",
+                "cannot parse {}, the record of programs that may still run: stop those that run, \
+                 then remove the file",
                 path.display()
             )
         })?;
@@ -133,7 +133,11 @@ pub(super) async fn end(groups: impl Iterator<Item = &ProcessGroup>) -> anyhow::
         left.retain(|group| group.exists());
         let Some(first) = left.first() else { return Ok(()) };
         if tokio::time::Instant::now() >= until {
-            bail!("{} programs do not end on SIGKILL, process {} first", left.len(), first.id);
+            bail!(
+                "{} programs do not exit after SIGKILL, process {} is one of them",
+                left.len(),
+                first.id
+            );
         }
         tokio::time::sleep(LOOK).await;
     }

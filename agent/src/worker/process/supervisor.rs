@@ -67,7 +67,7 @@ impl Supervisor {
         let adopt = |program: ProgramRecord| {
             let ProgramRecord { stream, token, group } = program;
             tracing::warn!(%stream, %token, pid = group.id,
-                "a program of the agent before still runs: adopted");
+                "a program of the previous agent still runs: this agent adopts it");
             let mut entry = StreamEntry::default();
             entry.program = Some(Program::new(group, token, true, now));
             (stream, entry)
@@ -94,7 +94,7 @@ impl Supervisor {
         if self.context.forgot
             && let Err(why) = driver.start_anew().await
         {
-            tracing::warn!(why, "that no jobs run could not be noted");
+            tracing::warn!(why, "cannot record that the worker runs no jobs");
         }
         let mut changes = driver.changes();
         changes.mark_changed();
@@ -182,7 +182,7 @@ impl Supervisor {
         match driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await {
             Err(_) | Ok(Ok(()) | Err(Refused::NotHeld { .. })) => None,
             Ok(Err(refused)) => {
-                tracing::error!(?refused, stream = %shown, "not released");
+                tracing::error!(?refused, stream = %shown, "cannot release the stream");
                 Some(clock::now() + RETRY)
             }
         }
@@ -198,7 +198,7 @@ impl Supervisor {
             Ok(()) if early.is_some() => {}
             Ok(()) => self.retry_at = None,
             Err(error) => {
-                tracing::error!("no program can be started: {error:#}");
+                tracing::error!("cannot start programs: {error:#}");
                 self.retry_at = Some(clock::now() + RETRY);
             }
         }
@@ -254,7 +254,7 @@ impl Supervisor {
                 let _ = tell.send((key, pid, exit)).await;
             }
         });
-        let group = ProcessGroup::of(process.pid).context("a process has ended at once")?;
+        let group = ProcessGroup::of(process.pid).context("a process has exited at once")?;
         let program = Program::new(group, token, false, clock::now());
         self.entry(stream).program = Some(program);
         Ok(launch)
@@ -295,7 +295,7 @@ impl Supervisor {
     fn note_start(&mut self, stream: &StreamKey, opened: anyhow::Result<()>) {
         let program = self.context.adapter.command[0].display().to_string();
         let entry = self.entry(stream);
-        entry.problem = opened.err().map(|error| format!("{program} cannot be started: {error:#}"));
+        entry.problem = opened.err().map(|error| format!("cannot start {program}: {error:#}"));
         if let (None, Some(Program { group, state, .. })) = (&entry.problem, &entry.program) {
             let (pid, token) = (group.id, state.token);
             tracing::info!(%stream, %token, pid, program, "the program has started");
@@ -305,7 +305,9 @@ impl Supervisor {
     /// Sees to it that a watchdog runs.
     fn mind_warden(&mut self) -> anyhow::Result<()> {
         if self.watchdog.as_ref().is_some_and(Watchdog::has_ended) {
-            tracing::error!("the watchdog of the programs has ended: another one is started");
+            tracing::error!(
+                "the watchdog of the programs has exited: the agent starts another one"
+            );
             self.watchdog = None;
         }
         if self.watchdog.is_none() {
@@ -354,7 +356,7 @@ impl Supervisor {
         };
         let full = running >= PROGRAMS_MAX && missing > 0;
         let problem = match error {
-            Some(error) => Some(format!("no program can be started: {error:#}")),
+            Some(error) => Some(format!("cannot start programs: {error:#}")),
             None if self.retry_at.is_some() => return,
             None if full => Some(format!(
                 "at most {PROGRAMS_MAX} programs run at once: {missing} streams have none"
@@ -379,7 +381,10 @@ impl Supervisor {
         let left = self.entries.values().filter_map(|entry| entry.program.as_ref());
         let left: Vec<ProcessGroup> = left.map(|program| program.group.clone()).collect();
         if !left.is_empty() {
-            tracing::warn!(programs = left.len(), "the agent ends: programs that run are killed");
+            tracing::warn!(
+                programs = left.len(),
+                "the agent ends: it kills the programs that still run"
+            );
         }
         match record::end(left.iter()).await {
             Ok(()) => self.record.remove(),

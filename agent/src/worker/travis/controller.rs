@@ -127,12 +127,12 @@ async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
         TravisAuth::Given(secret) => secret.reveal().to_owned(),
         TravisAuth::File(path) => {
             let text = tokio::fs::read_to_string(path).await;
-            text.with_context(|| format!("--travis-auth-file {}", path.display()))?
+            text.with_context(|| format!("cannot read --travis-auth-file {}", path.display()))?
         }
     };
     let text = text.trim();
     if !text.contains(':') {
-        bail!("the user and the password are not written as USER:PASSWORD");
+        bail!("invalid user and password: expected USER:PASSWORD");
     }
     let value = format!("Basic {}", BASE64_STANDARD.encode(text));
     let mut value = HeaderValue::from_str(&value).expect("base64 is plain text");
@@ -143,20 +143,21 @@ async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
 fn refusal(adapter: &TravisAdapter, status: u16) -> anyhow::Error {
     let url = &adapter.url;
     match status {
-        401 => anyhow!("{url}: 401: it got no user and password"),
+        401 => anyhow!("{url}: 401: it received no user and password"),
         403 => anyhow!(
-            "{url}: 403: --travis-auth is not what TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH says"
+            "{url}: 403: --travis-auth differs from the worker's TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
         ),
         404 => anyhow!(
-            "{url}: 404: this is no remote controller; the worker has one where \
-             TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR and TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH are set"
+            "{url}: 404: this is not a remote controller; set the worker's \
+             TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR and TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
         ),
         _ => anyhow!("{url}: {status}"),
     }
 }
 
 fn read(body: &[u8]) -> anyhow::Result<Info> {
-    let worker: Worker = serde_json::from_slice(body).context("the answer to GET /worker")?;
+    let worker: Worker =
+        serde_json::from_slice(body).context("cannot parse the answer to GET /worker")?;
     let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
     let processors = worker.processors.unwrap_or_default();
     let processing = processors.iter().filter(|it| it.status == "processing").count();
