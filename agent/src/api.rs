@@ -33,7 +33,8 @@ use crate::worker::api::WorkerApi;
 use connections::Connections;
 use port::{Acceptor, Caller, Port};
 
-/// Connections of workers at once; one more takes the connection of the one that was idle for longest.
+/// Connections of workers at once; one more takes the connection of the one that was idle for
+/// longest.
 const CONNECTIONS_MAX: usize = 1024;
 /// Bytes of one request's body.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -126,7 +127,7 @@ impl Server {
         self.connections.iter().any(|connections| connections.any_accepted())
     }
 
-    /// Lets answers that are on their way out, takes no more requests, and ends.
+    /// Finishes answers that are under way, takes no further requests, and ends.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -144,7 +145,7 @@ fn connections_max() -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(CONNECTIONS_MAX)
 }
 
-/// Binds a Unix socket, in the connection of one that nobody listens on any more.
+/// Binds a Unix socket, in place of one that no process listens on any longer.
 async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let path = &socket.path;
     let shown = path.display();

@@ -22,7 +22,7 @@ use crate::state_dir::{self, boot_id};
 use crate::watchdog::Watchdog;
 use crate::watchdog::WatchedGroup;
 
-/// The exit code of a child that this agent did not start: nobody can know the true one.
+/// The exit code of a child that this agent did not start: its true one is unknown.
 const UNKNOWN: Exit = Exit(1);
 /// How often such a child is looked at.
 const ADOPTED_LOOK: Duration = Duration::from_millis(200);
@@ -65,7 +65,7 @@ impl ChildPid {
 /// Why there is no child.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// It cannot be written down, so it has not run. That may change.
+    /// It cannot be recorded, so it has not run. That may change.
     Unwritten(anyhow::Error),
     /// It cannot be run.
     Failed(anyhow::Error),
@@ -76,7 +76,7 @@ pub(crate) enum NotStarted {
 pub(crate) struct ChildRunner {
     spec: Child,
     environment: Vec<(&'static str, String)>,
-    /// Where the child is written down, so that a successor finds it.
+    /// Where the child is recorded, so that a successor finds it.
     record: Option<PathBuf>,
     reaper: Reaper,
     pid: ChildPid,
@@ -108,7 +108,7 @@ impl ChildRunner {
         &self.spec
     }
 
-    /// Tells the child to end, and all of its group where that is wanted.
+    /// Sends the child a signal, or its whole process group.
     pub(crate) fn end(&self, signal: Signal) {
         self.pid.send_by(
             match self.spec.signal {
@@ -131,7 +131,7 @@ impl ChildRunner {
                 .map_err(|error| self.failed(error))?;
         let group = ProcessGroup::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
-        // Where that fails, the launch has nobody left to open it, and its process ends.
+        // If that fails, the launch is dropped, and its process ends.
         self.write_down(&group).map_err(NotStarted::Unwritten)?;
         self.watchdog(&group).await.map_err(|error| self.failed(error))?;
         let stdin = std::io::stdin();
@@ -203,11 +203,11 @@ impl ChildRunner {
         }
     }
 
-    /// The child of an agent before this one, or what it has left in its process group, if any of
+    /// The child of a previous agent, or what it has left in its process group, if any of
     /// it still runs.
     ///
     /// # Errors
-    /// Where the record cannot be read: nobody can say whether a child runs.
+    /// Where the record cannot be read: it is unknown whether a child runs.
     pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
         let Some(group) = self.read()? else { return Ok(None) };
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
@@ -225,7 +225,8 @@ impl ChildRunner {
             }
             false if group.exists() => tracing::warn!(
                 group = group.id,
-                "the previous agent's child has exited, and a process that it started still runs: COMMAND \
+                "the previous agent's child has exited, and a process that it started still runs: \
+                 COMMAND \
                  starts when this process group is empty"
             ),
             false => return Ok(None),
@@ -237,7 +238,7 @@ impl ChildRunner {
         }
         let (sender, exit) = oneshot::channel();
         tokio::spawn(async move {
-            // Nobody tells the end of a process that is not one's own child.
+            // The system reports only the ends of one's own children.
             while if led { group.has_leader() } else { group.exists() } {
                 tokio::time::sleep(ADOPTED_LOOK).await;
             }
@@ -255,7 +256,7 @@ impl ChildRunner {
         written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
     }
 
-    /// The child that was written down last, if that was under this boot.
+    /// The child that was recorded last, if that was under this boot.
     fn read(&self) -> anyhow::Result<Option<ProcessGroup>> {
         let Some(path) = &self.record else { return Ok(None) };
         Ok(match ChildRecord::read(path)? {
@@ -280,7 +281,7 @@ impl ChildRecord {
     /// Reads the record at `path`.
     ///
     /// # Errors
-    /// Where it cannot be read, or makes no sense.
+    /// Where it cannot be read, or is invalid.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = state_dir::read(path, RECORD_BYTES_MAX)
             .with_context(|| format!("{} cannot be read", path.display()))?;

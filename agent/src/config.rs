@@ -1,4 +1,4 @@
-//! What the program was told at its start, checked: an [`Invocation`] that exists makes sense.
+//! The command line and environment, checked: every [`Invocation`] is valid.
 
 mod adapter;
 mod args;
@@ -40,7 +40,7 @@ pub enum Invocation {
     Leave(Box<Config>, Leave),
 }
 
-/// What the command `drain` is told.
+/// The options of the command `drain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainOptions {
     /// Where the agent is.
@@ -96,7 +96,7 @@ pub struct Config {
     pub drain_deadline: Option<Duration>,
     /// How long an agent that has drained tries to say so to a coordinator that it does not reach.
     pub goodbye_max: Duration,
-    /// Whether it is a sidecar, which starts before its worker and is told to end after it.
+    /// Whether it is a sidecar, which starts before its worker and gets SIGTERM after it.
     pub sidecar: bool,
     /// Where health and metrics are served, and nothing else.
     pub health_listen: Option<SocketAddr>,
@@ -143,7 +143,7 @@ pub struct Child {
     pub grace: Duration,
     /// Whether it is ended with SIGKILL after that.
     pub kill: bool,
-    /// Which of its processes are told to end.
+    /// Which of its processes get signals.
     pub signal: ChildSignal,
     /// Whether it is killed when its agent ends before it.
     pub dies_with_agent: bool,
@@ -192,7 +192,7 @@ impl std::fmt::Display for Address {
 
 impl Invocation {
     /// Reads this process's command line and environment; ends the process with exit code 2 and
-    /// a reason where they make no sense.
+    /// a reason where they are invalid.
     #[must_use]
     pub fn parse() -> Self {
         Self::try_parse_from(std::env::args_os()).unwrap_or_else(|error| error.exit())
@@ -201,7 +201,7 @@ impl Invocation {
     /// Reads a command line and the environment.
     ///
     /// # Errors
-    /// Where they make no sense, and why.
+    /// Where they are invalid, and why.
     pub fn try_parse_from<T: Into<OsString> + Clone>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
@@ -223,7 +223,8 @@ fn check(args: RunArgs) -> Result<Config, String> {
     if !args.listen.ip().is_loopback() && !args.listen_anywhere {
         let ip = args.listen.ip();
         return Err(format!(
-            "other machines can reach --listen {ip}, and the worker API has no password: anyone who \
+            "other machines can reach --listen {ip}, and the worker API has no password: anyone \
+             who \
              reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
              [::1], or add --listen-anywhere"
         ));

@@ -132,7 +132,8 @@ impl Away {
         if self.said_at.is_none_or(|at| at.elapsed() >= PROGRESS) {
             self.said_at = Some(Instant::now());
             eprintln!(
-                "the agent does not answer ({why}); trying again until it does, or until --timeout. \
+                "the agent does not answer ({why}); trying again until it does, or until \
+                 --timeout. \
                  If its worker API has another address, give that with --addr"
             );
         }

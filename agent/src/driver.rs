@@ -36,7 +36,7 @@ const DRAIN_WAITERS_MAX: usize = 64;
 /// The driver looks at the clock at least this often: a timer of tokio's does not count the time
 /// that a suspended host slept, which leases do.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How often the log is told how far a drain has come.
+/// How often the log says how far a drain has come.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Links that may be on their way out at once.
 const CLOSING_LINKS_MAX: usize = 8;
@@ -50,7 +50,7 @@ pub(crate) enum Outcome {
     Drained {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
-        /// Whether a coordinator was told that the agent leaves.
+        /// Whether a coordinator knows that the agent leaves.
         told: bool,
     },
     /// A newer agent speaks for this worker.
@@ -78,7 +78,7 @@ pub(crate) struct Driver {
     stopping: bool,
 }
 
-/// What the log is told of a drain.
+/// What the log says about a drain.
 #[derive(Debug, Default)]
 struct Drain {
     /// How long one may take: the command line's word, else the coordinator's.
@@ -156,7 +156,7 @@ impl Driver {
         (driver, DriverHandle::new(command_sender, changes_seen, outcome_seen, metrics))
     }
 
-    /// Runs until it is told to stop, or nobody is left to tell it.
+    /// Runs until a request stops it, or every handle is dropped.
     pub(crate) async fn run(mut self) {
         self.run_effects(clock::now());
         while !self.stopping {
@@ -206,7 +206,7 @@ impl Driver {
     /// Sees to it that a journal that cannot be written is known, and tried again.
     fn check_journal(&mut self, now: Moment) {
         let journal = self.holder.journal_mut();
-        journal.mend(now);
+        journal.retry(now);
         self.metrics.set_journal_problem(journal.problem());
     }
 
@@ -306,7 +306,7 @@ impl Driver {
             Some(Outcome::Drained { jobs_left, .. }) => {
                 let _ = ended.send(jobs_left);
             }
-            // Dropping it says that no end will be told.
+            // Dropping it tells the caller that no end will come.
             Some(Outcome::Superseded) => {}
             None if self.drain.overdue => {
                 let _ = ended.send(self.holder.peek(now).pool.running);
@@ -320,7 +320,7 @@ impl Driver {
         }
     }
 
-    /// Carries out every effect, and lets in whom it lets in.
+    /// Runs every effect, then admits waiting jobs, until neither leaves any work.
     fn run_effects(&mut self, now: Moment) {
         loop {
             while let Some(effect) = self.holder.poll_effect() {
@@ -362,7 +362,8 @@ impl Driver {
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
             Effect::DrainEnded { jobs_left, told } => self.end_drain(jobs_left, told, now),
             Effect::DrainOverdue { jobs_left } => {
-                let reports = "the drain's deadline has passed: jobs still run, and the agent does not kill \
+                let reports = "the drain's deadline has passed: jobs still run, and the agent \
+                               does not kill \
                                them; it keeps reporting until the last one has ended";
                 tracing::warn!(jobs_left, "{reports}");
                 self.drain.overdue = true;
@@ -391,7 +392,8 @@ impl Driver {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
             0 => {
-                tracing::info!(took = %duration::format_short(took), "the drain has ended: no job runs and no stream is held")
+                let took = duration::format_short(took);
+                tracing::info!(%took, "the drain has ended: no job runs and no stream is held");
             }
             _ => tracing::warn!(
                 jobs_left,

@@ -215,7 +215,7 @@ mod tests {
             timeout: Some(Duration::from_millis(timeout_ms)),
             answer_bytes_max: ANSWER_BYTES_MAX,
         };
-        // The system accepts the connection, and nobody answers.
+        // The system accepts the connection, and no process answers.
         let lost = call(50).send().await;
         assert!(
             matches!(&lost, Err(CallError::Lost(why)) if why.contains("no answer")),

@@ -1,5 +1,5 @@
 //! Which installation of an agent this is: a number drawn at random, which stays in the state
-//! folder. A coordinator tells by it a restart from a second agent that somebody has started under
+//! folder. A coordinator uses it to tell a restart from a second agent that was started under
 //! the same name.
 
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
         Ok(None) => {}
         Err(error) => tracing::warn!(%error, path = %path.display(), "cannot read the identity"),
     }
-    // Durably: an agent that a coordinator has heard of must not come back as another one.
+    // Durably: an agent that a coordinator knows must not return as another one.
     let line = format!("{drawn}\n");
     let written = state_dir::replace(&path, line.as_bytes());
     if let Err(error) = written.and_then(|file| state_dir::sync(&path, &file)) {

@@ -32,7 +32,7 @@ const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// the last time.
 const COMPACT_BYTES: u64 = 256 * 1024;
 /// How often it is looked whether a journal that could not be written can be.
-const MEND: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where one agent's records go.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ impl AgentJournal {
     }
 
     /// Looks, now and then, whether one that could not be written can be.
-    pub(crate) fn mend(&mut self, now: Moment) {
+    pub(crate) fn retry(&mut self, now: Moment) {
         match self {
             Self::None => {}
-            Self::File(journal) => journal.mend(now),
+            Self::File(journal) => journal.retry(now),
         }
     }
 }
@@ -76,16 +76,16 @@ pub(crate) struct FileJournal {
     path: PathBuf,
     boot: PathBuf,
     header: Header,
-    /// None until the file could be begun: the one of the agent before is in its place.
+    /// None until the file could be begun: the one of the previous agent is in its place.
     tail: Option<Tail>,
-    /// Why the file of the agent before is to be set aside first.
+    /// Why the file of the previous agent is to be set aside first.
     damage: Option<String>,
     /// What the file adds up to.
     memory: Memory,
     /// Why the last record could not be written.
     problem: Option<String>,
     /// When that is to be tried again.
-    mend_at: Moment,
+    retry_at: Moment,
 }
 
 /// The end of the file.
@@ -119,10 +119,10 @@ impl FileJournal {
             None => Recovery::default(),
             Some(found) => Recovery::of(found, &path, &boot, &header, boot_id.is_some())?,
         };
-        let (tail, problem, mend_at) = (None, None, Moment(0));
+        let (tail, problem, retry_at) = (None, None, Moment(0));
         let memory_kept = memory.clone();
         let mut journal =
-            Self { path, boot, header, tail, damage, memory: memory_kept, problem, mend_at };
+            Self { path, boot, header, tail, damage, memory: memory_kept, problem, retry_at };
         if let Err(error) = journal.begin() {
             let path = journal.path.display().to_string();
             if !exists {
@@ -133,7 +133,7 @@ impl FileJournal {
         Ok((memory, journal))
     }
 
-    /// The file cannot be begun anew: more is written behind its end, if that can be.
+    /// The file cannot be rewritten: more is written behind its end, if that can be.
     fn go_on(&mut self, end: Option<End>, error: &std::io::Error) {
         let path = self.path.display().to_string();
         self.tail = end.and_then(|end| Some(Tail::of(state_dir::open(&self.path).ok()?, end)));
@@ -141,7 +141,8 @@ impl FileJournal {
             tracing::warn!(path, %error, "cannot rewrite the journal; it grows");
             return;
         }
-        tracing::error!(path, %error, "cannot write the journal, only read it: this agent continues with what \
+        tracing::error!(path, %error, "cannot write the journal, only read it: this agent \
+                                       continues with what \
             the journal says, and accepts nothing new until it can write");
         self.problem = Some(error.to_string());
     }
@@ -180,7 +181,7 @@ impl FileJournal {
         }
     }
 
-    /// Begins the file anew, with what it adds up to.
+    /// Begins the file again, with what it adds up to.
     fn begin(&mut self) -> std::io::Result<()> {
         if self.damage.is_some() {
             // People may want to look at it.
@@ -195,11 +196,11 @@ impl FileJournal {
     }
 
     /// Looks, now and then, whether a file that could not be written can be.
-    fn mend(&mut self, now: Moment) {
-        if self.problem.is_none() || now < self.mend_at {
+    fn retry(&mut self, now: Moment) {
+        if self.problem.is_none() || now < self.retry_at {
             return;
         }
-        self.mend_at = now + MEND;
+        self.retry_at = now + RETRY_INTERVAL;
         match self.begin() {
             Ok(()) => {
                 tracing::info!(path = %self.path.display(), "the journal is writable again");
@@ -311,7 +312,8 @@ impl Recovery {
                     path,
                     why,
                     aside,
-                    "the journal is damaged: renamed. This agent starts without it, and its worker gets no \
+                    "the journal is damaged: renamed. This agent starts without it, and its \
+                     worker gets no \
                      new leases until those of the previous agent have expired"
                 );
                 Memory::default()

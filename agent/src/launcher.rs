@@ -1,5 +1,5 @@
 //! A program before it runs: a process of the agent's own executable, which becomes the program
-//! only when it is told to.
+//! only when the agent says so.
 //!
 //! Invariant: no program runs that is not in a record on disk: an agent that is killed between the
 //! start of a process and its entry, or cannot write it, leaves one behind that just ends.
@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest reason why it does not.
 const REASON_BYTES_MAX: u64 = 4096;
 /// What lets the program run.
-const WORD: [u8; 1] = *b"!";
+const START: [u8; 1] = *b"!";
 
 /// A closed launch.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Launch {
     /// Lets the program run, with this input or none.
     pub(crate) async fn exec(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
         let opening = async {
-            send_word(&self.socket, stdin).context("its process ended before it ran")?;
+            send_start(&self.socket, stdin).context("its process ended before it ran")?;
             let mut reason = String::new();
             // The end of the program's loading closes the other end of the socket.
             self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
@@ -81,14 +81,14 @@ pub(crate) fn is_launcher(pid: Pid) -> bool {
     line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
 }
 
-/// The launch itself: waits for the word, and becomes the program.
+/// The launcher's own process: waits for the message, and becomes the program.
 pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     // A copy that the program will not inherit.
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::from(126);
     };
     let mut socket = UnixStream::from(socket);
-    let Some(stdin) = hear_word(&socket) else { return ExitCode::SUCCESS };
+    let Some(stdin) = receive_start(&socket) else { return ExitCode::SUCCESS };
     let Some(program) = command.next() else { return ExitCode::from(126) };
     let error = Command::new(program).args(command).stdin(stdin).exec();
     let _ = write!(socket, "{error}");
@@ -98,7 +98,7 @@ pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn send_word(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+fn send_start(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let inputs: Vec<BorrowedFd<'_>> = stdin.into_iter().collect();
@@ -106,22 +106,22 @@ fn send_word(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Re
         return Err(Errno::NOBUFS);
     }
     // The socket is new: it has room for a byte.
-    sendmsg(socket, &[IoSlice::new(&WORD)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    sendmsg(socket, &[IoSlice::new(&START)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// The program's input, once the word has come; none where nobody is left to say it.
-fn hear_word(socket: &UnixStream) -> Option<Stdio> {
+/// The program's input, once the message has come; none if the agent has gone.
+fn receive_start(socket: &UnixStream) -> Option<Stdio> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut word = [0];
-    let heard = loop {
-        let mut parts = [IoSliceMut::new(&mut word)];
+    let mut byte = [0];
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut byte)];
         match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            heard => break heard,
+            received => break received,
         }
     };
-    heard.ok().filter(|message| message.bytes == WORD.len())?;
+    received.ok().filter(|received| received.bytes == START.len())?;
     let inputs = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut inputs) => inputs.next(),
         _ => None,

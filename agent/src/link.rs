@@ -94,7 +94,7 @@ impl Drop for Link {
     }
 }
 
-/// Knows whom to dial, and how.
+/// Knows which coordinators to dial, and how.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     coordinators: Vec<Address>,
@@ -233,7 +233,8 @@ impl Dial {
         let error = anyhow::Error::from(status);
         match self.tls {
             _ if no_grpc => error.context(
-                "this is not a coordinator's gRPC port: give --coordinator the port of its --listen \
+                "this is not a coordinator's gRPC port: give --coordinator the port of its \
+                 --listen \
                  (7400 by default), not that of --http-listen",
             ),
             None if broke => error.context(
@@ -249,7 +250,7 @@ impl Dial {
     }
 
     async fn send_event(&self, what: LinkChange) {
-        // Without a driver there is nobody left to tell.
+        // Without a driver the event has no receiver.
         let _ = self.events.send(LinkEvent { link: self.number, what }).await;
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Metrics {
     /// Why the worker's file is not as it should be.
     file_problem: Mutex<Option<String>>,
     pub(crate) worker_failures: AtomicU64,
-    /// Why a worker that counts for itself cannot be asked and told.
+    /// Why the agent cannot reach a polled worker.
     worker_problem: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -86,7 +86,7 @@ impl Metrics {
         *self.process_problem.lock().expect("nobody panics while setting it") = problem;
     }
 
-    /// Says why the worker cannot be asked and told; none where it can.
+    /// Says why the agent cannot reach the worker; none where it can.
     pub(crate) fn set_worker_problem(&self, problem: Option<String>) {
         *self.worker_problem.lock().expect("nobody panics while setting it") = problem;
     }

@@ -29,7 +29,7 @@ impl ProcessGroup {
         self.pid().and_then(start_time).as_deref() == Some(self.started.as_str())
     }
 
-    /// Whether anything of it runs. What has ended and waits to be noticed runs no more.
+    /// Whether any process of it runs. A zombie does not count.
     pub(crate) fn exists(&self) -> bool {
         let Some(pid) = self.pid().filter(|_| !self.is_anothers()) else { return false };
         // A program of another user may refuse the signal: it runs all the same.

@@ -55,7 +55,7 @@ pub fn main(config: Config) -> ExitCode {
 /// Says that nothing of a worker runs any more, and how this process is to end.
 #[must_use]
 pub fn leave(config: Config, leave: Leave) -> ExitCode {
-    // Its own lines say what came of it; an agent's would tell of a worker that works.
+    // Its own lines say what came of it; those of a driver describe a working worker.
     logging::start(config.log_format, "warn");
     end_with(leave::run(config, leave))
 }
@@ -143,8 +143,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     code
 }
 
-/// Whether the files for TLS can be used, so that a wrong one is told at the start. They are read
-/// again at every dial.
+/// Whether the files for TLS can be used, so that a wrong one is reported at the start. They are
+/// read again at every dial.
 async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     match link::client_tls(tls).await {
         // The kubelet brings it once a coordinator has published it.
@@ -181,7 +181,7 @@ fn remember(
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }
 
-/// What the child is told.
+/// The environment of the child.
 fn environment(
     config: &Config,
     who: &WorkerKey,

@@ -131,13 +131,13 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Opens a file that holds bytes. A pipe would let nobody go on, a device has no end.
+/// Opens a file that holds bytes. A pipe would block the agent, a device has no end.
 fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = options.custom_flags(flags).open(path);
     let is_regular = match &file {
         Ok(file) => file.metadata()?.is_file(),
-        // A pipe that nobody reads cannot be opened for writing.
+        // A pipe without a reader cannot be opened for writing.
         Err(_) => !std::fs::metadata(path).is_ok_and(|found| !found.is_file()),
     };
     match is_regular {

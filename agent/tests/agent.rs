@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+#[path = "agent/adopted_child.rs"]
+mod adopted_child;
 #[path = "agent/bindings.rs"]
 mod bindings;
 #[path = "agent/child.rs"]
@@ -37,8 +39,6 @@ mod programs;
 mod restart;
 #[path = "agent/sidecar.rs"]
 mod sidecar;
-#[path = "agent/taken_up.rs"]
-mod taken_up;
 #[path = "agent/travis.rs"]
 mod travis;
 #[path = "agent/worker_api.rs"]

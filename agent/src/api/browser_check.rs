@@ -1,5 +1,5 @@
 //! Keeps web pages out: a browser on this machine can be made to send requests to localhost, but
-//! not without naming the page's origin, nor, by a name that was bound anew, with our own name.
+//! not without naming the page's origin, nor, by a name that was bound again, with our own name.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! Connections for connections: a bounded number, where the newest always gets one.
 //!
-//! Invariant: a connection that is accepted is served, whatever the others do: where all connections are
-//! taken, the one that has asked for nothing for longest is closed for it.
+//! Invariant: a connection that is accepted is served, whatever the others do: where all
+//! connections are taken, the one that has asked for nothing for longest is closed for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -165,7 +165,7 @@ mod tests {
         drop(silent);
         drop(connections.take());
         asked.connection().evicted().await;
-        // Nobody else is left but those that wait.
+        // Only connections that wait for an answer are left.
         let also = newest.connection().begin();
         let last = connections.take();
         let third = last.connection().begin();

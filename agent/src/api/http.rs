@@ -61,7 +61,7 @@ fn health_routes() -> Router<WorkerApi> {
         .route("/metrics", get(metrics))
 }
 
-/// A no, as HTTP tells it.
+/// A refusal over HTTP.
 #[derive(Debug)]
 pub(super) struct Answer(pub(super) StatusCode, pub(super) Denial);
 

@@ -40,7 +40,7 @@ pub(super) enum Acceptor {
 /// Who may come to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Whom this machine lets in: a worker may take its time.
+    /// Clients of this machine: a worker may take its time.
     Worker,
     /// Any client of the network: HTTP/1 only, within a time, and one request a connection, so
     /// that no client can hold all connections and keep the kubelet out.
@@ -166,7 +166,7 @@ async fn hung_up(socket: &Socket, connection: &Connection) {
 
 /// Waits until the server is to stop.
 async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
-    // Without a server there is nobody left to serve for.
+    // Without a server there is nothing to serve.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 

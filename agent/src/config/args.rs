@@ -170,7 +170,7 @@ pub(super) struct RunArgs {
     pub(super) state_dir: Option<PathBuf>,
     /// Take the worker's name from another agent that has it and is alive, which stops that one:
     /// for one start, after a mistake. Without it only a restart with the same --state-dir goes on
-    /// under a name; any other agent waits until the one before is silent and its leases are over
+    /// under a name; any other agent waits until the previous one is silent and its leases are over
     #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
     pub(super) take_over: bool,
     /// Where the worker asks: HTTP/JSON and gRPC on one port
@@ -182,7 +182,7 @@ pub(super) struct RunArgs {
         value_parser = listen_address
     )]
     pub(super) listen: SocketAddr,
-    /// Let --listen be an address that others can reach. The worker API has no password: whoever
+    /// Let --listen be an address that others can reach. The worker API has no password: anyone who
     /// reaches it can end the worker's jobs and give its streams away
     #[arg(long, env = "LEASEHOLD_LISTEN_ANYWHERE")]
     pub(super) listen_anywhere: bool,
@@ -195,11 +195,11 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
     /// How long a drain may take before the agent leaves with jobs still running, or as a sidecar
-    /// lets nobody wait any longer; where it is not given, the cluster's drain.deadline
+    /// stops waiting for it; without it, the cluster's drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     pub(super) drain_deadline: Option<Duration>,
-    /// The agent is a sidecar, which is started before its worker and told to end after it:
+    /// The agent is a sidecar, which starts before its worker and gets SIGTERM after it:
     /// SIGTERM ends it at once and drains nothing, a drain's end does not end it, and past a
     /// drain's deadline it goes on reporting until the last job has ended
     #[arg(long, env = "LEASEHOLD_SIDECAR", conflicts_with = "command")]
@@ -225,7 +225,7 @@ pub(super) struct RunArgs {
     /// job is ever killed to make a plan come true
     #[arg(long, env = "LEASEHOLD_CHILD_KILL", requires = "command")]
     pub(super) child_kill: bool,
-    /// Who is told to end: COMMAND with all that it has started, or COMMAND alone
+    /// Who gets the signals: COMMAND with all processes that it has started, or COMMAND alone
     #[arg(long, env = "LEASEHOLD_CHILD_SIGNAL", value_enum, requires = "command")]
     pub(super) child_signal: Option<ChildSignal>,
     /// Kill COMMAND, and what it has started in its process group, when this agent ends before it,
@@ -251,7 +251,12 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// An address to listen on; without an IP it is every one of this machine's.
 fn every(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    whole.parse().map_err(|_| format!("invalid address {text:?}: expected IP:PORT or :PORT, for example :7412 or 127.0.0.1:7412"))
+    whole.parse().map_err(|_| {
+        format!(
+            "invalid address {text:?}: expected IP:PORT or :PORT, for \
+                                       example :7412 or 127.0.0.1:7412"
+        )
+    })
 }
 
 /// Options of the connection to the coordinator.
@@ -271,7 +276,7 @@ pub(super) struct TlsArgs {
     /// The name in the coordinators' certificates, where it is not the host that is dialled
     #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
     pub(super) tls_server_name: Option<String>,
-    /// The file of the token that proves which pod this is, read anew for every connection. It is
+    /// The file of the token that proves which pod this is, read again for every connection. It is
     /// never sent without TLS
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
     pub(super) token_file: Option<PathBuf>,

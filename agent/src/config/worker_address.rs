@@ -9,7 +9,8 @@ use leasehold_types::share::WorkerAddress;
 pub(super) fn parse(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddress, String> {
     let wrong = || {
         format!(
-            "invalid address {text:?}: expected HOST or HOST:PORT, for example 10.0.0.7, fd00::7 or \
+            "invalid address {text:?}: expected HOST or HOST:PORT, for example 10.0.0.7, fd00::7 \
+             or \
              worker-0:8080"
         )
     };

@@ -22,7 +22,7 @@ pub(crate) enum DriverRequest {
     Peek { reply: oneshot::Sender<Lease> },
     /// What is waited for, in words; none where nothing is.
     Outstanding { reply: oneshot::Sender<Option<String>> },
-    /// The pool size alone, for a worker that counts for itself and is about to be told of it.
+    /// The pool size alone, for a polled worker that is about to get it.
     Size { reply: oneshot::Sender<u32> },
     /// The worker starts.
     Start { start: StartId, running: u32, reply: Reply<()> },
@@ -30,9 +30,9 @@ pub(crate) enum DriverRequest {
     Begin { job: JobId, wait: Duration, reply: Reply<Token> },
     /// A job has ended.
     End { job: JobId, reply: Reply<()> },
-    /// The worker tells its own count and the pool size that it obeys.
+    /// The worker's own count, and the pool size that it keeps to.
     Count { running: u32, obeyed: u32, reply: Reply<()> },
-    /// The worker has let a stream go.
+    /// The worker has released a stream.
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
     /// Drain, and say when that has ended.
     Drain { ended: Option<oneshot::Sender<u32>> },
@@ -47,11 +47,11 @@ pub(crate) struct Snapshot {
     pub(crate) lease: Arc<Lease>,
     /// The moment, which is after the question was asked.
     pub(crate) now: Moment,
-    /// How long a lease lasts from one renewal on, once a coordinator has told.
+    /// How long a lease lasts from one renewal on, once a coordinator has sent that.
     pub(crate) ttl: Option<Duration>,
 }
 
-/// The driver is no more.
+/// The driver has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the agent is stopping")]
 pub(crate) struct DriverStopped;
@@ -95,7 +95,7 @@ impl DriverHandle {
         self.ask(|reply| DriverRequest::Lease { kinds, reply }).await
     }
 
-    /// Tells the holder that whatever the worker ran before is over.
+    /// Reports to the holder that all earlier jobs of the worker have ended.
     pub(crate) async fn start_anew(&self) -> Result<(), String> {
         let id = format!("agent-{:016x}", fastrand::u64(..));
         let start = StartId::new(&id).expect("letters and digits are printable");
@@ -125,7 +125,7 @@ impl DriverHandle {
         Ok(ended.expect("it was waited for"))
     }
 
-    /// Waits until there is no more for this agent to do but to end: a newer one speaks for its
+    /// Waits until this agent must end: a newer one runs for its
     /// worker, or the driver is gone.
     pub(crate) async fn superseded(&self) -> Result<Outcome, DriverStopped> {
         let mut outcome = self.outcome.clone();

@@ -1,4 +1,4 @@
-//! What the holder tells the log, and the figures that follow from it.
+//! Logs the holder's notices, and sets the metrics that follow from them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,7 @@ use leasehold_types::message::RefusalReason;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
 
-/// Tells the log.
+/// Writes notices to the log.
 #[derive(Debug)]
 pub(super) struct NoticeLogger {
     metrics: Arc<Metrics>,
@@ -56,7 +56,7 @@ impl NoticeLogger {
         }
     }
 
-    /// Tells one notice; `address` is the link's, if there is one.
+    /// Logs one notice; `address` is the link's, if there is one.
     pub(super) fn log(&mut self, notice: Notice, address: &str, now: Moment) {
         match notice {
             Notice::Welcomed(epoch) => {

@@ -19,7 +19,7 @@ pub(super) fn describe_drain(outstanding: &Outstanding) -> String {
     parts.join(", ")
 }
 
-/// What an agent waits for that works, and admits no job; none where it can tell of all jobs.
+/// What keeps a working agent from admitting jobs; none where it knows of all jobs.
 pub(super) fn describe_work(outstanding: &Outstanding) -> Option<String> {
     outstanding.jobs.is_none().then(|| unknown(outstanding))
 }

@@ -1,5 +1,5 @@
 //! The token that proves which pod this agent is in. It is read from its file for every connection:
-//! whoever mounts it there renews it.
+//! the kubelet, which mounts it there, renews it.
 
 use std::path::Path;
 

@@ -19,14 +19,15 @@ use crate::signals::{SignalAction, Signals, exit_code};
 use crate::state_dir::StateDir;
 use crate::worker::process;
 
-/// Says it, and returns the exit code once a coordinator has heard it.
+/// Reports it, and returns the exit code once a coordinator has the report.
 pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     let mut signals = Signals::take().context("cannot install signal handlers")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let path = config.state_dir.as_deref().expect("the command line wants one");
     if !path.join("lock").exists() {
         bail!(
-            "--state-dir {}: there is no journal of an agent there: give the --state-dir of the agent that has ended",
+            "--state-dir {}: there is no journal of an agent there: give the --state-dir of the \
+             agent that has ended",
             path.display()
         );
     }
@@ -47,7 +48,9 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     let ended = tokio::select! {
         ended = handle.ended() => ended.context("the driver has failed")?,
         asked = signals.next() => {
-            let (SignalAction::Shutdown(signal) | SignalAction::Quit(signal) | SignalAction::Forward(signal)) = asked;
+            let (SignalAction::Shutdown(signal)
+            | SignalAction::Quit(signal)
+            | SignalAction::Forward(signal)) = asked;
             eprintln!("stopped by a signal before a coordinator answered: run it again");
             return Ok(exit_code(signal));
         }
@@ -64,7 +67,8 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
         Outcome::Drained { .. } => {
             let waited = duration::format_short(config.goodbye_max);
             bail!(
-                "no coordinator answered within {waited}: {who} still counts as running; run it again"
+                "no coordinator answered within {waited}: {who} still counts as running; run it \
+                 again"
             )
         }
         Outcome::Superseded => bail!("another agent runs for {who}: nothing was reported"),

@@ -1,7 +1,7 @@
 //! An agent whose worker is its child. SIGTERM means: drain first, then let the child end.
 //!
-//! Invariant: an end of the child is told to the holder before another child is started, so that
-//! no job of the one before counts as running and none that runs goes uncounted.
+//! Invariant: the holder knows of the child's end before another child starts, so that
+//! no job of the previous one counts as running and none that runs goes uncounted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const NAME_LOOK: Duration = Duration::from_millis(500);
 const ASK_LOOK: Duration = Duration::from_millis(2);
 /// How long a first start waits for a coordinator's word whether another agent has the name.
 const ASK_MAX: Duration = Duration::from_secs(2);
-/// How often the log is told that a child does not end.
+/// How often the log says that a child does not exit.
 const REMIND: Duration = Duration::from_secs(30);
 
 /// The agent and its child.
@@ -46,7 +46,7 @@ pub(super) struct ChildSupervisor {
     restarts: u32,
     /// The holder does not know yet that the jobs of every process before are over.
     untold: bool,
-    /// What must be written before a start could not be, so often in a row.
+    /// What must be written before a start could not be, that many times in a row.
     unwritten: u32,
     /// When the agent began.
     since: Instant,
@@ -67,7 +67,7 @@ enum Due {
     Restart,
     /// The child was sent SIGTERM at the end of a drain.
     Grace,
-    /// The agent was told twice to end: it does not wait for the child any longer.
+    /// The agent got a second signal: it no longer waits for the child.
     Leave(Signal),
 }
 
@@ -219,8 +219,8 @@ impl ChildSupervisor {
         lease.is_ok_and(|lease| shown >= lease.version)
     }
 
-    /// Tells the holder that the jobs of every process before are over; whether it knows it now.
-    /// Until then they count, and it is told again.
+    /// Reports to the holder that the jobs of all earlier processes have ended; returns whether it
+    /// did. Until then they count, and the report is repeated.
     async fn tell_start(&mut self) -> bool {
         match self.driver.start_anew().await {
             Ok(()) => {
@@ -238,7 +238,7 @@ impl ChildSupervisor {
         self.last_exit = Some(exit);
         self.due = None;
         tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
-        // A drain that an agent before this one was asked for is over once its child is.
+        // A drain that a previous agent was asked for is over once its child is.
         let draining = self.asked > 0 || self.is_draining().await;
         self.untold = true;
         self.tell_start().await;
@@ -304,7 +304,8 @@ impl ChildSupervisor {
             Due::Restart => self.start().await,
             Due::Grace if self.runner.spec().kill => {
                 tracing::warn!(
-                    "the child has not exited after SIGTERM: --child-kill is set, so it gets SIGKILL"
+                    "the child has not exited after SIGTERM: --child-kill is set, so it gets \
+                     SIGKILL"
                 );
                 self.runner.end(Signal::KILL);
             }

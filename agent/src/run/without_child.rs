@@ -1,5 +1,5 @@
-//! An agent without a child. By itself it runs until it is drained; a sidecar until it is told to
-//! end.
+//! An agent without a child. By itself it runs until it is drained; a sidecar until it gets a
+//! signal to end.
 
 use crate::api::Server;
 use crate::driver::DriverHandle;
@@ -29,14 +29,15 @@ pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, stands: boo
     }
 }
 
-/// Runs until it is told to end, and then ends at once: either its worker has ended before, or
-/// only the agent is replaced and the worker runs on. The journal tells a successor; without one,
+/// Runs until a signal ends it, and then ends at once: either its worker has ended before, or
+/// only the agent is replaced and the worker runs on. A successor reads the journal; without one,
 /// the platform's word that the worker is gone frees what it held.
 ///
-/// The `first` agent of a pod may never be told: its process is the first of its container, and the
-/// kernel drops a SIGTERM that comes before it is handled. A pod that is deleted then would wait
-/// for the whole of its grace period. But its coordinator has the agent drain, and no worker was
-/// started before a kubelet saw the agent live: so one that nobody has visited ends with its drain.
+/// The `first` agent of a pod may never get the signal: its process is the first of its container,
+/// and the kernel drops a SIGTERM that comes before it is handled. A pod that is deleted then would
+/// wait for the whole of its grace period. But its coordinator has the agent drain, and no worker
+/// was started before a kubelet saw the agent live: so one without any connection ends with its
+/// drain.
 pub(super) async fn stay(
     driver: &DriverHandle,
     mut signals: Signals,
@@ -56,7 +57,8 @@ pub(super) async fn stay(
             }
             asked = signals.next() => match asked {
                 SignalAction::Shutdown(signal) => {
-                    tracing::info!(signal = signal.as_raw(), "the agent ends; its journal stays for the next agent");
+                    let signal = signal.as_raw();
+                    tracing::info!(signal, "the agent ends; its journal stays for the next agent");
                     return 0;
                 }
                 SignalAction::Quit(signal) => return exit_code(signal),

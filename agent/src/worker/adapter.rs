@@ -1,6 +1,6 @@
 //! The start of the adapter that the configuration names, and its end.
 //!
-//! Invariant: what an agent before this one has left running has ended, or is adopted, before
+//! Invariant: what a previous agent has left running has ended, or is adopted, before
 //! anything else of this one runs.
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::state_dir::StateDir;
 /// How long the last word to a drained worker may take.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an agent before this one has left behind.
+/// What a previous agent has left behind.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     /// Nothing is remembered.
@@ -44,7 +44,7 @@ pub(crate) struct AdapterContext<'a> {
     pub(crate) reaper: &'a Reaper,
     /// The worker's process, where it is the agent's child.
     pub(crate) child: &'a ChildPid,
-    /// What every program is told.
+    /// The environment of every program.
     pub(crate) environment: &'a [(&'static str, String)],
     pub(crate) state_dir: Option<&'a StateDir>,
     pub(crate) past: Predecessor,

@@ -28,7 +28,7 @@ pub(crate) struct Denial {
 }
 
 impl Denial {
-    /// The request makes no sense.
+    /// The request is invalid.
     pub(crate) fn invalid(message: impl ToString) -> Self {
         Self { reason: "invalid", message: message.to_string() }
     }
@@ -141,7 +141,7 @@ impl WorkerApi {
         Ok(self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await??)
     }
 
-    /// The worker has let the stream go.
+    /// The worker has released the stream.
     pub(crate) async fn release(&self, set: &str, stream: &str, token: &str) -> Result<(), Denial> {
         self.give_back(map::stream_key(set, stream)?, map::token(token)?).await
     }

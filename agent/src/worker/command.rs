@@ -1,7 +1,7 @@
 //! The adapter `command`: programs of the user's count and size a worker's jobs, and start and
 //! stop its streams.
 //!
-//! Invariant: a size is in effect when the program that was told of it has ended with 0, and not
+//! Invariant: a size is in effect when the command that sets it has exited with 0, and not
 //! before.
 
 mod streams;
@@ -29,7 +29,7 @@ pub(crate) struct CommandWorker {
 }
 
 impl CommandWorker {
-    /// A worker that an agent before this one has told at most this size.
+    /// A worker that a previous agent has set to at most this size.
     pub(crate) fn new(
         programs: JobPrograms,
         timeout: Duration,
@@ -51,7 +51,7 @@ impl CommandWorker {
         counted.map(|running| self.bound.observation(running))
     }
 
-    /// What to tell it next.
+    /// The next adjustment.
     pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         match target.draining && self.programs.drain.is_some() {
             true if self.drained => Adjustment::Nothing,
@@ -60,7 +60,7 @@ impl CommandWorker {
         }
     }
 
-    /// Tells it.
+    /// Carries out an adjustment.
     pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
         let drain = self.programs.drain.as_ref().filter(|_| target.draining);
         let (option, line) = match drain {

@@ -1,8 +1,9 @@
 //! The adapter `file`: writes the worker's streams, and its pool size where it wants that, into
 //! k8s-swarm's `config.yml`, for a worker that only reads and reloads.
 //!
-//! Invariant: a stream is released, and a smaller pool size told, only when the file on disk says
-//! so and the worker has taken that up; a larger pool size is told before the file says it.
+//! Invariant: a stream is released, and a smaller pool size reported, only when the file on disk
+//! says so and the worker has taken that up; a larger pool size is reported before the file says
+//! it.
 
 mod config_yml;
 mod pool;
@@ -48,14 +49,14 @@ pub(crate) struct FileWorker {
     /// The worker's pool, where it reads its size in the file.
     pool: Option<Pool>,
     version: u64,
-    /// The worker has yet to be told of the last change.
+    /// The worker does not know of the last change yet.
     untold: bool,
-    /// Streams to give back that the file does not name any more, and when the worker has taken
+    /// Streams to release that the file does not name any more, and when the worker has taken
     /// that up.
     gone: BTreeMap<StreamKey, Option<Instant>>,
     failures: u32,
     retry_at: Option<Instant>,
-    /// How often somebody else has changed the file.
+    /// How often another process has changed the file.
     disturbed: u32,
 }
 
@@ -101,7 +102,7 @@ impl FileWorker {
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
         if self.forgot && self.pool.is_none() {
-            // A worker that reads only its streams runs no jobs: somebody has to say so.
+            // A worker that reads only its streams runs no jobs: the agent must say so.
             if let Err(why) = self.driver.start_anew().await {
                 tracing::warn!(why, "cannot record that the worker runs no jobs");
             }
@@ -144,7 +145,7 @@ impl FileWorker {
         }
     }
 
-    /// Brings the file up to date and tells the worker.
+    /// Brings the file up to date and notifies the worker.
     async fn step(&mut self, lease: &Lease) -> anyhow::Result<()> {
         let held = lease.streams.iter().filter(|held| !lease.draining && held.revoked.is_none());
         let streams: BTreeSet<StreamName> = held.map(|held| held.stream.stream.clone()).collect();
@@ -178,7 +179,7 @@ impl FileWorker {
         Ok(())
     }
 
-    /// Tells the holder how many jobs run and which pool size the worker keeps to.
+    /// Reports to the holder how many jobs run and which pool size the worker keeps to.
     async fn tell_count(&mut self) -> anyhow::Result<()> {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
@@ -196,7 +197,7 @@ impl FileWorker {
         self.written.as_ref().map_or(u32::MAX, |written| written.pool_size.unwrap_or(0))
     }
 
-    /// Finds the streams that are to be given back and that the file does not name.
+    /// Finds the streams that are to be released and that the file does not name.
     fn note_gone(&mut self, lease: &Lease) {
         let written = self.written.iter().flat_map(|written| &written.streams);
         let named = written.collect::<BTreeSet<_>>();
@@ -244,9 +245,9 @@ impl FileWorker {
             ("LEASEHOLD_FILE_VERSION", self.version.to_string().into()),
         ];
         let outputs = [Stdio::inherit(), Stdio::inherit()];
-        let mut leash = ShellCommand::start(command, environment, outputs, &self.reaper)
+        let mut shell = ShellCommand::start(command, environment, outputs, &self.reaper)
             .context("--file-command: cannot start a process")?;
-        match tokio::time::timeout(COMMAND_TIMEOUT, &mut leash.exit).await {
+        match tokio::time::timeout(COMMAND_TIMEOUT, &mut shell.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
             Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
             Ok(Err(_)) => bail!("--file-command: its exit code is unknown"),
@@ -261,7 +262,7 @@ impl FileWorker {
         }
     }
 
-    /// Gives back every stream that the worker has let go.
+    /// Releases every stream that the worker has let go.
     async fn release(&mut self, lease: &Lease) {
         let now = Instant::now();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
@@ -293,7 +294,7 @@ impl FileWorker {
         text.is_ok_and(|text| text == config_yml::render(&self.worker, written, self.version))
     }
 
-    /// Somebody else has changed the file, and the worker may have taken that up: nothing that it
+    /// Another process has changed the file, and the worker may have read that: nothing that it
     /// was told counts any more.
     fn note_disturbed(&mut self) {
         let path = &self.adapter.path;

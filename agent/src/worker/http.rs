@@ -1,4 +1,4 @@
-//! The adapter `http`: a worker with an HTTP interface of its own, asked and told by requests that
+//! The adapter `http`: a worker with its own HTTP interface, polled and steered by requests that
 //! the agent's options describe.
 //!
 //! Invariant: a size that the worker shows, or has answered with a 2xx, is in effect; nothing
@@ -19,7 +19,7 @@ use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// How long an order may take.
 const ORDER_MAX: Duration = Duration::from_secs(10);
-/// Looks after an order until a worker that does not show the size is told again.
+/// Polls after an order until a worker that does not show the size gets it again.
 const PATIENCE: u32 = 10;
 
 /// One worker.
@@ -31,18 +31,18 @@ pub(crate) struct HttpWorker {
     drained: bool,
     /// The size that it has last answered with a 2xx.
     answered: Option<u32>,
-    /// Looks since it was told something.
+    /// Polls since the last order.
     looks: u32,
 }
 
 impl HttpWorker {
-    /// A worker that an agent before this one has told at most this size.
+    /// A worker that a previous agent has set to at most this size.
     pub(crate) fn new(adapter: HttpAdapter, most: Option<u32>) -> Self {
         let bound = first_bound(&adapter.sizing, most);
         Self { adapter, bound, drained: false, answered: None, looks: 0 }
     }
 
-    /// Asks it how things stand.
+    /// Polls it.
     pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let (running, size) = match self.ask().await {
             Ok(shown) => shown,
@@ -65,7 +65,7 @@ impl HttpWorker {
         Ok(self.bound.observation(running))
     }
 
-    /// What to tell it next.
+    /// The next adjustment.
     pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         let drains = target.draining && self.adapter.drain.is_some();
         match &self.adapter.sizing {
@@ -83,7 +83,7 @@ impl HttpWorker {
         }
     }
 
-    /// Tells it.
+    /// Carries out an adjustment.
     pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
         let drain = self.adapter.drain.as_ref().filter(|_| target.draining);
         let request = match (drain, &self.adapter.sizing) {

@@ -1,8 +1,8 @@
-//! Workers that count for themselves: the agent asks how many jobs run, tells how many may, and
+//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and
 //! reports both.
 //!
-//! Invariant: a larger size is written down before the worker is told of it, and a smaller one
-//! counts only once the worker, asked after it was told, has shown that it keeps to it. A worker
+//! Invariant: a larger size is journalled before the worker gets it, and a smaller one
+//! counts only once the worker, polled after it got it, has shown that it keeps to it. A worker
 //! that does not answer keeps the counts that it had.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ const HASTE: u32 = 5;
 /// How long after an answered order the worker surely shows what it has done.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What a worker that counts for itself is.
+/// What a worker that reports counts is.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A Travis worker.
@@ -102,7 +102,7 @@ impl PolledWorker {
         }
     }
 
-    /// Runs until the driver ends, and then tells a drained worker what it is still to be told.
+    /// Runs until the driver ends, and then sends a drained worker its last order.
     pub(crate) async fn run(mut self) {
         let mut changes = self.driver.changes();
         while self.turn(&mut changes).await.is_ok() {}
@@ -137,7 +137,7 @@ impl PolledWorker {
         self.wait(changes, pause, target).await
     }
 
-    /// Looks, reports, and tells the worker what it is to keep to; with that, when to look again.
+    /// Polls the worker, reports, and adjusts its size; returns when to poll again.
     async fn step(&mut self) -> anyhow::Result<(Next, Target)> {
         let sight = self.kind.look().await?;
         match sight {
@@ -158,7 +158,7 @@ impl PolledWorker {
                 if grows
                     && self.driver.ask(|reply| DriverRequest::Size { reply }).await? != target.size
                 {
-                    // It has changed meanwhile, or could not be written down.
+                    // It has changed meanwhile, or could not be recorded.
                     return Ok((Next::Soon, target));
                 }
                 self.kind.order(size, target).await?;

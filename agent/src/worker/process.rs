@@ -2,7 +2,7 @@
 //! before it goes.
 //!
 //! Invariant: of one stream at most one program runs, none without a live lease, and no stream is
-//! given back while anything of its program runs.
+//! released while anything of its program runs.
 
 mod action;
 mod program;
@@ -23,11 +23,11 @@ use supervisor::Supervisor;
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
     pub(crate) adapter: ProcessAdapter,
-    /// What every program is told.
+    /// The environment of every program.
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) driver: DriverHandle,
     pub(crate) reaper: Reaper,
-    /// What an agent before this one has left running.
+    /// What a previous agent has left running.
     pub(crate) leftovers: Leftovers,
     /// This agent remembers nothing.
     pub(crate) forgot: bool,

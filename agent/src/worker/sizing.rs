@@ -1,4 +1,4 @@
-//! The most jobs that a worker may come to run which does what it is told and does not say how
+//! How a polled worker is kept to a size: the vocabulary, and an upper bound of its jobs. A
 //! much that is.
 //!
 //! Invariant: while the answer to an order is not known, the larger of the sizes before and after
@@ -14,7 +14,7 @@ pub(crate) enum Observation {
         /// The most jobs that it may come to run at once without another order.
         limit: u32,
     },
-    /// It is to be told a size before it is known how many jobs it may come to run.
+    /// It must get a size before it is known how many jobs it may come to run.
     Unsized,
     /// Its process has ended, and its jobs with it.
     Ended,
@@ -34,9 +34,9 @@ pub(crate) struct Target {
 pub(crate) enum Adjustment {
     /// Nothing.
     Nothing,
-    /// It is to be asked again soon.
+    /// Poll it again soon.
     Look,
-    /// It is to be told of this size.
+    /// It must get this size.
     Order {
         /// The size, by the worker's own way of counting.
         size: u32,
@@ -48,14 +48,14 @@ pub(crate) enum Adjustment {
 /// What is known of a worker's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SizeBound {
-    /// Unknown where nobody has told it anything yet, as far as this agent remembers.
+    /// Unknown where no agent has set a size yet, as far as the journal says.
     most: Option<u32>,
     /// The size that it surely keeps to.
     told: Option<u32>,
 }
 
 impl SizeBound {
-    /// What an agent before this one has told it at the most, if there was one.
+    /// The largest size that a previous agent has set, if there was one.
     pub(crate) fn inherited(most: Option<u32>) -> Self {
         Self { most, told: None }
     }
@@ -68,7 +68,7 @@ impl SizeBound {
         }
     }
 
-    /// What to tell it next: 0 at first, so that it is known.
+    /// The next adjustment: 0 at first, so that the size is known.
     pub(crate) fn adjustment(&self, target: Target) -> Adjustment {
         let Some(most) = self.most else { return Adjustment::Order { size: 0, grows: false } };
         match self.told == Some(target.size) {
@@ -87,7 +87,7 @@ impl SizeBound {
         *self = Self { most: self.most.max(Some(size)), told: Some(size) };
     }
 
-    /// It may not know any more what it was told: its process may be another.
+    /// It may have lost its size: its process may be another.
     pub(crate) fn forget(&mut self) {
         self.told = None;
     }

@@ -1,4 +1,4 @@
-//! The adapter `travis`: a Travis worker, unchanged, told by its remote controller.
+//! The adapter `travis`: an unchanged Travis worker, steered through its remote controller.
 //!
 //! Invariant: the worker's pause is toggled at most once in the life of its process, but for the
 //! drain: a second time ends it.
@@ -20,7 +20,7 @@ use controller::{Info, OrderResult};
 use pool::{Pause, Pool};
 use record::Record;
 
-/// So often in a row nobody must listen where a worker did, before its process is taken for ended.
+/// Refused connections in a row after which the worker's process counts as ended.
 const REFUSALS: u32 = 2;
 /// The clock that the worker's uptime rests on may be set back a little.
 const SLACK: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ pub(crate) struct Travis {
     /// Where it is kept that the pause was toggled.
     record: Option<PathBuf>,
     pool: Pool,
-    /// A worker has been there, under this agent or the one before.
+    /// A worker has been there, under this agent or the previous one.
     met: bool,
     /// When its process was last asked, and how long it had run then.
     last: Option<(Instant, Option<Duration>)>,
@@ -40,13 +40,13 @@ pub(crate) struct Travis {
 }
 
 impl Travis {
-    /// A worker that an agent before this one may have told, so that it may run `bound` jobs.
+    /// A worker that a previous agent may have steered, so that it may run `bound` jobs.
     pub(crate) fn new(adapter: TravisAdapter, record: Option<PathBuf>, bound: Option<u32>) -> Self {
         let pool = bound.map_or_else(Pool::default, Pool::inherited);
         Self { adapter, record, pool, met: bound.is_some(), last: None, refusals: 0 }
     }
 
-    /// Asks it how things stand.
+    /// Polls it.
     pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let asked = Instant::now();
         let Some(info) = controller::look(&self.adapter).await? else {
@@ -60,12 +60,12 @@ impl Travis {
         Ok(sight)
     }
 
-    /// What to tell it next.
+    /// The next adjustment.
     pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         self.pool.adjustment(target)
     }
 
-    /// Tells it.
+    /// Carries out an adjustment.
     pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
         let order = self.pool.order(size, target.draining);
         let before = self.pool.clone();
@@ -92,7 +92,7 @@ impl Travis {
         result
     }
 
-    /// Nobody listens: the worker has not begun, or its process has ended.
+    /// Nothing listens: the worker has not started, or its process has exited.
     fn refused(&mut self) -> anyhow::Result<Observation> {
         self.refusals = self.refusals.saturating_add(1);
         if !self.met || self.refusals < REFUSALS {

@@ -51,7 +51,7 @@ enum StateView {
 }
 
 impl StateView {
-    /// Of a lease that was asked back, or not.
+    /// Of a lease that was revoked, or not.
     fn of(revoked: Option<Moment>) -> Self {
         if revoked.is_some() { Self::Revoked } else { Self::Held }
     }
@@ -157,7 +157,7 @@ struct NextView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct EndpointView {
     worker: String,
-    /// Empty where nobody says.
+    /// Empty if unknown.
     address: String,
     #[serde(serialize_with = "as_number")]
     documents_per_second: Load,

@@ -177,7 +177,7 @@ async fn a_killed_agents_programs_are_adopted_by_its_successor() {
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
     agent.log.line("adopted").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
-    // The guard of the agent before, which would end it with the lease that it knew, is gone.
+    // The watchdog of the previous agent, which would end it with the lease that it knew, is gone.
     until("it has ended", || !runs(guard)).await;
     assert!(runs(pid), "it was ended, though its lease was renewed\n{}", agent.log.text());
     assert_eq!(stage.starts("a").len(), 1);

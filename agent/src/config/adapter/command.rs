@@ -88,7 +88,7 @@ impl CommandArgs {
         ])
     }
 
-    /// The adapter, where its options make sense together.
+    /// The adapter, where its options are valid together.
     pub(super) fn check(self) -> Result<CommandAdapter, String> {
         let jobs = match (self.command_count, self.command_resize, self.command_drain) {
             (Some(count), Some(resize), drain) => Some(JobPrograms { count, resize, drain }),

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::first_given;
 
-/// How long after a change a worker has surely let go what the file lists no more.
+/// How long after a change a worker has surely released what the file no longer lists.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The adapter `file`.
@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 pub struct FileAdapter {
     /// The file.
     pub path: PathBuf,
-    /// The signal after a change, and to whom.
+    /// The signal after a change, and its receiver.
     pub signal: Option<(Signal, SignalTo)>,
     /// How it is known that the worker has taken up a change.
     pub taken_up: TakenUp,
@@ -32,7 +32,7 @@ pub struct FilePool {
     pub count: Option<PathBuf>,
 }
 
-/// Whom the signal after a change goes to.
+/// The receiver of the signal after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalTo {
     /// The process whose id is in this file.
@@ -66,8 +66,8 @@ pub(super) struct FileArgs {
     /// Run with sh -c after each change; its exit 0 says that the worker has reloaded
     #[arg(long, env = "LEASEHOLD_FILE_COMMAND", value_name = "COMMAND")]
     file_command: Option<String>,
-    /// Without --file-command: how long after a change the worker has surely let go what the file
-    /// lists no more [default: 1s]
+    /// Without --file-command: how long after a change the worker has surely released what the file
+    /// no longer lists [default: 1s]
     #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     #[arg(conflicts_with = "file_command")]
@@ -93,7 +93,7 @@ impl FileArgs {
         ])
     }
 
-    /// The adapter, where its options make sense together.
+    /// The adapter, where its options are valid together.
     pub(super) fn check(self, has_child: bool) -> Result<FileAdapter, String> {
         let Self { file_path, file_signal, file_pid, file_command, file_settle, .. } = self;
         let pool = self.file_pool.then_some(FilePool { count: self.file_count });

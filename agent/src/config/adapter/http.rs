@@ -112,7 +112,7 @@ pub(super) struct HttpArgs {
     #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_BODY", value_name = "JSON")]
     #[arg(requires = "http_drain_url")]
     http_drain_body: Option<String>,
-    /// A file with the value of the Authorization header, read anew for every request
+    /// A file with the value of the Authorization header, read again for every request
     #[arg(long, env = "LEASEHOLD_HTTP_AUTH_FILE", value_name = "FILE")]
     http_auth_file: Option<PathBuf>,
     /// How often the worker is asked; five times as often while something is to change
@@ -137,7 +137,7 @@ impl HttpArgs {
         ])
     }
 
-    /// The adapter, where its options make sense together.
+    /// The adapter, where its options are valid together.
     pub(super) fn check(self) -> Result<HttpAdapter, String> {
         let count = self.http_count_url.ok_or("--adapter http needs --http-count-url")?;
         let count_field = self.http_count_field.ok_or("--adapter http needs --http-count-field")?;
@@ -155,7 +155,9 @@ impl HttpArgs {
         let sizing = match (self.http_size_url, self.http_size_max) {
             (Some(url), _) => {
                 if !(url.contains(SIZE) || body.as_ref().is_some_and(|it| it.contains(SIZE))) {
-                    return Err("neither --http-size-body nor --http-size-url contains {size}: write {size} where the worker expects the pool size".into());
+                    return Err("neither --http-size-body nor --http-size-url contains {size}: \
+                                write {size} where the worker expects the pool size"
+                        .into());
                 }
                 let (option, method) = ("--http-size-url", self.http_size_method);
                 Sizing::Request(HttpRequest::new(option, method, Method::PUT, url, body)?)

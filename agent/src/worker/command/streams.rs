@@ -94,7 +94,7 @@ impl Streams {
         changes: &mut tokio::sync::watch::Receiver<u64>,
     ) -> Result<(), DriverStopped> {
         let retry = self.streams.values().filter_map(|stream| stream.retry_at).min();
-        // Where no more programs may run, the end of one is waited for.
+        // If no other program may run now, wait for the end of one.
         let retry = retry.filter(|_| self.running.len() < PROGRAMS_MAX);
         tokio::select! {
             changed = changes.changed() => changed.map_err(|_| DriverStopped)?,
@@ -214,7 +214,7 @@ impl Stream {
         let due = match self.state {
             State::Changing => false,
             State::Started => !self.wanted,
-            // An agent before this one may have started what is to be stopped.
+            // A previous agent may have started what is to be stopped.
             State::Stopped => true,
         };
         due && self.retry_at.is_none_or(|at| at <= now)

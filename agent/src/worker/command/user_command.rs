@@ -36,9 +36,9 @@ impl UserCommand {
     /// Where it has not ended with 0 in time, with the last line that it wrote to stderr.
     pub(super) async fn run(&self, reaper: &Reaper) -> anyhow::Result<String> {
         let option = self.option;
-        let (mut leash, mut stdout, mut stderr) = self.start(reaper).context(option)?;
+        let (mut shell, mut stdout, mut stderr) = self.start(reaper).context(option)?;
         let ended = tokio::select! {
-            exit = &mut leash.exit => Some(exit),
+            exit = &mut shell.exit => Some(exit),
             () = stdout.fill() => unreachable!("it goes on after the end of the output"),
             () = stderr.fill() => unreachable!("it goes on after the end of the output"),
             () = tokio::time::sleep(self.timeout) => None,
@@ -46,12 +46,12 @@ impl UserCommand {
         stdout.take_rest();
         stderr.take_rest();
         let Some(exit) = ended else {
-            // Its leash ends here: it is killed, with all that it has started.
-            bail!("{option} did not end within {:?}{}", self.timeout, stderr.last_words());
+            // Its shell ends here: it is killed, with all that it has started.
+            bail!("{option} did not end within {:?}{}", self.timeout, stderr.last_line());
         };
         let exit = exit.with_context(|| format!("{option}: its exit code is unknown"))?;
         if exit != Exit(0) {
-            bail!("{option} ended with {}{}", exit.0, stderr.last_words());
+            bail!("{option} ended with {}{}", exit.0, stderr.last_line());
         }
         if stdout.overflowed {
             bail!("{option} printed more than {OUTPUT_BYTES_MAX} bytes");
@@ -64,9 +64,9 @@ impl UserCommand {
         let (stderr, stderr_end) = std::io::pipe()?;
         let environment = self.environment.iter().map(|(name, value)| (*name, value));
         let outputs = [stdout_end.into(), stderr_end.into()];
-        let leash = ShellCommand::start(&self.line, environment, outputs, reaper)?;
+        let shell = ShellCommand::start(&self.line, environment, outputs, reaper)?;
         let output = |end: OwnedFd| Receiver::from_owned_fd(end).map(Output::new);
-        Ok((leash, output(stdout.into())?, output(stderr.into())?))
+        Ok((shell, output(stdout.into())?, output(stderr.into())?))
     }
 }
 
@@ -96,7 +96,7 @@ impl Output {
     }
 
     /// Takes what is there. Something that the program has started may hold the pipe open for
-    /// long, so nobody waits for its end.
+    /// long, so the agent does not wait for its end.
     fn take_rest(&mut self) {
         let mut left = OUTPUT_BYTES_MAX;
         while !self.over && left > 0 {
@@ -125,7 +125,7 @@ impl Output {
     }
 
     /// The last line that is not empty, as the end of a message.
-    fn last_words(&self) -> String {
+    fn last_line(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
         let words = line.map(|line| line.chars().take(SHOWN_MAX).collect::<String>());

@@ -1,7 +1,7 @@
 //! What is to happen with one stream's program: a pure function of its lease, the program and the
 //! time.
 //!
-//! Invariant: a program is killed before its lease ends, and no lease is given back before its
+//! Invariant: a program is killed before its lease ends, and no lease is released before its
 //! program has ended.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use leasehold_types::{Moment, Token};
 
 /// How long after SIGKILL it is sent again.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
-/// How long a lease lasts, where no coordinator has told yet.
+/// How long a lease lasts, where no coordinator has sent that yet.
 const TTL_UNKNOWN: Duration = Duration::from_secs(5);
 /// SIGKILL comes no earlier than this before the end of the lease, and no later than
 /// [`KILL_LEAD_MIN`].
@@ -28,8 +28,8 @@ pub(super) struct Rules {
     pub(super) kill: bool,
 }
 
-/// How long before the end of a lease its program is told to end, and how long before it is made
-/// to.
+/// How long before the end of a lease its program gets SIGTERM, and how long before it gets
+/// SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeadTimes {
     pub(super) term: Duration,
@@ -58,9 +58,9 @@ pub(super) struct Running {
     pub(super) token: Token,
     /// Its first process has ended, and others that it has started run on.
     pub(super) leader_exited: bool,
-    /// When it was told to end.
+    /// When it got SIGTERM.
     pub(super) told: Option<Moment>,
-    /// When it was last made to.
+    /// When it last got SIGKILL.
     pub(super) killed: Option<Moment>,
 }
 
@@ -71,9 +71,9 @@ pub(super) enum Action {
     Wait(Option<Moment>),
     /// Start the program.
     Start,
-    /// Tell it to end.
+    /// Send it SIGTERM.
     Terminate(&'static str),
-    /// Make it end.
+    /// Send it SIGKILL.
     Kill(&'static str),
     /// The program has ended: give the stream back.
     Release,

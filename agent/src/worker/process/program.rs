@@ -14,7 +14,7 @@ use crate::reaper::Exit;
 #[derive(Debug, Default)]
 pub(super) struct StreamEntry {
     pub(super) program: Option<Program>,
-    /// Ends in a row that nobody wanted.
+    /// Unwanted exits in a row.
     failures: u32,
     /// When it may be started again.
     again: Option<Moment>,
@@ -28,12 +28,12 @@ pub(super) struct Program {
     pub(super) group: ProcessGroup,
     pub(super) state: Running,
     since: Moment,
-    /// Another agent has started it: nobody tells its end.
+    /// Another agent has started it: the system does not report its end.
     pub(super) adopted: bool,
     exit: Option<Exit>,
-    /// It began to end without having been told to.
+    /// It exited without a signal of the agent.
     unasked: bool,
-    /// The log was told that it takes long to end.
+    /// The log says that it takes long to exit.
     reminded: bool,
 }
 
@@ -75,7 +75,7 @@ impl StreamEntry {
         }
     }
 
-    /// Tells the program to end.
+    /// Sends the program SIGTERM.
     pub(super) fn terminate(&mut self, stream: &StreamKey, why: &str, now: Moment) {
         let Some(program) = &mut self.program else { return };
         tracing::info!(%stream, pid = program.group.id, why, "sent SIGTERM to the program");
@@ -85,7 +85,7 @@ impl StreamEntry {
         program.group.signal(Signal::CONT);
     }
 
-    /// Makes the program end; whether it is the first time.
+    /// Sends the program SIGKILL; returns whether that is the first time.
     pub(super) fn kill(&mut self, stream: &StreamKey, why: &str, now: Moment) -> bool {
         let Some(program) = &mut self.program else { return false };
         tracing::warn!(%stream, pid = program.group.id, why, "sent SIGKILL to the program");

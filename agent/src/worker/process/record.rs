@@ -1,5 +1,5 @@
 //! The record of the programs that run, in the state folder: what an agent that comes back finds
-//! of the one before. Numbers of processes mean nothing after another boot of the host.
+//! of the previous one. Numbers of processes mean nothing after another boot of the host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,13 +36,13 @@ pub(super) struct ProgramRecord {
     pub(super) group: ProcessGroup,
 }
 
-/// Where the programs are written down; nowhere without a state folder.
+/// Where the programs are recorded; nowhere without a state folder.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     path: Option<PathBuf>,
 }
 
-/// What an agent before this one has left running.
+/// What a previous agent has left running.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     pub(super) record: Record,
@@ -72,7 +72,7 @@ impl Leftovers {
     }
 }
 
-/// A program of a stream that an agent before this one has left running, and its process.
+/// A program of a stream that a previous agent has left running, and its process.
 pub(crate) fn first_running(dir: &StateDir) -> anyhow::Result<Option<(StreamKey, i32)>> {
     let record = Record { path: Some(dir.file("programs.json")) };
     let programs = record.read()?.programs.into_iter();
@@ -86,7 +86,7 @@ impl Record {
         self.path.is_some()
     }
 
-    /// Writes down all that runs, whole and at one stroke.
+    /// Records all that runs, whole and at one stroke.
     pub(super) fn write(
         &self,
         watchdog: &ProcessGroup,

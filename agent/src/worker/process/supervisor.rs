@@ -51,7 +51,7 @@ pub(super) struct Supervisor {
     rules: Rules,
     leads: LeadTimes,
     watchdog: Option<Watchdog>,
-    /// The watchdog of the agent before, which ends what it does not know to be renewed.
+    /// The watchdog of the previous agent, which ends what it does not know to be renewed.
     old_watchdog: Option<ProcessGroup>,
     entries: BTreeMap<StreamKey, StreamEntry>,
     tell_end: mpsc::Sender<Ended>,
@@ -88,7 +88,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs until the driver ends or it is told to stop; then nothing of any program runs.
+    /// Runs until the driver ends or it is stopped; then no program runs.
     pub(super) async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         let driver = self.context.driver.clone();
         if self.context.forgot
@@ -174,7 +174,7 @@ impl Supervisor {
         self.entries.entry(stream.clone()).or_default()
     }
 
-    /// Gives a stream back; when to try again, where that failed.
+    /// Releases a stream; when to try again, where that failed.
     async fn release(&mut self, held: &Held<'_>, stream: &StreamKey) -> Option<Moment> {
         let (stream, token) = (stream.clone(), held.get(stream)?.token);
         let shown = stream.clone();
@@ -188,7 +188,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts what is to be started and tells the watchdog of all that runs; when to try again.
+    /// Starts programs and updates the watchdog; returns when to try again.
     async fn supply(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> Option<Moment> {
         let now = clock::now();
         let early = self.retry_at.filter(|at| *at > now);

@@ -34,7 +34,7 @@ pub(super) enum OrderResult {
     Done,
     /// It was not sent, or was refused.
     NotDone(anyhow::Error),
-    /// Nobody knows.
+    /// The result is unknown.
     Unknown(anyhow::Error),
 }
 
@@ -56,7 +56,7 @@ struct Processor {
     status: String,
 }
 
-/// Asks how things stand; none where nobody listens.
+/// Polls the worker; none where nothing listens.
 pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
     match send(adapter, Method::GET, "/worker", None, LOOK_MAX).await? {
         Err(CallError::Refused) => Ok(None),
@@ -66,7 +66,7 @@ pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>
     }
 }
 
-/// Tells it something.
+/// Sends an order.
 pub(super) async fn tell(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
     let pause = match order {
         PoolOrder::Size(size) => {
@@ -80,7 +80,7 @@ pub(super) async fn tell(adapter: &TravisAdapter, order: PoolOrder) -> OrderResu
 }
 
 async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> OrderResult {
-    // A worker that has no queue yet crashes on what it is told.
+    // A worker that has no queue yet crashes on an order.
     match send(adapter, Method::GET, "/ready", None, LOOK_MAX).await {
         Ok(Ok(Answer { status: 200, .. })) => {}
         Ok(Ok(Answer { status, .. })) => {
@@ -145,7 +145,8 @@ fn refusal(adapter: &TravisAdapter, status: u16) -> anyhow::Error {
     match status {
         401 => anyhow!("{url}: 401: it received no user and password"),
         403 => anyhow!(
-            "{url}: 403: --travis-auth differs from the worker's TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
+            "{url}: 403: --travis-auth differs from the worker's \
+             TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
         ),
         404 => anyhow!(
             "{url}: 404: this is not a remote controller; set the worker's \

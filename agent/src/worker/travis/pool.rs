@@ -1,4 +1,4 @@
-//! What is known of a Travis worker's pool, and what to tell it next.
+//! The state of a Travis worker's pool, and the next order for it.
 //!
 //! Invariant: the bound is never below the jobs that the worker may come to run, whatever came of
 //! the orders that it was sent.
@@ -7,7 +7,7 @@ use crate::worker::sizing::{Adjustment, Observation, Target};
 
 /// Looks that may not show yet what became of an order whose answer was lost.
 const DISTRUST: u8 = 3;
-/// Looks at a worker that runs nothing, though nobody here told it to, until it is taken for one
+/// Polls of a worker that runs nothing without an order of this agent, until it counts as one
 /// that stays and not for one that is about to end.
 const EMPTY_LOOKS: u32 = 3;
 
@@ -22,7 +22,7 @@ pub(super) struct Figures {
     pub(super) processing: u32,
 }
 
-/// What a worker is told.
+/// An order for the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PoolOrder {
     /// How many processors take jobs from now on, which is above 0.
@@ -46,13 +46,13 @@ pub(super) enum Pause {
     /// It was not.
     #[default]
     Never,
-    /// The order went out, and nothing shows yet whether it was heard.
+    /// The order went out, and nothing shows yet whether it arrived.
     Asked,
     /// It was.
     Toggled,
 }
 
-/// Whether the process was told to end after its jobs.
+/// Whether the process was ordered to end after its jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Leaving {
     /// It was not.
@@ -60,7 +60,7 @@ enum Leaving {
     No,
     /// The order went out.
     Asked,
-    /// It was heard.
+    /// It arrived.
     Yes,
     /// The process before this one was: it is started again wherever it runs, and stays at 0.
     Before,
@@ -76,7 +76,7 @@ pub(super) struct Pool {
     distrust: u8,
     pause: Pause,
     leaving: Leaving,
-    /// The last size that it was told.
+    /// The last size that it was set to.
     told: Option<u32>,
     /// It was seen with processors.
     ran: bool,
@@ -121,7 +121,7 @@ impl Pool {
         Observation::Working { running: self.running, limit: self.bound }
     }
 
-    /// What to tell it next.
+    /// The next adjustment.
     pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         let Figures { size, expected, .. } = self.seen;
         // What drains runs beside the new size, and leaves that much less for it.
@@ -147,7 +147,7 @@ impl Pool {
         self.seen.expected > 0 || by_order || self.empty_looks >= EMPTY_LOOKS
     }
 
-    /// How to tell it this size; in a drain it is 0, for good.
+    /// The order for this size; in a drain it is 0, for good.
     pub(super) fn order(&self, size: u32, draining: bool) -> PoolOrder {
         match (self.pause, draining && self.leaving != Leaving::Before) {
             _ if size > 0 => PoolOrder::Size(size),
@@ -203,7 +203,7 @@ impl Pool {
         }
     }
 
-    /// Nobody knows whether it was heard.
+    /// It is unknown whether it arrived.
     pub(super) fn lost(&mut self, order: PoolOrder) {
         self.note_told(order);
         self.distrust = DISTRUST;
@@ -304,7 +304,7 @@ mod tests {
         }
         assert_eq!(pool.see(figures(1, 1, 0)), Observation::Working { running: 0, limit: 1 });
         assert_eq!(pool.adjustment(target(4)), Adjustment::Order { size: 4, grows: true });
-        // A pause whose answer was lost is toggled again only if it surely was not heard.
+        // A pause whose answer was lost is toggled again only if it surely did not arrive.
         for (shown, order) in [(0, PoolOrder::Rest), (1, PoolOrder::Pause)] {
             let mut pool = pool.clone();
             pool.sending(PoolOrder::Pause);
