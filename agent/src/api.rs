@@ -33,7 +33,7 @@ use crate::worker::api::WorkerApi;
 use connections::Connections;
 use port::{Acceptor, Caller, Port};
 
-/// Connections of workers at once; one more takes the connection of the one that was idle for
+/// Connections of workers at once; for one more the agent closes the one that was idle for
 /// longest.
 const CONNECTIONS_MAX: usize = 1024;
 /// Bytes of one request's body.

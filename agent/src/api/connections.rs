@@ -1,7 +1,7 @@
-//! Connections for connections: a bounded number, where the newest always gets one.
+//! The open connections of a port: a bounded number, and the newest is always accepted.
 //!
-//! Invariant: a connection that is accepted is served, whatever the others do: where all
-//! connections are taken, the one that has asked for nothing for longest is closed for it.
+//! Invariant: a connection that is accepted is served, whatever the others do: at the
+//! limit the one that has been idle for longest is closed for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,7 +23,7 @@ struct Taken {
     connections: BTreeMap<u64, Arc<Connection>>,
 }
 
-/// One connection's connection, until it is dropped.
+/// Counts one connection as open, until it is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
     number: u64,
@@ -31,7 +31,7 @@ pub(super) struct ConnectionGuard {
     connections: Arc<Connections>,
 }
 
-/// What is known of a connection.
+/// The use of a connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     usage: Mutex<Usage>,
@@ -55,12 +55,12 @@ impl Connections {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
-    /// Whether any connection was ever taken.
+    /// Whether any connection was ever accepted.
     pub(super) fn any_accepted(&self) -> bool {
         self.look().next > 0
     }
 
-    /// A connection for a connection that was just accepted.
+    /// Registers a connection that was just accepted.
     pub(super) fn take(self: &Arc<Self>) -> ConnectionGuard {
         if self.look().connections.len() >= self.max {
             self.evict();
@@ -96,7 +96,7 @@ impl Connections {
 }
 
 impl ConnectionGuard {
-    /// What is known of its connection.
+    /// The connection.
     pub(super) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }

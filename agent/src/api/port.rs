@@ -1,4 +1,4 @@
-//! A port: its connections, each in a connection of its own.
+//! A port: accepts connections and serves each in a task of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,7 +136,7 @@ async fn accept(acceptor: &Acceptor) -> std::io::Result<Socket> {
     }
 }
 
-/// Waits until a connection is to end, whatever its client thinks; why.
+/// Waits until the agent must close a connection, and returns why.
 async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'static str {
     let outstayed = async {
         match caller {

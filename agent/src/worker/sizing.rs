@@ -1,5 +1,5 @@
-//! How a polled worker is kept to a size: the vocabulary, and an upper bound of its jobs. A
-//! much that is.
+//! How a polled worker is kept to a size: the vocabulary, and an upper bound of the
+//! jobs that it may come to run.
 //!
 //! Invariant: while the answer to an order is not known, the larger of the sizes before and after
 //! it counts.
@@ -25,7 +25,7 @@ pub(crate) enum Observation {
 pub(crate) struct Target {
     /// Jobs at once.
     pub(crate) size: u32,
-    /// It is to start none any more, for good; the size is 0.
+    /// It must start no further job, for good; the size is 0.
     pub(crate) draining: bool,
 }
 

@@ -216,7 +216,7 @@ async fn a_killed_agents_child_is_adopted_not_started_twice() {
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     agent.kill().await;
     let mut successor = start(&coordinator, &options, &script).await;
-    successor.log.line("adopted").await;
+    successor.log.line("adopts it").await;
     successor.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 1).await;
     assert_eq!(read(&runs).lines().count(), 1, "a second worker was started beside the first");
     std::fs::write(&go, "").unwrap();

@@ -226,5 +226,5 @@ async fn a_pipe_in_the_journals_place_is_refused() {
     let start = [&start[..], &["--listen", "127.0.0.1:0", "--state-dir", &state]].concat();
     let (code, said) = fail(&start).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("no regular file") && said.contains("journal.jsonl"), "{said}");
+    assert!(said.contains("not a regular file") && said.contains("journal.jsonl"), "{said}");
 }

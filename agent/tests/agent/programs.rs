@@ -175,7 +175,7 @@ async fn a_killed_agents_programs_are_adopted_by_its_successor() {
     let guard = guard_of(&agent).await;
     agent.kill().await;
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
-    agent.log.line("adopted").await;
+    agent.log.line("adopts it").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     // The watchdog of the previous agent, which would end it with the lease that it knew, is gone.
     until("it has ended", || !runs(guard)).await;

@@ -292,7 +292,7 @@ async fn the_jobs_of_a_process_that_is_gone_are_over_and_the_next_one_is_told_an
     coordinator.hear_count(2, 0).await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503, "{why}");
-    assert!(why.contains("its process has ended"), "{why}");
+    assert!(why.contains("its process has exited"), "{why}");
 
     let next = dir.path().join("next");
     std::fs::create_dir(&next).unwrap();
