@@ -350,7 +350,7 @@ impl Driver {
                     .as_ref()
                     .is_some_and(|link| link.number == number && !link.send(message));
                 if stalled {
-                    let why = "the coordinator reads too slowly: too many messages wait";
+                    let why = "the coordinator reads too slowly";
                     self.link = None;
                     self.holder.handle_closed(number, why, now);
                 }
