@@ -5,11 +5,11 @@
 //! *asked*, for a watch from when the watch was asked for: a worker takes its clock's reading
 //! before the request and adds to that.
 
+mod browser_check;
+mod connections;
 mod grpc;
-mod guard;
 mod health;
 mod http;
-mod places;
 mod port;
 mod request;
 mod socket;
@@ -30,17 +30,20 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, Socket};
 use crate::worker::api::WorkerApi;
-use places::Places;
+use connections::Connections;
 use port::{Acceptor, Caller, Port};
 
-/// Connections of workers at once; one more takes the place of the one that was idle for longest.
+/// Connections of workers at once; for one more the agent closes the one that was idle for
+/// longest.
 const CONNECTIONS_MAX: usize = 1024;
+/// Bytes of one request's body.
+const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Open files that the agent itself may need beside the connections.
 const FILES_KEPT: u64 = 128;
 /// Connections of kubelets and scrapers at once.
 const HEALTH_CONNECTIONS_MAX: usize = 64;
 /// How long answers that are on their way may take when the agent ends.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the worker API listens; nothing is answered yet.
 #[derive(Debug)]
@@ -56,7 +59,7 @@ impl Listeners {
     pub(crate) async fn bind(config: &Config) -> anyhow::Result<Self> {
         let tcp = TcpListener::bind(config.listen)
             .await
-            .with_context(|| format!("--listen {}: the port cannot be used", config.listen))?;
+            .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
         let address = tcp.local_addr().context("the port has no address")?;
         let unix = match &config.socket {
             None => None,
@@ -64,7 +67,7 @@ impl Listeners {
         };
         let health = config.health_listen.map(|address| {
             health::bind(address)
-                .with_context(|| format!("--health-listen {address}: the port cannot be used"))
+                .with_context(|| format!("cannot listen on --health-listen {address}"))
         });
         Ok(Self { tcp, address, unix, health: health.transpose()? })
     }
@@ -77,31 +80,35 @@ impl Listeners {
     /// Serves until the server is stopped.
     pub(crate) fn serve(self, api: &WorkerApi, anywhere: bool) -> Server {
         let (stop, stopped) = watch::channel(false);
-        let places = Places::new(connections_max());
-        let mut all_places = vec![places.clone()];
+        let connections = Connections::new(connections_max());
+        let mut all_connections = vec![connections.clone()];
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
         let on_port = match anywhere {
             true => router.clone(),
-            false => router.clone().layer(middleware::from_fn(guard::check)),
+            false => router.clone().layer(middleware::from_fn(browser_check::check)),
         };
         let mut tasks = JoinSet::new();
         if let Some(listener) = self.health {
             let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
-            let places = Places::new(HEALTH_CONNECTIONS_MAX);
-            all_places.push(places.clone());
-            let port = Port { router, places, stopped, caller: Caller::Anyone };
+            let connections = Connections::new(HEALTH_CONNECTIONS_MAX);
+            all_connections.push(connections.clone());
+            let port = Port { router, connections, stopped, caller: Caller::Anyone };
             tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
         }
         let caller = Caller::Worker;
-        let port =
-            Port { router: on_port, places: places.clone(), stopped: stopped.clone(), caller };
+        let port = Port {
+            router: on_port,
+            connections: connections.clone(),
+            stopped: stopped.clone(),
+            caller,
+        };
         tasks.spawn(port.accept_all(Acceptor::Tcp(self.tcp)));
         let socket = self.unix.map(|(listener, path)| {
-            let port = Port { router, places, stopped, caller };
+            let port = Port { router, connections, stopped, caller };
             tasks.spawn(port.accept_all(Acceptor::Unix(listener)));
             path
         });
-        Server { stop, tasks, socket, places: all_places }
+        Server { stop, tasks, socket, connections: all_connections }
     }
 }
 
@@ -111,20 +118,20 @@ pub(crate) struct Server {
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     socket: Option<PathBuf>,
-    places: Vec<Arc<Places>>,
+    connections: Vec<Arc<Connections>>,
 }
 
 impl Server {
     /// Whether anybody has ever connected: a kubelet that looks whether it lives, or a worker.
-    pub(crate) fn was_visited(&self) -> bool {
-        self.places.iter().any(|places| places.were_taken())
+    pub(crate) fn had_connections(&self) -> bool {
+        self.connections.iter().any(|connections| connections.any_accepted())
     }
 
-    /// Lets answers that are on their way out, takes no more requests, and ends.
+    /// Finishes answers that are under way, takes no further requests, and ends.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(FAREWELL, all).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
         if let Some(path) = self.socket {
             let _ = std::fs::remove_file(path);
         }
@@ -138,7 +145,7 @@ fn connections_max() -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(CONNECTIONS_MAX)
 }
 
-/// Binds a Unix socket, in the place of one that nobody listens on any more.
+/// Binds a Unix socket, in place of one that no process listens on any longer.
 async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let path = &socket.path;
     let shown = path.display();
@@ -146,10 +153,10 @@ async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("--socket {shown}")),
         Ok(found) if !found.file_type().is_socket() => {
-            bail!("--socket {shown}: a file that is no socket is there");
+            bail!("--socket {shown} exists and is not a socket: remove it, or give another path");
         }
         Ok(_) if tokio::net::UnixStream::connect(path).await.is_ok() => {
-            bail!("--socket {shown} is in use by another process");
+            bail!("--socket {shown} is in use by another process: give another path");
         }
         Ok(_) => std::fs::remove_file(path).with_context(|| format!("--socket {shown}"))?,
     }
@@ -157,5 +164,5 @@ async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o777 & !socket.mode));
     let listener = UnixListener::bind(path);
     rustix::process::umask(mask);
-    listener.with_context(|| format!("--socket {shown} cannot be used"))
+    listener.with_context(|| format!("cannot listen on --socket {shown}"))
 }

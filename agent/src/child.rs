@@ -15,19 +15,19 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::oneshot;
 
 use crate::config::{Child, ChildSignal};
-use crate::gate::{Gate, is_gate};
-use crate::group::Group;
-use crate::guard::Guarded;
-use crate::init::{Exit, Process, Reaper};
+use crate::launcher::{Launch, is_launcher};
+use crate::process_group::ProcessGroup;
+use crate::reaper::{Exit, Process, Reaper};
 use crate::state_dir::{self, boot_id};
-use crate::warden::Warden;
+use crate::watchdog::Watchdog;
+use crate::watchdog::WatchedGroup;
 
-/// The exit code of a child that this agent did not start: nobody can know the true one.
+/// The exit code of a child that this agent did not start: its true one is unknown.
 const UNKNOWN: Exit = Exit(1);
 /// How often such a child is looked at.
 const ADOPTED_LOOK: Duration = Duration::from_millis(200);
 /// How often a process is looked at that may become a child, or end.
-const GATE_LOOK: Duration = Duration::from_millis(5);
+const LAUNCH_LOOK: Duration = Duration::from_millis(5);
 /// Bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
@@ -55,7 +55,9 @@ impl ChildPid {
         let (pid_shown, number) = (pid.as_raw_pid(), signal.as_raw());
         match kill(pid, signal) {
             Ok(()) => tracing::debug!(pid = pid_shown, signal = number, "signal sent"),
-            Err(error) => tracing::warn!(pid = pid_shown, signal = number, %error, "not sent"),
+            Err(error) => {
+                tracing::warn!(pid = pid_shown, signal = number, %error, "cannot send the signal")
+            }
         }
     }
 }
@@ -63,7 +65,7 @@ impl ChildPid {
 /// Why there is no child.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// It cannot be written down, so it has not run. That may change.
+    /// It cannot be recorded, so it has not run. That may change.
     Unwritten(anyhow::Error),
     /// It cannot be run.
     Failed(anyhow::Error),
@@ -71,20 +73,20 @@ pub(crate) enum NotStarted {
 
 /// Starts the child, again and again.
 #[derive(Debug)]
-pub(crate) struct Nursery {
+pub(crate) struct ChildRunner {
     spec: Child,
     environment: Vec<(&'static str, String)>,
-    /// Where the child is written down, so that a successor finds it.
+    /// Where the child is recorded, so that a successor finds it.
     record: Option<PathBuf>,
     reaper: Reaper,
     pid: ChildPid,
     /// The child reads the file of the adapter `file`.
     reads_file: bool,
     /// Kills the child when this agent ends before it, where that is wanted.
-    warden: Option<Warden>,
+    watchdog: Option<Watchdog>,
 }
 
-impl Nursery {
+impl ChildRunner {
     pub(crate) fn new(
         spec: Child,
         environment: Vec<(&'static str, String)>,
@@ -93,7 +95,7 @@ impl Nursery {
         pid: ChildPid,
         reads_file: bool,
     ) -> Self {
-        Self { spec, environment, record, reaper, pid, reads_file, warden: None }
+        Self { spec, environment, record, reaper, pid, reads_file, watchdog: None }
     }
 
     /// Whether the child reads the file of the adapter `file`, which must be true by its start.
@@ -106,7 +108,7 @@ impl Nursery {
         &self.spec
     }
 
-    /// Tells the child to end, and all of its group where that is wanted.
+    /// Sends the child a signal, or its whole process group.
     pub(crate) fn end(&self, signal: Signal) {
         self.pid.send_by(
             match self.spec.signal {
@@ -124,20 +126,21 @@ impl Nursery {
 
     /// Starts the child, and writes it down before any of it runs.
     pub(crate) async fn spawn(&mut self) -> Result<Process, NotStarted> {
-        let (gate, process) = Gate::close(&self.spec.command, &self.environment, &self.reaper)
-            .map_err(|error| self.failed(error))?;
-        let group = Group::of(process.pid)
-            .ok_or_else(|| self.failed(anyhow!("its process has ended at once")))?;
-        // Where that fails, the gate has nobody left to open it, and its process ends.
+        let (launch, process) =
+            Launch::prepare(&self.spec.command, &self.environment, &self.reaper)
+                .map_err(|error| self.failed(error))?;
+        let group = ProcessGroup::of(process.pid)
+            .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
+        // If that fails, the launch is dropped, and its process ends.
         self.write_down(&group).map_err(NotStarted::Unwritten)?;
-        self.guard(&group).await.map_err(|error| self.failed(error))?;
+        self.watchdog(&group).await.map_err(|error| self.failed(error))?;
         let stdin = std::io::stdin();
         // A background group that reads from the terminal would be stopped.
         let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
-        if let Err(error) = gate.open(input).await {
+        if let Err(error) = launch.exec(input).await {
             group.signal(Signal::KILL);
             let _ = process.exit.await;
-            self.bury();
+            self.note_exit();
             return Err(self.failed(error));
         }
         self.pid.set(Some(process.pid));
@@ -148,85 +151,95 @@ impl Nursery {
 
     fn failed(&self, error: anyhow::Error) -> NotStarted {
         let program = self.spec.command[0].display();
-        NotStarted::Failed(error.context(format!("{program} cannot be started")))
+        NotStarted::Failed(error.context(format!("cannot start {program}")))
     }
 
-    /// Has a guard kill the child with its group once this agent has ended, however it does.
-    async fn guard(&mut self, group: &Group) -> anyhow::Result<()> {
+    /// Has a watchdog kill the child with its group once this agent has ended, however it does.
+    async fn watchdog(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
         if !self.spec.dies_with_agent {
             return Ok(());
         }
-        let warden = match self.warden.take().filter(|warden| !warden.has_ended()) {
-            Some(warden) => warden,
-            None => Warden::start(&self.reaper, false)?,
+        let watchdog = match self.watchdog.take().filter(|watchdog| !watchdog.has_ended()) {
+            Some(watchdog) => watchdog,
+            None => Watchdog::start(&self.reaper, false)?,
         };
-        let warden = self.warden.insert(warden);
-        warden.tell(vec![Guarded { group: group.clone(), end: None }]);
-        warden.has_taken_up().await
+        let watchdog = self.watchdog.insert(watchdog);
+        watchdog.watch(vec![WatchedGroup { group: group.clone(), end: None }]);
+        watchdog.acknowledged().await
     }
 
-    /// Waits until the guard of the child has ended, which it should not.
-    pub(crate) async fn guard_lost(&mut self) {
-        match &mut self.warden {
-            Some(warden) => warden.ended().await,
+    /// Waits until the watchdog of the child has ended, which it should not.
+    pub(crate) async fn watchdog_lost(&mut self) {
+        match &mut self.watchdog {
+            Some(watchdog) => watchdog.ended().await,
             None => std::future::pending().await,
         }
     }
 
-    /// Has another guard in its place.
-    pub(crate) async fn guard_anew(&mut self) {
-        self.warden = None;
-        let Some(group) = self.pid.get().and_then(Group::of) else { return };
-        match self.guard(&group).await {
-            Ok(()) => tracing::warn!("the guard of the child had ended: another one is started"),
+    /// Has another watchdog in its place.
+    pub(crate) async fn restart_watchdog(&mut self) {
+        self.watchdog = None;
+        let Some(group) = self.pid.get().and_then(ProcessGroup::of) else { return };
+        match self.watchdog(&group).await {
+            Ok(()) => tracing::warn!(
+                "the watchdog of the child had exited: the agent started another one"
+            ),
             Err(error) => {
-                tracing::error!("the child has no guard and may outlive this agent: {error:#}");
+                tracing::error!(
+                    "cannot start a watchdog, so the child may outlive this agent: {error:#}"
+                );
             }
         }
     }
 
     /// The child has ended.
-    pub(crate) fn bury(&self) {
+    pub(crate) fn note_exit(&self) {
         self.pid.set(None);
-        if let Some(warden) = &self.warden {
-            warden.tell(Vec::new());
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.watch(Vec::new());
         }
         if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
-            tracing::warn!(%error, "the record of the child that has ended cannot be removed");
+            tracing::warn!(%error, "cannot remove the record of the child, which has exited");
         }
     }
 
-    /// The child of an agent before this one, or what it has left in its process group, if any of
+    /// The child of a previous agent, or what it has left in its process group, if any of
     /// it still runs.
     ///
     /// # Errors
-    /// Where the record cannot be read: nobody can say whether a child runs.
+    /// Where the record cannot be read: it is unknown whether a child runs.
     pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
         let Some(group) = self.read()? else { return Ok(None) };
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
         // Its agent was killed: it ends at once, or was let through in the last moment.
-        while group.is_led() && is_gate(pid) {
-            tokio::time::sleep(GATE_LOOK).await;
+        while group.has_leader() && is_launcher(pid) {
+            tokio::time::sleep(LAUNCH_LOOK).await;
         }
-        let led = group.is_led();
+        let led = group.has_leader();
         match led {
             true => {
-                tracing::warn!(pid = group.id, "the child of the agent before still runs: adopted");
+                tracing::warn!(
+                    pid = group.id,
+                    "the previous agent's child still runs: this agent adopts it"
+                );
             }
             false if group.exists() => tracing::warn!(
                 group = group.id,
-                "the child of the agent before has ended, and something that it has started runs \
-                 on: COMMAND is not started before all of this process group has ended"
+                "the previous agent's child has exited, and a process that it started still runs: \
+                 COMMAND \
+                 starts when this process group is empty"
             ),
             false => return Ok(None),
         }
-        if let Err(error) = self.guard(&group).await {
-            tracing::error!("the child has no guard and may outlive this agent: {error:#}");
+        if let Err(error) = self.watchdog(&group).await {
+            tracing::error!(
+                "cannot start a watchdog, so the child may outlive this agent: {error:#}"
+            );
         }
         let (sender, exit) = oneshot::channel();
         tokio::spawn(async move {
-            // Nobody tells the end of a process that is not one's own child.
-            while if led { group.is_led() } else { group.exists() } {
+            // The system reports only the ends of one's own children.
+            while if led { group.has_leader() } else { group.exists() } {
                 tokio::time::sleep(ADOPTED_LOOK).await;
             }
             let _ = sender.send(UNKNOWN);
@@ -235,40 +248,40 @@ impl Nursery {
         Ok(Some(Process { pid, exit }))
     }
 
-    fn write_down(&self, group: &Group) -> anyhow::Result<()> {
+    fn write_down(&self, group: &ProcessGroup) -> anyhow::Result<()> {
         let Some(path) = &self.record else { return Ok(()) };
-        let Group { id, started } = group;
+        let ProcessGroup { id, started } = group;
         let line = format!("{id} {started} {}\n", boot_id().unwrap_or_default());
         let written = state_dir::replace(path, line.as_bytes());
         written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
     }
 
-    /// The child that was written down last, if that was under this boot.
-    fn read(&self) -> anyhow::Result<Option<Group>> {
+    /// The child that was recorded last, if that was under this boot.
+    fn read(&self) -> anyhow::Result<Option<ProcessGroup>> {
         let Some(path) = &self.record else { return Ok(None) };
-        Ok(match Recorded::read(path)? {
-            Recorded::Child(group) => Some(group),
-            Recorded::Nothing | Recorded::OtherBoot => None,
+        Ok(match ChildRecord::read(path)? {
+            ChildRecord::Child(group) => Some(group),
+            ChildRecord::Nothing | ChildRecord::OtherBoot => None,
         })
     }
 }
 
 /// What the record says.
 #[derive(Debug)]
-pub(crate) enum Recorded {
+pub(crate) enum ChildRecord {
     /// No child, or one whose end its agent has seen.
     Nothing,
     /// A child that an earlier boot has ended.
     OtherBoot,
     /// The process group of a child that runs, or has ended without an agent.
-    Child(Group),
+    Child(ProcessGroup),
 }
 
-impl Recorded {
+impl ChildRecord {
     /// Reads the record at `path`.
     ///
     /// # Errors
-    /// Where it cannot be read, or makes no sense.
+    /// Where it cannot be read, or is invalid.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = state_dir::read(path, RECORD_BYTES_MAX)
             .with_context(|| format!("{} cannot be read", path.display()))?;
@@ -283,25 +296,14 @@ impl Recorded {
         };
         let Some(id) = id.parse().ok().filter(|id| *id > 1) else {
             bail!(
-                "{} tells which process of COMMAND may still run, and makes no sense: see that \
-                 none runs, then remove it",
+                "cannot parse {}, the record of a process of COMMAND that may still run: stop that \
+                 process if it runs, then remove the file",
                 path.display()
             );
         };
         Ok(match boot.is_none_or(|boot| boot_id().as_deref() == Some(boot)) {
-            true => Self::Child(Group { id, started: started.to_owned() }),
+            true => Self::Child(ProcessGroup { id, started: started.to_owned() }),
             false => Self::OtherBoot,
         })
     }
-}
-
-/// When a process started, in the kernel's ticks since boot (field 22 of its stat); none where it
-/// does not run.
-pub(crate) fn start_time(pid: Pid) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The second field is the program's name in brackets, which may hold anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?;
-    (state != "Z" && state != "X").then(|| fields.nth(18).map(str::to_owned))?
 }

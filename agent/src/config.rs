@@ -1,10 +1,8 @@
-//! What the program was told at its start, checked: an [`Invocation`] that exists makes sense.
+//! The command line and environment, checked: every [`Invocation`] is valid.
 
 mod adapter;
 mod args;
-mod errand;
-mod reached;
-mod span;
+mod worker_address;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,10 +18,10 @@ pub use adapter::{
     Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
     ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
 };
-use args::{Action, Cli, LeaveArgs, RunArgs, SocketMode, TlsArgs};
+use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
-pub use errand::{AgentUrl, Errand};
-pub(crate) use span::show as show_span;
+
+use crate::http_client::Url;
 
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
@@ -37,9 +35,29 @@ pub enum Invocation {
     /// Be a worker's agent.
     Run(Box<Config>),
     /// Have the worker's agent drain.
-    Drain(Errand),
+    Drain(DrainOptions),
     /// Say for an agent that has ended that nothing of its worker runs any more.
     Leave(Box<Config>, Leave),
+}
+
+/// The options of the command `drain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainOptions {
+    /// Where the agent is.
+    pub agent: Url,
+    /// Whether to wait for the end of the drain.
+    pub wait: bool,
+    /// How long to try and to wait.
+    pub timeout: Option<Duration>,
+    /// What to run afterwards; empty where nothing is.
+    pub command: Vec<OsString>,
+}
+
+impl From<DrainArgs> for DrainOptions {
+    fn from(args: DrainArgs) -> Self {
+        let DrainArgs { addr, wait, timeout, then: _, command } = args;
+        Self { agent: addr, wait, timeout, command }
+    }
 }
 
 /// What is known of a worker whose agent has ended.
@@ -78,7 +96,7 @@ pub struct Config {
     pub drain_deadline: Option<Duration>,
     /// How long an agent that has drained tries to say so to a coordinator that it does not reach.
     pub goodbye_max: Duration,
-    /// Whether it is a sidecar, which starts before its worker and is told to end after it.
+    /// Whether it is a sidecar, which starts before its worker and gets SIGTERM after it.
     pub sidecar: bool,
     /// Where health and metrics are served, and nothing else.
     pub health_listen: Option<SocketAddr>,
@@ -125,7 +143,7 @@ pub struct Child {
     pub grace: Duration,
     /// Whether it is ended with SIGKILL after that.
     pub kill: bool,
-    /// Which of its processes are told to end.
+    /// Which of its processes get signals.
     pub signal: ChildSignal,
     /// Whether it is killed when its agent ends before it.
     pub dies_with_agent: bool,
@@ -147,7 +165,9 @@ impl std::str::FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no address: write HOST:PORT, as in coordinator:7400");
+        let wrong = || {
+            format!("invalid address {text:?}: expected HOST:PORT, for example coordinator:7400")
+        };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let host_ok = match bare {
@@ -172,7 +192,7 @@ impl std::fmt::Display for Address {
 
 impl Invocation {
     /// Reads this process's command line and environment; ends the process with exit code 2 and
-    /// a reason where they make no sense.
+    /// a reason where they are invalid.
     #[must_use]
     pub fn parse() -> Self {
         Self::try_parse_from(std::env::args_os()).unwrap_or_else(|error| error.exit())
@@ -181,7 +201,7 @@ impl Invocation {
     /// Reads a command line and the environment.
     ///
     /// # Errors
-    /// Where they make no sense, and why.
+    /// Where they are invalid, and why.
     pub fn try_parse_from<T: Into<OsString> + Clone>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
@@ -203,9 +223,10 @@ fn check(args: RunArgs) -> Result<Config, String> {
     if !args.listen.ip().is_loopback() && !args.listen_anywhere {
         let ip = args.listen.ip();
         return Err(format!(
-            "--listen {ip} can be reached by others than this machine, and the worker API has no \
-             password: whoever reaches it can end the worker's jobs and give its streams away. \
-             Listen on 127.0.0.1 or [::1], or add --listen-anywhere"
+            "other machines can reach --listen {ip}, and the worker API has no password: anyone \
+             who \
+             reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
+             [::1], or add --listen-anywhere"
         ));
     }
     let adapter = args.adapter.check(&args.command)?;
@@ -218,10 +239,12 @@ fn check(args: RunArgs) -> Result<Config, String> {
         args.child_kill_on_parent_death,
     ];
     if per_stream && of_child.contains(&true) {
-        return Err("--restart and what begins with --child- are for a worker that is COMMAND; \
-                    with --adapter process COMMAND is the program of one stream: it is always \
-                    started again, and --process-grace and --process-kill are for its end"
-            .into());
+        return Err(
+            "--restart and the options --child-* apply only where COMMAND is the worker. With \
+                    --adapter process COMMAND is the program of one stream: the agent always \
+                    restarts it, and --process-grace and --process-kill say how it ends"
+                .into(),
+        );
     }
     let child = (!per_stream && !args.command.is_empty()).then(|| Child {
         command: args.command,
@@ -235,7 +258,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         SocketMode::Owner => 0o600,
         SocketMode::Group => 0o660,
     };
-    let address = args.worker_address.map(|it| reached::reached(&it, args.worker_port));
+    let address = args.worker_address.map(|it| worker_address::parse(&it, args.worker_port));
     Ok(Config {
         coordinators: args.who.coordinator,
         cluster: args.who.cluster,
@@ -349,6 +372,7 @@ mod tests {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),
             ("--listen nowhere", "--listen"),
+            ("--listen localhost:7440", "expected IP:PORT, for example 127.0.0.1:7411"),
             ("--adapter file", "--file-path"),
             ("--file-path x", "--adapter file"),
             ("--adapter file --file-path x --file-signal HUP", "--file-pid"),
@@ -376,12 +400,12 @@ mod tests {
             ("--child-kill", "COMMAND"),
             ("--child-signal group", "COMMAND"),
             ("--sidecar -- sh", "--sidecar"),
-            ("--health-listen 7412", "write :7412"),
+            ("--health-listen 7412", "for example :7412"),
             ("--tls-cert c --tls-key k", "--tls-ca"),
             ("--tls-ca a --tls-cert c", "--tls-key"),
             ("--token-file t", "--tls-ca"),
             ("--socket-mode 0600", "--socket"),
-            ("--drain-deadline 5", "span of time"),
+            ("--drain-deadline 5", "invalid duration"),
             ("--coordinator http://a:7400", "HOST:PORT"),
             ("--coordinator a", "HOST:PORT"),
             ("--coordinator a:0", "HOST:PORT"),

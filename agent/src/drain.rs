@@ -9,10 +9,11 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use leasehold_types::duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::config::{Errand, show_span};
-use call::{Call, Trouble};
+use crate::config::DrainOptions;
+use call::{DrainError, Request};
 
 /// How long an agent may take to answer what needs no waiting.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -23,77 +24,78 @@ const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Does what was asked for and says how this process is to end.
 #[must_use]
-pub fn main(errand: &Errand) -> ExitCode {
+pub fn main(options: &DrainOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run(errand)),
-        Err(error) => Err(error).context("the system gives no event queue"),
+        Ok(runtime) => runtime.block_on(run(options)),
+        Err(error) => Err(error).context("cannot create an event queue"),
     };
     if let Err(error) = &outcome {
         eprintln!("error: {error:#}");
     }
-    match errand.command.split_first() {
+    match options.command.split_first() {
         None => ExitCode::from(u8::from(outcome.is_err())),
         Some((program, args)) => {
             let error = Command::new(program).args(args).exec();
-            eprintln!("error: {} cannot be run: {error}", program.display());
+            eprintln!("error: cannot run {}: {error}", program.display());
             ExitCode::from(1)
         }
     }
 }
 
-async fn run(errand: &Errand) -> anyhow::Result<()> {
-    match (errand.wait, errand.timeout) {
-        (false, None) => begin(errand).await,
+async fn run(options: &DrainOptions) -> anyhow::Result<()> {
+    match (options.wait, options.timeout) {
+        (false, None) => begin(options).await,
         (false, Some(limit)) => {
-            let begun = timeout(limit, begin_patiently(errand)).await;
-            begun.unwrap_or_else(|_| bail!("no answer within {}", show_span(limit)))
+            let begun = timeout(limit, begin_patiently(options)).await;
+            begun.unwrap_or_else(|_| bail!("no answer within {}", duration::format_short(limit)))
         }
-        (true, None) => wait(errand).await,
+        (true, None) => wait(options).await,
         (true, Some(limit)) => {
-            let ended = timeout(limit, wait(errand)).await;
-            ended.unwrap_or_else(|_| bail!("not drained after {}", show_span(limit)))
+            let ended = timeout(limit, wait(options)).await;
+            ended.unwrap_or_else(|_| bail!("not drained within {}", duration::format_short(limit)))
         }
     }
 }
 
 /// Begins the drain.
-async fn begin(errand: &Errand) -> anyhow::Result<()> {
-    let answer = timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await;
-    let jobs = answer.with_context(|| format!("no answer within {}", show_span(ANSWER)))?;
+async fn begin(options: &DrainOptions) -> anyhow::Result<()> {
+    let answer = timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await;
+    let jobs =
+        answer.with_context(|| format!("no answer within {}", duration::format_short(ANSWER)))?;
     println!("the drain has begun: {}", left(jobs?));
     Ok(())
 }
 
-async fn begin_patiently(errand: &Errand) -> anyhow::Result<()> {
+async fn begin_patiently(options: &DrainOptions) -> anyhow::Result<()> {
     let mut away = Away::default();
     loop {
-        match timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await {
+        match timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await {
             Ok(Ok(jobs)) => {
                 println!("the drain has begun: {}", left(jobs));
                 return Ok(());
             }
-            Ok(Err(Trouble::Refused(why))) => bail!(why),
-            Ok(Err(Trouble::Away(why))) => away.pause(&why).await,
+            Ok(Err(DrainError::Refused(why))) => bail!(why),
+            Ok(Err(DrainError::Unavailable(why))) => away.pause(&why).await,
             Err(_) => away.pause("no answer").await,
         }
     }
 }
 
 /// Begins the drain and waits for its end, or its deadline.
-async fn wait(errand: &Errand) -> anyhow::Result<()> {
+async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
     let mut away = Away::default();
     let mut progress = interval_at(Instant::now(), PROGRESS);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let ended = call::drain(&errand.agent, Call::Wait);
+        let ended = call::drain(&options.agent, Request::Wait);
         let mut ended = std::pin::pin!(ended);
         let answer = loop {
             tokio::select! {
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
                     // Asking once more changes nothing, and is answered with what is left.
-                    let asked = timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await;
+                    let asked = timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await;
                     if let Ok(Ok(jobs)) = asked {
                         away.is_back();
                         println!("draining: {}", left(jobs));
@@ -108,11 +110,13 @@ async fn wait(errand: &Errand) -> anyhow::Result<()> {
             }
             Ok(jobs) => {
                 let left = left(jobs);
-                eprintln!("the drain's deadline has passed: {left}, and none is killed");
+                eprintln!(
+                    "the drain's deadline has passed: {left}, and the agent does not kill them"
+                );
                 return Ok(());
             }
-            Err(Trouble::Refused(why)) => bail!(why),
-            Err(Trouble::Away(why)) => away.pause(&why).await,
+            Err(DrainError::Refused(why)) => bail!(why),
+            Err(DrainError::Unavailable(why)) => away.pause(&why).await,
         }
     }
 }
@@ -128,8 +132,9 @@ impl Away {
         if self.said_at.is_none_or(|at| at.elapsed() >= PROGRESS) {
             self.said_at = Some(Instant::now());
             eprintln!(
-                "the agent does not answer ({why}); it is asked again until it does, or until \
-                 --timeout. If its worker API is elsewhere, say so with --addr"
+                "the agent does not answer ({why}); trying again until it does, or until \
+                 --timeout. \
+                 If its worker API has another address, give that with --addr"
             );
         }
         sleep(AGAIN).await;

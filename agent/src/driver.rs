@@ -1,10 +1,10 @@
 //! The driver: the one task that owns the holder and reads the clock. Events go in one after
 //! another, and every effect of one is carried out before the next.
 
-mod awaited;
-mod door;
+mod handle;
+mod job_queue;
 mod notices;
-mod waiting;
+mod outstanding;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,22 +12,23 @@ use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
+use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment, duration};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-pub(crate) use door::{Command, Door, Gone, Snapshot};
+pub(crate) use handle::{DriverHandle, DriverRequest, DriverStopped, Snapshot};
+pub(crate) use outstanding::amount;
 
 use crate::clock;
-use crate::config::{Config, show_span};
+use crate::config::Config;
 use crate::journal::AgentJournal;
 use crate::link::{Dialer, Link, LinkChange, LinkEvent};
 use crate::metrics::Metrics;
-use notices::Notices;
-use waiting::{Waiter, Waiting};
+use job_queue::{JobQueue, QueuedJob};
+use notices::NoticeLogger;
 
-/// Requests on their way to the driver; more wait at the door.
-const COMMANDS_MAX: usize = 1024;
+/// Requests on their way to the driver; senders of more wait.
+const REQUESTS_MAX: usize = 1024;
 /// What the link may say ahead of the driver.
 const LINK_EVENTS_MAX: usize = 64;
 /// Drains that may be waited for at once.
@@ -35,12 +36,12 @@ const DRAIN_WAITERS_MAX: usize = 64;
 /// The driver looks at the clock at least this often: a timer of tokio's does not count the time
 /// that a suspended host slept, which leases do.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How often the log is told how far a drain has come.
+/// How often the log says how far a drain has come.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Links that may be on their way out at once.
-const FAREWELLS_MAX: usize = 8;
+const CLOSING_LINKS_MAX: usize = 8;
 /// How long the last message may take to reach the coordinator.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the agent is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(crate) enum Outcome {
     Drained {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
-        /// Whether a coordinator was told that the agent leaves.
+        /// Whether a coordinator knows that the agent leaves.
         told: bool,
     },
     /// A newer agent speaks for this worker.
@@ -62,22 +63,22 @@ pub(crate) struct Driver {
     holder: Holder<AgentJournal>,
     dialer: Dialer,
     link: Option<Link>,
-    farewells: JoinSet<()>,
+    closing_links: JoinSet<()>,
     link_events: mpsc::Receiver<LinkEvent>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<DriverRequest>,
     changes: watch::Sender<u64>,
     outcome: watch::Sender<Option<Outcome>>,
-    waiting: Waiting,
+    job_queue: JobQueue,
     drain_waiters: Vec<oneshot::Sender<u32>>,
     drain: Drain,
     metrics: Arc<Metrics>,
-    notices: Notices,
+    notices: NoticeLogger,
     /// How long a lease lasts from one renewal on.
     ttl: Option<Duration>,
     stopping: bool,
 }
 
-/// What the log is told of a drain.
+/// What the log says about a drain.
 #[derive(Debug, Default)]
 struct Drain {
     /// How long one may take: the command line's word, else the coordinator's.
@@ -89,17 +90,21 @@ struct Drain {
     overdue: bool,
     /// Whether the agent stays after it.
     stays: bool,
+    /// How long the agent then tries to report that it leaves.
+    goodbye_max: Duration,
+    /// Whether the log says that it tries.
+    goodbye_logged: bool,
 }
 
 impl Driver {
-    /// A driver, and the door to it.
+    /// A driver, and the handle to it.
     pub(crate) fn new(
         config: &Config,
         memory: Memory,
         journal: AgentJournal,
         identity: AgentId,
         metrics: Arc<Metrics>,
-    ) -> (Self, Door) {
+    ) -> (Self, DriverHandle) {
         let now = clock::now();
         if let Some(epoch) = memory.epoch {
             metrics.epoch.store(epoch.0, Relaxed);
@@ -121,38 +126,39 @@ impl Driver {
             raise: fastrand::u64(1..=RAISE_MAX),
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
-        let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let (command_sender, commands) = mpsc::channel(REQUESTS_MAX);
         let (changes, changes_seen) = watch::channel(0);
         let (outcome, outcome_seen) = watch::channel(None);
         let driver = Self {
             holder: Holder::new(who, memory, journal, now),
             dialer: Dialer::new(config.coordinators.clone(), config.tls.clone(), events),
             link: None,
-            farewells: JoinSet::new(),
+            closing_links: JoinSet::new(),
             link_events,
             commands,
             changes,
             outcome,
-            waiting: Waiting::default(),
+            job_queue: JobQueue::default(),
             drain_waiters: Vec::new(),
             drain: Drain {
                 limit: config.drain_deadline,
                 fixed: config.drain_deadline.is_some(),
                 stays: config.sidecar,
+                goodbye_max: config.goodbye_max,
                 ..Drain::default()
             },
-            notices: Notices::new(metrics.clone()),
+            notices: NoticeLogger::new(metrics.clone()),
             metrics: metrics.clone(),
             ttl: None,
             stopping: false,
         };
         driver.metrics.set_journal_problem(driver.holder.journal().problem());
-        (driver, Door::new(command_sender, changes_seen, outcome_seen, metrics))
+        (driver, DriverHandle::new(command_sender, changes_seen, outcome_seen, metrics))
     }
 
-    /// Runs until it is told to stop, or nobody is left to tell it.
+    /// Runs until a request stops it, or every handle is dropped.
     pub(crate) async fn run(mut self) {
-        self.carry_out(clock::now());
+        self.run_effects(clock::now());
         while !self.stopping {
             let pause = self.pause(clock::now());
             tokio::select! {
@@ -165,28 +171,28 @@ impl Driver {
             }
             let now = clock::now();
             self.wake(now);
-            self.carry_out(now);
-            self.mind_journal(now);
-            self.tell_progress(now);
+            self.run_effects(now);
+            self.check_journal(now);
+            self.log_drain_progress(now);
         }
-        self.part(None);
-        while self.farewells.join_next().await.is_some() {}
+        self.close_link(None);
+        while self.closing_links.join_next().await.is_some() {}
     }
 
     /// Ends the link, this one or any, after what was given to it.
-    fn part(&mut self, number: Option<LinkNumber>) {
-        while self.farewells.try_join_next().is_some() {}
+    fn close_link(&mut self, number: Option<LinkNumber>) {
+        while self.closing_links.try_join_next().is_some() {}
         let this = |link: &mut Link| number.is_none_or(|number| link.number == number);
         let Some(link) = self.link.take_if(this).filter(|link| link.opened) else { return };
-        if self.farewells.len() < FAREWELLS_MAX {
-            self.farewells.spawn(link.finish(FAREWELL));
+        if self.closing_links.len() < CLOSING_LINKS_MAX {
+            self.closing_links.spawn(link.finish(CLOSE_TIMEOUT));
         }
     }
 
     /// How long to sleep when nothing happens.
     fn pause(&self, now: Moment) -> Duration {
         let holder = self.holder.poll_timeout().map(|wakeup| wakeup.at);
-        let next = holder.into_iter().chain(self.waiting.next_end()).min();
+        let next = holder.into_iter().chain(self.job_queue.next_end()).min();
         next.map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
@@ -198,9 +204,9 @@ impl Driver {
     }
 
     /// Sees to it that a journal that cannot be written is known, and tried again.
-    fn mind_journal(&mut self, now: Moment) {
+    fn check_journal(&mut self, now: Moment) {
         let journal = self.holder.journal_mut();
-        journal.mend(now);
+        journal.retry(now);
         self.metrics.set_journal_problem(journal.problem());
     }
 
@@ -245,48 +251,50 @@ impl Driver {
         }
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: DriverRequest) {
         let now = clock::now();
         self.wake(now);
         match command {
-            Command::Lease { kinds, reply } => {
+            DriverRequest::Lease { kinds, reply } => {
                 let lease = Arc::new(self.holder.lease_of(kinds, now));
                 let _ = reply.send(Snapshot { lease, now, ttl: self.ttl });
             }
-            Command::Peek { reply } => {
+            DriverRequest::Peek { reply } => {
                 let _ = reply.send(self.holder.peek(now));
             }
-            Command::Awaited { reply } => {
-                let awaited = self.holder.awaited();
-                let _ = reply.send(match awaited.draining {
-                    true => Some(format!("draining: {}", awaited::of_drain(&awaited))),
-                    false => awaited::of_work(&awaited),
+            DriverRequest::Outstanding { reply } => {
+                let outstanding = self.holder.outstanding();
+                let _ = reply.send(match outstanding.draining {
+                    true => {
+                        Some(format!("draining: {}", outstanding::describe_drain(&outstanding)))
+                    }
+                    false => outstanding::describe_work(&outstanding),
                 });
             }
-            Command::Size { reply } => {
+            DriverRequest::Size { reply } => {
                 let _ = reply.send(self.holder.size_for_worker(now));
             }
-            Command::Start { start, running, reply } => {
+            DriverRequest::Start { start, running, reply } => {
                 let _ = reply.send(self.holder.start_worker(start, running, now));
-                self.waiting.look_again();
+                self.job_queue.look_again();
             }
-            Command::Begin { job, wait, reply } => {
-                let waiter = Waiter { job, until: now + wait, reply };
-                self.waiting.begin(&mut self.holder, waiter, &self.metrics, now);
+            DriverRequest::Begin { job, wait, reply } => {
+                let waiter = QueuedJob { job, until: now + wait, reply };
+                self.job_queue.begin(&mut self.holder, waiter, &self.metrics, now);
             }
-            Command::End { job, reply } => {
+            DriverRequest::End { job, reply } => {
                 let _ = reply.send(self.holder.end_job(&job, now));
-                self.waiting.look_again();
+                self.job_queue.look_again();
             }
-            Command::Count { running, obeyed, reply } => {
+            DriverRequest::Count { running, obeyed, reply } => {
                 let _ = reply.send(self.holder.report_count(running, obeyed, now));
-                self.waiting.look_again();
+                self.job_queue.look_again();
             }
-            Command::Release { stream, token, reply } => {
+            DriverRequest::Release { stream, token, reply } => {
                 let _ = reply.send(self.holder.release_stream(&stream, token, now));
             }
-            Command::Drain { ended } => self.begin_drain(ended, now),
-            Command::Stop => self.stopping = true,
+            DriverRequest::Drain { ended } => self.begin_drain(ended, now),
+            DriverRequest::Stop => self.stopping = true,
         }
     }
 
@@ -298,7 +306,7 @@ impl Driver {
             Some(Outcome::Drained { jobs_left, .. }) => {
                 let _ = ended.send(jobs_left);
             }
-            // Dropping it says that no end will be told.
+            // Dropping it tells the caller that no end will come.
             Some(Outcome::Superseded) => {}
             None if self.drain.overdue => {
                 let _ = ended.send(self.holder.peek(now).pool.running);
@@ -312,13 +320,13 @@ impl Driver {
         }
     }
 
-    /// Carries out every effect, and lets in whom it lets in.
-    fn carry_out(&mut self, now: Moment) {
+    /// Runs every effect, then admits waiting jobs, until neither leaves any work.
+    fn run_effects(&mut self, now: Moment) {
         loop {
             while let Some(effect) = self.holder.poll_effect() {
                 self.apply(effect, now);
             }
-            if !self.waiting.serve(&mut self.holder, &self.metrics, now) {
+            if !self.job_queue.serve(&mut self.holder, &self.metrics, now) {
                 return;
             }
         }
@@ -328,12 +336,12 @@ impl Driver {
         match effect {
             Effect::Dial { link, target, attempt } => {
                 // The old one is not listened to from here on: the new one may say hello.
-                self.part(None);
+                self.close_link(None);
                 self.notices.dialled();
                 self.link = Some(self.dialer.dial(link, target, attempt, self.ttl));
             }
             Effect::Hangup(link) => {
-                self.part(Some(link));
+                self.close_link(Some(link));
                 self.metrics.connected.store(false, Relaxed);
             }
             Effect::Send(number, message) => {
@@ -342,38 +350,40 @@ impl Driver {
                     .as_ref()
                     .is_some_and(|link| link.number == number && !link.send(message));
                 if stalled {
-                    let why = "the coordinator takes no more messages";
+                    let why = "the coordinator reads too slowly";
                     self.link = None;
                     self.holder.handle_closed(number, why, now);
                 }
             }
             Effect::LeaseChanged => {
                 self.changes.send_modify(|count| *count += 1);
-                self.waiting.look_again();
+                self.job_queue.look_again();
             }
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
             Effect::DrainEnded { jobs_left, told } => self.end_drain(jobs_left, told, now),
             Effect::DrainOverdue { jobs_left } => {
-                let reports = "the drain's deadline has passed: jobs still run, and none is \
-                               killed; it goes on reporting until the last has ended";
+                let reports = "the drain's deadline has passed: jobs still run, and the agent \
+                               does not kill \
+                               them; it keeps reporting until the last one has ended";
                 tracing::warn!(jobs_left, "{reports}");
                 self.drain.overdue = true;
-                self.tell_waiters(jobs_left);
+                self.answer_drain_waiters(jobs_left);
             }
             Effect::Resumed => {
                 let jobs_left = self.holder.peek(now).pool.running;
-                self.tell_waiters(jobs_left);
+                self.answer_drain_waiters(jobs_left);
                 self.outcome.send_replace(None);
                 (self.drain.since, self.drain.overdue) = (None, false);
+                self.drain.goodbye_logged = false;
             }
             Effect::Superseded => {
-                tracing::error!("a newer agent speaks for this worker: this one stops, for good");
+                tracing::error!("a newer agent runs for this worker: this agent stops for good");
                 self.drain_waiters.clear();
                 self.outcome.send_replace(Some(Outcome::Superseded));
             }
             Effect::Notice(notice) => {
                 let address = self.link.as_ref().map_or("", |link| link.address.as_str());
-                self.notices.tell(notice, address, now);
+                self.notices.log(notice, address, now);
             }
         }
     }
@@ -381,45 +391,63 @@ impl Driver {
     fn end_drain(&mut self, jobs_left: u32, told: bool, now: Moment) {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
-            0 => tracing::info!(took = %show_span(took), "the drain has ended: nothing is held"),
+            0 => {
+                let took = duration::format_short(took);
+                tracing::info!(%took, "the drain has ended: no job runs and no stream is held");
+            }
             _ => tracing::warn!(
                 jobs_left,
-                took = %show_span(took),
-                "the drain's deadline has passed: jobs still run, and none is killed"
+                took = %duration::format_short(took),
+                "the drain's deadline has passed: jobs still run, and the agent does not kill them"
             ),
         }
         if self.drain.stays {
-            tracing::info!("it stays until it is told to end");
+            tracing::info!("the agent stays until it gets a signal");
         }
-        self.tell_waiters(jobs_left);
+        self.answer_drain_waiters(jobs_left);
         self.outcome.send_replace(Some(Outcome::Drained { jobs_left, told }));
     }
 
-    fn tell_waiters(&mut self, jobs_left: u32) {
+    /// Says once that all is done and no coordinator can be told: it looks like a hang otherwise.
+    fn log_goodbye(&mut self) {
+        let waits = !self.drain.goodbye_logged && self.holder.outstanding().goodbye;
+        if waits && self.outcome.borrow().is_none() {
+            self.drain.goodbye_logged = true;
+            let at_most = duration::format_short(self.drain.goodbye_max);
+            tracing::info!(
+                %at_most,
+                "draining: nothing is left; waiting for a coordinator, to report that the worker \
+                 leaves"
+            );
+        }
+    }
+
+    fn answer_drain_waiters(&mut self, jobs_left: u32) {
         for waiter in self.drain_waiters.drain(..) {
             let _ = waiter.send(jobs_left);
         }
     }
 
-    fn tell_progress(&mut self, now: Moment) {
+    fn log_drain_progress(&mut self, now: Moment) {
         if self.notices.draining() && self.drain.since.is_none() {
             self.drain.since = Some(now);
             self.drain.told = now;
         }
         let Some(since) = self.drain.since else { return };
+        self.log_goodbye();
         if self.outcome.borrow().is_some() || now.since(self.drain.told) < PROGRESS {
             return;
         }
         self.drain.told = now;
-        let awaited = self.holder.awaited();
+        let outstanding = self.holder.outstanding();
         let left = self.drain.limit.map(|limit| (since + limit).since(now));
         let left = match left {
             _ if self.drain.overdue => "past the deadline".into(),
             None => "no deadline known".into(),
-            Some(left) => show_span(left) + " left",
+            Some(left) => duration::format_short(left) + " left",
         };
-        let (jobs, streams) = (awaited.jobs, awaited.streams);
-        let what = awaited::of_drain(&awaited);
+        let (jobs, streams) = (outstanding.jobs, outstanding.streams);
+        let what = outstanding::describe_drain(&outstanding);
         tracing::info!(jobs, streams, "draining: {what}, {left}");
     }
 }

@@ -1,5 +1,5 @@
 //! Which installation of an agent this is: a number drawn at random, which stays in the state
-//! folder. A coordinator tells by it a restart from a second agent that somebody has started under
+//! folder. A coordinator uses it to tell a restart from a second agent that was started under
 //! the same name.
 
 use std::path::Path;
@@ -23,16 +23,16 @@ pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
     match read(&path) {
         Ok(Some(kept)) => return kept,
         Ok(None) => {}
-        Err(error) => tracing::warn!(%error, path = %path.display(), "the identity cannot be read"),
+        Err(error) => tracing::warn!(%error, path = %path.display(), "cannot read the identity"),
     }
-    // Durably: an agent that a coordinator has heard of must not come back as another one.
+    // Durably: an agent that a coordinator knows must not return as another one.
     let line = format!("{drawn}\n");
     let written = state_dir::replace(&path, line.as_bytes());
     if let Err(error) = written.and_then(|file| state_dir::sync(&path, &file)) {
         tracing::warn!(
             %error, path = %path.display(),
-            "this agent's identity cannot be written: a later start with this folder waits until \
-             the leases of this one are over"
+            "cannot write this agent's identity: an agent that starts later with this folder waits \
+             until the leases of this one have expired"
         );
     }
     drawn

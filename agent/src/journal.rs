@@ -32,7 +32,7 @@ const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// the last time.
 const COMPACT_BYTES: u64 = 256 * 1024;
 /// How often it is looked whether a journal that could not be written can be.
-const MEND: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where one agent's records go.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ impl AgentJournal {
     }
 
     /// Looks, now and then, whether one that could not be written can be.
-    pub(crate) fn mend(&mut self, now: Moment) {
+    pub(crate) fn retry(&mut self, now: Moment) {
         match self {
             Self::None => {}
-            Self::File(journal) => journal.mend(now),
+            Self::File(journal) => journal.retry(now),
         }
     }
 }
@@ -76,16 +76,16 @@ pub(crate) struct FileJournal {
     path: PathBuf,
     boot: PathBuf,
     header: Header,
-    /// None until the file could be begun: the one of the agent before is in its place.
+    /// None until the file could be begun: the one of the previous agent is in its place.
     tail: Option<Tail>,
-    /// Why the file of the agent before is to be set aside first.
+    /// Why the file of the previous agent is to be set aside first.
     damage: Option<String>,
     /// What the file adds up to.
     memory: Memory,
     /// Why the last record could not be written.
     problem: Option<String>,
     /// When that is to be tried again.
-    mend_at: Moment,
+    retry_at: Moment,
 }
 
 /// The end of the file.
@@ -115,34 +115,35 @@ impl FileJournal {
         };
         let found = read(&path)?;
         let exists = found.is_some();
-        let Past { memory, damage, end } = match found {
-            None => Past::default(),
-            Some(found) => Past::of(found, &path, &boot, &header, boot_id.is_some())?,
+        let Recovery { memory, damage, end } = match found {
+            None => Recovery::default(),
+            Some(found) => Recovery::of(found, &path, &boot, &header, boot_id.is_some())?,
         };
-        let (tail, problem, mend_at) = (None, None, Moment(0));
+        let (tail, problem, retry_at) = (None, None, Moment(0));
         let memory_kept = memory.clone();
         let mut journal =
-            Self { path, boot, header, tail, damage, memory: memory_kept, problem, mend_at };
+            Self { path, boot, header, tail, damage, memory: memory_kept, problem, retry_at };
         if let Err(error) = journal.begin() {
             let path = journal.path.display().to_string();
             if !exists {
-                return Err(error).with_context(|| format!("journal {path} cannot be written"));
+                return Err(error).with_context(|| format!("cannot write the journal {path}"));
             }
             journal.go_on(end, &error);
         }
         Ok((memory, journal))
     }
 
-    /// The file cannot be begun anew: more is written behind its end, if that can be.
+    /// The file cannot be rewritten: more is written behind its end, if that can be.
     fn go_on(&mut self, end: Option<End>, error: &std::io::Error) {
         let path = self.path.display().to_string();
         self.tail = end.and_then(|end| Some(Tail::of(state_dir::open(&self.path).ok()?, end)));
         if self.tail.is_some() {
-            tracing::warn!(path, %error, "the journal could not be begun anew; it grows");
+            tracing::warn!(path, %error, "cannot rewrite the journal; it grows");
             return;
         }
-        tracing::error!(path, %error, "the journal can be read and not be written: this agent goes \
-            on with what it tells, and takes nothing new until it can be written");
+        tracing::error!(path, %error, "cannot write the journal, only read it: this agent \
+                                       continues with what \
+            the journal says, and accepts nothing new until it can write");
         self.problem = Some(error.to_string());
     }
 
@@ -155,14 +156,14 @@ impl FileJournal {
     fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let failed = |what: &str, error: std::io::Error| JournalError(format!("{what}: {error}"));
         if self.tail.is_none() {
-            self.begin().map_err(|error| failed("beginning the file", error))?;
+            self.begin().map_err(|error| failed("cannot create the file", error))?;
         }
         let tail = self.tail.as_mut().expect("it was begun");
-        tail.repair().map_err(|error| failed("taking back a part", error))?;
+        tail.repair().map_err(|error| failed("cannot remove a partly written record", error))?;
         // After a boot the next number follows the last one: that one must not be lost.
         let durable = matches!(record, Record::Begun { .. });
         let written = tail.append(record, durable.then_some(self.path.as_path()));
-        written.map_err(|error| failed("appending a record", error))?;
+        written.map_err(|error| failed("cannot append a record", error))?;
         self.memory.apply(record);
         if tail.end.len >= tail.compact_at {
             self.compact();
@@ -173,14 +174,14 @@ impl FileJournal {
     /// Rewrites the file with the fewest records; where that fails the long one stays in use.
     fn compact(&mut self) {
         if let Err(error) = self.begin() {
-            tracing::warn!(%error, "the journal could not be compacted; it grows");
+            tracing::warn!(%error, "cannot compact the journal; it grows");
             if let Some(tail) = &mut self.tail {
                 tail.compact_at = COMPACT_BYTES.max(2 * tail.end.len);
             }
         }
     }
 
-    /// Begins the file anew, with what it adds up to.
+    /// Begins the file again, with what it adds up to.
     fn begin(&mut self) -> std::io::Result<()> {
         if self.damage.is_some() {
             // People may want to look at it.
@@ -195,14 +196,14 @@ impl FileJournal {
     }
 
     /// Looks, now and then, whether a file that could not be written can be.
-    fn mend(&mut self, now: Moment) {
-        if self.problem.is_none() || now < self.mend_at {
+    fn retry(&mut self, now: Moment) {
+        if self.problem.is_none() || now < self.retry_at {
             return;
         }
-        self.mend_at = now + MEND;
+        self.retry_at = now + RETRY_INTERVAL;
         match self.begin() {
             Ok(()) => {
-                tracing::info!(path = %self.path.display(), "the journal can be written again");
+                tracing::info!(path = %self.path.display(), "the journal is writable again");
                 self.problem = None;
             }
             Err(error) => self.problem = Some(error.to_string()),
@@ -247,7 +248,7 @@ impl Tail {
 
 /// What a journal that was found is to its next agent.
 #[derive(Debug, Default)]
-struct Past {
+struct Recovery {
     memory: Memory,
     /// Why the file is to be set aside.
     damage: Option<String>,
@@ -255,7 +256,7 @@ struct Past {
     end: Option<End>,
 }
 
-impl Past {
+impl Recovery {
     /// Judges it for the agent that `header` names.
     fn of(
         found: Found,
@@ -269,8 +270,8 @@ impl Past {
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
                 bail!(
-                    "{} is the journal of worker {}/{}, not of {}/{}: each worker needs a \
-                     --state-dir of its own",
+                    "{} is the journal of worker {}/{}, not of {}/{}: give each worker its own \
+                     --state-dir",
                     path.display(),
                     old.cluster,
                     old.worker,
@@ -279,8 +280,8 @@ impl Past {
                 );
             }
             Found::Whole(..) if !knows_boot => {
-                let why = "the kernel's boot id cannot be read: nobody knows by which clock the \
-                           journal counts";
+                let why = "cannot read the kernel's boot id, so the times in the journal mean \
+                           nothing";
                 (why.to_owned(), None)
             }
             Found::Whole(old, memory, end) if old.boot_id == header.boot_id => {
@@ -298,7 +299,12 @@ impl Past {
         let (path, aside) = (path.display().to_string(), aside(path).display().to_string());
         let memory = match rest {
             Some(rest) => {
-                tracing::warn!(path, why, aside, "the journal of an earlier boot is damaged");
+                tracing::warn!(
+                    path,
+                    why,
+                    aside,
+                    "the journal of an earlier boot is damaged: renamed"
+                );
                 after_boot(*rest)
             }
             None => {
@@ -306,8 +312,9 @@ impl Past {
                     path,
                     why,
                     aside,
-                    "the journal is lost, and set aside: this agent has no memory, and its worker \
-                     waits until the leases of the agent before are surely over"
+                    "the journal is damaged: renamed. This agent starts without it, and its \
+                     worker gets no \
+                     new leases until those of the previous agent have expired"
                 );
                 Memory::default()
             }
@@ -317,7 +324,7 @@ impl Past {
 }
 
 fn after_boot(memory: Memory) -> Memory {
-    tracing::info!("the host has booted since the journal was written: its leases are over");
+    tracing::info!("the host has rebooted since the journal was written: its leases have ended");
     memory.after_boot()
 }
 
@@ -347,7 +354,7 @@ fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<Option<Found>> {
     let bytes = state_dir::read(path, JOURNAL_BYTES_MAX + 1);
-    let bytes = bytes.with_context(|| format!("journal {} cannot be read", path.display()))?;
+    let bytes = bytes.with_context(|| format!("cannot read the journal {}", path.display()))?;
     Ok(bytes.map(|bytes| match bytes.len() as u64 > JOURNAL_BYTES_MAX {
         false => text::parse(&bytes),
         true => {

@@ -2,8 +2,6 @@
 //! both ways. It decides nothing. Everything that it says carries its number, so that what an
 //! older link says is told apart and dropped.
 
-mod backoff;
-mod complaints;
 pub(crate) mod token;
 
 use std::error::Error;
@@ -24,8 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-pub(crate) use complaints::Complaints;
-
+use crate::backoff;
 use crate::config::{Address, Tls};
 
 /// How long a connection, with its TLS handshake, may take to come about.
@@ -97,7 +94,7 @@ impl Drop for Link {
     }
 }
 
-/// Knows whom to dial, and how.
+/// Knows which coordinators to dial, and how.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     coordinators: Vec<Address>,
@@ -117,7 +114,7 @@ impl Dialer {
         Self { coordinators, next: 0, tls, events }
     }
 
-    /// Dials after the back-off that belongs to `attempt`; with the lease time, where it is known.
+    /// Dials, after a wait unless `attempt` is 0; with the lease time, where it is known.
     pub(crate) fn dial(
         &mut self,
         number: LinkNumber,
@@ -142,12 +139,14 @@ impl Dialer {
             events: self.events.clone(),
         };
         let task = tokio::spawn(async move {
-            tokio::time::sleep(backoff::delay(attempt)).await;
+            if let Some(failures_before) = attempt.checked_sub(1) {
+                tokio::time::sleep(backoff::DIAL.wait(failures_before)).await;
+            }
             let why = match dial.run(messages).await {
                 Ok(()) => "the coordinator has ended the session".into(),
                 Err(error) => cause(error.as_ref()),
             };
-            dial.say(LinkChange::Closed(why)).await;
+            dial.send_event(LinkChange::Closed(why)).await;
         });
         Link { number, address, opened: false, outbox: Some(outbox), task }
     }
@@ -173,7 +172,7 @@ impl Dial {
         let mut client = SessionServiceClient::new(channel?)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        self.say(LinkChange::Opened).await;
+        self.send_event(LinkChange::Opened).await;
         let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
         let mut request = Request::new(requests);
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
@@ -183,15 +182,15 @@ impl Dial {
         let session = session?;
         let word = session.metadata().get(TOKEN_METADATA);
         if word.is_some_and(|word| word.as_bytes() == TOKEN_IGNORED.as_bytes()) {
-            self.say(LinkChange::TokenIgnored).await;
+            self.send_event(LinkChange::TokenIgnored).await;
         }
         let mut responses = session.into_inner();
         while let Some(response) =
             responses.message().await.map_err(|status| self.explained(status))?
         {
             let message = CoordinatorMessage::try_from(response)
-                .context("the coordinator's message means nothing")?;
-            self.say(LinkChange::Message(Box::new(message))).await;
+                .context("cannot decode the coordinator's message")?;
+            self.send_event(LinkChange::Message(Box::new(message))).await;
         }
         Ok(())
     }
@@ -199,7 +198,7 @@ impl Dial {
     async fn endpoint(&self) -> anyhow::Result<Endpoint> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address))
-            .context("the address cannot be dialled")?
+            .context("invalid coordinator address")?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(self.keepalive)
@@ -219,8 +218,8 @@ impl Dial {
         let error = anyhow::Error::from(error);
         match plain {
             true => error.context(
-                "this port speaks no TLS: give --coordinator the gRPC port (--listen) of a \
-                 coordinator with a certificate, or leave --tls-ca out",
+                "this port does not use TLS: give --coordinator the gRPC port (--listen) of a \
+                 coordinator with a certificate, or remove --tls-ca",
             ),
             false => error,
         }
@@ -234,8 +233,9 @@ impl Dial {
         let error = anyhow::Error::from(status);
         match self.tls {
             _ if no_grpc => error.context(
-                "this is no coordinator's gRPC port: give --coordinator the port of its --listen \
-                 (7400, unless given), not that of --http-listen",
+                "this is not a coordinator's gRPC port: give --coordinator the port of its \
+                 --listen \
+                 (7400 by default), not that of --http-listen",
             ),
             None if broke => error.context(
                 "the connection ended before an answer (if the coordinator wants TLS, give \
@@ -249,8 +249,8 @@ impl Dial {
         }
     }
 
-    async fn say(&self, what: LinkChange) {
-        // Without a driver there is nobody left to tell.
+    async fn send_event(&self, what: LinkChange) {
+        // Without a driver the event has no receiver.
         let _ = self.events.send(LinkEvent { link: self.number, what }).await;
     }
 }
@@ -264,7 +264,7 @@ fn keepalive(ttl: Option<Duration>) -> Duration {
 pub(crate) async fn client_tls(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
     let read = async |path: &std::path::Path| {
         let bytes = tokio::fs::read(path).await;
-        bytes.with_context(|| format!("{} cannot be read", path.display()))
+        bytes.with_context(|| format!("cannot read {}", path.display()))
     };
     let ca = Certificate::from_pem(read(&tls.ca).await?);
     let mut config = ClientTlsConfig::new().ca_certificate(ca);

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     }
     match Invocation::parse() {
         Invocation::Run(config) => run::main(*config),
-        Invocation::Drain(errand) => drain::main(&errand),
+        Invocation::Drain(options) => drain::main(&options),
         Invocation::Leave(config, leave) => run::leave(*config, leave),
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Metrics {
     /// Why the worker's file is not as it should be.
     file_problem: Mutex<Option<String>>,
     pub(crate) worker_failures: AtomicU64,
-    /// Why a worker that counts for itself cannot be asked and told.
+    /// Why the agent cannot reach a polled worker.
     worker_problem: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -86,7 +86,7 @@ impl Metrics {
         *self.process_problem.lock().expect("nobody panics while setting it") = problem;
     }
 
-    /// Says why the worker cannot be asked and told; none where it can.
+    /// Says why the agent cannot reach the worker; none where it can.
     pub(crate) fn set_worker_problem(&self, problem: Option<String>) {
         *self.worker_problem.lock().expect("nobody panics while setting it") = problem;
     }
@@ -99,8 +99,8 @@ impl Metrics {
         }
         if let Some(problem) = self.journal_problem.lock().expect("see above").clone() {
             return Some(format!(
-                "the journal cannot be written: {problem}: until it can be, no job begins, no end \
-                 of one is confirmed, and no lease is granted or renewed"
+                "cannot write the journal: {problem}: until the agent can, no job begins, no job's \
+                 end is confirmed, and no lease is granted or renewed"
             ));
         }
         if let Some(problem) = self.child_problem.lock().expect("see above").clone() {
@@ -113,7 +113,7 @@ impl Metrics {
             return Some(problem);
         }
         if let Some(problem) = self.worker_problem.lock().expect("see above").clone() {
-            return Some(format!("the worker cannot be told: {problem}"));
+            return Some(format!("cannot reach the worker: {problem}"));
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
@@ -141,14 +141,14 @@ impl Metrics {
         one("draining", "gauge", "1 while the worker drains.", bit(&self.draining));
         let count = self.reconnects.load(Relaxed);
         one("reconnects_total", "counter", "Dials after the first one.", count);
-        let help = "0 while the journal cannot be written.";
+        let help = "0 while the agent cannot write its journal.";
         one("journal_ok", "gauge", help, u64::from(journal_ok));
         let count = self.file_failures.load(Relaxed);
         one("file_failures_total", "counter", "Failed writes of the worker's file.", count);
         one(
             "file_ok",
             "gauge",
-            "0 while the worker's file is out of date, or it was not told of it.",
+            "0 while the worker's file is out of date, or the worker does not know of its change.",
             u64::from(file_ok),
         );
         let count = self.processes.load(Relaxed);
@@ -161,7 +161,7 @@ impl Metrics {
         one("process_kills_total", "counter", "Programs that were ended by SIGKILL.", count);
         let count = self.worker_failures.load(Relaxed);
         one("worker_failures_total", "counter", "Failed calls of the worker.", count);
-        let help = "0 while the worker cannot be asked and told.";
+        let help = "0 while the agent cannot reach the worker.";
         one("worker_ok", "gauge", help, u64::from(worker_ok));
         let _ = writeln!(
             out,

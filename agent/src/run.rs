@@ -1,9 +1,9 @@
 //! One run of the agent, from its command line to its exit code.
 
-mod alone;
 mod leave;
 mod logging;
-mod supervised;
+mod with_child;
+mod without_child;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,22 +14,22 @@ use leasehold_agent_core::Memory;
 use leasehold_types::WorkerKey;
 
 use crate::api::Listeners;
-use crate::child::{ChildPid, Nursery};
+use crate::child::{ChildPid, ChildRunner};
 use crate::config::{Adapter, Config, Leave, Tls};
-use crate::driver::{Door, Driver, Gone, Outcome};
+use crate::driver::{Driver, DriverHandle, DriverStopped, Outcome};
 use crate::identity;
-use crate::init::Reaper;
 use crate::journal::{AgentJournal, FileJournal};
 use crate::link;
 use crate::metrics::Metrics;
-use crate::share;
+use crate::reaper::Reaper;
+use crate::share_dir;
 use crate::signals::Signals;
 use crate::state_dir::{StateDir, boot_id};
+use crate::worker::adapter::{AdapterContext, Predecessor};
 use crate::worker::api::WorkerApi;
-use crate::worker::leash;
-use crate::worker::start::{Past, Start};
-use crate::{gate, guard};
-use supervised::Supervised;
+use crate::worker::shell_command;
+use crate::{launcher, watchdog};
+use with_child::ChildSupervisor;
 
 /// Does the part that another agent has started this process for, by the name that it was called
 /// by; none where it is an agent itself.
@@ -38,9 +38,9 @@ pub fn part() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let name = args.next()?;
     match Path::new(&name).file_name()?.to_str()? {
-        gate::NAME => Some(gate::main(args)),
-        guard::NAME => Some(guard::main()),
-        leash::NAME => Some(leash::main(args)),
+        launcher::NAME => Some(launcher::main(args)),
+        watchdog::NAME => Some(watchdog::main()),
+        shell_command::NAME => Some(shell_command::main(args)),
         _ => None,
     }
 }
@@ -55,7 +55,7 @@ pub fn main(config: Config) -> ExitCode {
 /// Says that nothing of a worker runs any more, and how this process is to end.
 #[must_use]
 pub fn leave(config: Config, leave: Leave) -> ExitCode {
-    // Its own lines say what came of it; an agent's would tell of a worker that works.
+    // Its own lines say what came of it; those of a driver describe a working worker.
     logging::start(config.log_format, "warn");
     end_with(leave::run(config, leave))
 }
@@ -73,7 +73,7 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
             runtime.shutdown_background();
             ended
         }
-        Err(error) => Err(error).context("the system gives no event queue"),
+        Err(error) => Err(error).context("cannot create an event queue"),
     };
     match ended {
         Ok(code) => ExitCode::from(code),
@@ -85,8 +85,8 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
 }
 
 async fn run(config: Config) -> anyhow::Result<u8> {
-    let signals = Signals::take().context("the signals cannot be handled")?;
-    let reaper = Reaper::start().context("children cannot be waited for")?;
+    let signals = Signals::take().context("cannot install signal handlers")?;
+    let reaper = Reaper::start().context("cannot install a handler for ended child processes")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = remember(&config, &who)?;
     let (is_first, stands) = (memory.incarnation.is_none(), memory.drain_ordered);
@@ -94,24 +94,24 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         check_tls(tls, config.sidecar).await?;
     }
     if let Some(dir) = &config.share_dir {
-        share::share(dir).with_context(|| format!("--share-dir {}", dir.display()))?;
+        share_dir::install(dir).with_context(|| format!("--share-dir {}", dir.display()))?;
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let past = Past::find(&config.adapter, &memory, state_dir.as_ref()).await?;
+    let past = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()).await?;
     let identity = identity::of(state_dir.as_ref());
-    let (driver, door) =
+    let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
-    let api = WorkerApi::new(door.clone(), who.clone());
+    let api = WorkerApi::new(handle.clone(), who.clone());
     let server = listeners.serve(&api, config.listen_anywhere);
     tracing::info!(%address, worker = %who, "the worker API listens");
 
     let child_pid = ChildPid::default();
     let environment = environment(&config, &who, address);
-    let start = Start {
+    let start = AdapterContext {
         worker: &who.worker,
-        door: &door,
+        driver: &handle,
         reaper: &reaper,
         child: &child_pid,
         environment: &environment,
@@ -123,19 +123,19 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         None if config.sidecar => {
             // Without a port for probes a worker may start before anybody has connected.
             let first = is_first && config.health_listen.is_some();
-            Ok(alone::stay(&door, signals, &server, first).await)
+            Ok(without_child::stay(&handle, signals, &server, first).await)
         }
-        None => Ok(alone::run(&door, signals, stands).await),
+        None => Ok(without_child::run(&handle, signals, stands).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
-            let nursery = Nursery::new(spec, environment, record, reaper, child_pid, reads_file);
-            Supervised::new(door.clone(), nursery, signals, stands).run().await
+            let runner = ChildRunner::new(spec, environment, record, reaper, child_pid, reads_file);
+            ChildSupervisor::new(handle.clone(), runner, signals, stands).run().await
         }
     };
     adapter.stop_programs().await?;
-    door.stop().await;
-    drop(door);
+    handle.stop().await;
+    drop(handle);
     let stopped = driver.await;
     adapter.finish().await;
     server.stop().await;
@@ -143,12 +143,12 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     code
 }
 
-/// Whether the files for TLS can be used, so that a wrong one is told at the start. They are read
-/// again at every dial.
+/// Whether the files for TLS can be used, so that a wrong one is reported at the start. They are
+/// read again at every dial.
 async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     match link::client_tls(tls).await {
         // The kubelet brings it once a coordinator has published it.
-        Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("not yet: {why:#}"),
+        Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("cannot use TLS yet: {why:#}"),
         tried => drop(tried.context("TLS")?),
     }
     if let Some(path) = &tls.token {
@@ -164,8 +164,8 @@ fn remember(
 ) -> anyhow::Result<(Memory, AgentJournal, Option<StateDir>)> {
     let Some(path) = &config.state_dir else {
         tracing::warn!(
-            "no --state-dir: an agent that is restarted beside its living worker will have no \
-             memory, and the worker then waits until its leases are surely over"
+            "no --state-dir: the agent keeps no journal. If it restarts while its worker runs, the \
+             worker gets no new leases until the old ones have expired"
         );
         return Ok((Memory::default(), AgentJournal::None, None));
     };
@@ -173,15 +173,15 @@ fn remember(
     let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
     if memory.drain_ordered {
         tracing::warn!(
-            "the coordinator ordered this worker to drain, and that stands: once the drain has \
-             ended, remove {} to have the worker work again",
+            "the coordinator ordered this worker to drain, and the order is still in force: to let \
+             the worker work again, remove {} when the drain has ended",
             path.display()
         );
     }
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }
 
-/// What the child is told.
+/// The environment of the child.
 fn environment(
     config: &Config,
     who: &WorkerKey,
@@ -208,15 +208,15 @@ fn environment(
 
 /// The agent's own exit code for how its work ended, where an order to drain `stands` since an
 /// earlier start or not.
-fn own_code(outcome: Result<Outcome, Gone>, stands: bool) -> u8 {
+fn own_code(outcome: Result<Outcome, DriverStopped>, stands: bool) -> u8 {
     match outcome {
         Ok(Outcome::Drained { .. }) if stands => ORDER_STANDS,
         Ok(Outcome::Drained { .. }) => 0,
-        Ok(Outcome::Superseded) | Err(Gone) => 1,
+        Ok(Outcome::Superseded) | Err(DriverStopped) => 1,
     }
 }
 
 /// Begins a drain; a driver that is gone is noticed elsewhere.
-async fn drain(door: &Door) {
-    let _ = door.drain().await;
+async fn drain(handle: &DriverHandle) {
+    let _ = handle.drain().await;
 }

@@ -5,13 +5,13 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SignalAction {
     /// Drain, then end; the second time, end at once. (SIGTERM, SIGINT)
-    End(Signal),
+    Shutdown(Signal),
     /// End at once. (SIGQUIT)
-    EndNow(Signal),
+    Quit(Signal),
     /// Nothing of the agent; a child gets it. (SIGHUP, SIGUSR1, SIGUSR2)
-    PassOn(Signal),
+    Forward(Signal),
 }
 
 /// The signals, as they come.
@@ -39,14 +39,14 @@ impl Signals {
     }
 
     /// What the next signal asks for.
-    pub(crate) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            Some(()) = self.term.recv() => Asked::End(Signal::TERM),
-            Some(()) = self.int.recv() => Asked::End(Signal::INT),
-            Some(()) = self.quit.recv() => Asked::EndNow(Signal::QUIT),
-            Some(()) = self.hup.recv() => Asked::PassOn(Signal::HUP),
-            Some(()) = self.usr1.recv() => Asked::PassOn(Signal::USR1),
-            Some(()) = self.usr2.recv() => Asked::PassOn(Signal::USR2),
+            Some(()) = self.term.recv() => SignalAction::Shutdown(Signal::TERM),
+            Some(()) = self.int.recv() => SignalAction::Shutdown(Signal::INT),
+            Some(()) = self.quit.recv() => SignalAction::Quit(Signal::QUIT),
+            Some(()) = self.hup.recv() => SignalAction::Forward(Signal::HUP),
+            Some(()) = self.usr1.recv() => SignalAction::Forward(Signal::USR1),
+            Some(()) = self.usr2.recv() => SignalAction::Forward(Signal::USR2),
             else => std::future::pending().await,
         }
     }

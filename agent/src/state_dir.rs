@@ -29,7 +29,7 @@ impl StateDir {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(path);
-        made.with_context(|| format!("--state-dir {} cannot be made", path.display()))?;
+        made.with_context(|| format!("cannot create --state-dir {}", path.display()))?;
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
         options.create(true).append(true).mode(0o600);
@@ -40,14 +40,14 @@ impl StateDir {
             }
             lock => lock,
         };
-        let lock = lock.with_context(|| format!("{} cannot be opened", lock_path.display()))?;
+        let lock = lock.with_context(|| format!("cannot open {}", lock_path.display()))?;
         match lock_soon(&lock) {
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => bail!(
-                "--state-dir {} is in use by another agent: each needs one of its own",
+                "--state-dir {} is in use by another agent: give each agent its own",
                 path.display()
             ),
             locked => {
-                locked.with_context(|| format!("{} cannot be locked", lock_path.display()))?;
+                locked.with_context(|| format!("cannot lock {}", lock_path.display()))?;
             }
         }
         Ok(Self { path: path.into(), _lock: lock })
@@ -131,17 +131,17 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Opens a file that holds bytes. A pipe would let nobody go on, a device has no end.
+/// Opens a file that holds bytes. A pipe would block the agent, a device has no end.
 fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = options.custom_flags(flags).open(path);
     let is_regular = match &file {
         Ok(file) => file.metadata()?.is_file(),
-        // A pipe that nobody reads cannot be opened for writing.
+        // A pipe without a reader cannot be opened for writing.
         Err(_) => !std::fs::metadata(path).is_ok_and(|found| !found.is_file()),
     };
     match is_regular {
         true => file,
-        false => Err(Error::new(ErrorKind::InvalidInput, "it is no regular file: remove it")),
+        false => Err(Error::new(ErrorKind::InvalidInput, "not a regular file: remove it")),
     }
 }

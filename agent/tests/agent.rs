@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
-#[path = "agent/again.rs"]
-mod again;
+#[path = "agent/adopted_child.rs"]
+mod adopted_child;
 #[path = "agent/bindings.rs"]
 mod bindings;
 #[path = "agent/child.rs"]
@@ -17,8 +17,8 @@ mod connections;
 mod coordinator;
 #[path = "agent/drain.rs"]
 mod drain;
-#[path = "agent/errand.rs"]
-mod errand;
+#[path = "agent/drain_command.rs"]
+mod drain_command;
 #[path = "agent/file.rs"]
 mod file;
 #[path = "agent/file_pool.rs"]
@@ -35,10 +35,10 @@ mod link;
 mod process;
 #[path = "agent/programs.rs"]
 mod programs;
+#[path = "agent/restart.rs"]
+mod restart;
 #[path = "agent/sidecar.rs"]
 mod sidecar;
-#[path = "agent/taken_up.rs"]
-mod taken_up;
 #[path = "agent/travis.rs"]
 mod travis;
 #[path = "agent/worker_api.rs"]

@@ -93,10 +93,10 @@ fn a_token_that_nobody_looks_at_is_said_to_have_no_effect() {
     let shown = agent(folder.path(), &localhost(replica.grpc.port()), &flags);
     says(&shown, "welcomed");
     let line = says(&shown, "--token-file has no effect");
-    assert!(line.contains("WARN") && line.contains("looks at no tokens"), "{line}");
+    assert!(line.contains("WARN") && line.contains("ignores tokens"), "{line}");
     drop(shown);
     let plain = agent(folder.path(), &localhost(replica.http.port()), &flags);
-    says(&plain, "this port speaks no TLS");
+    says(&plain, "this port does not use TLS");
     drop(plain);
     let without = agent(folder.path(), &localhost(replica.grpc.port()), &flags[..2]);
     says(&without, "welcomed");

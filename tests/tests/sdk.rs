@@ -1,8 +1,11 @@
 //! The SDKs against real agents and a real coordinator: the same example worker in each language,
-//! judged by what it wrote down and what its sink holds.
+//! judged by what it wrote down and what its sink holds. And the messages of the SDK for Python
+//! against the proto.
 
 #[path = "sdk/fleet.rs"]
 mod fleet;
+#[path = "sdk/messages.rs"]
+mod messages;
 
 use fleet::{Fleet, Language};
 use rustix::process::Signal;

@@ -1,4 +1,4 @@
-//! What the holder wants done, and what it tells the log.
+//! What the holder wants done, and its notices for the log.
 
 use leasehold_types::message::{AgentMessage, RefusalReason};
 use leasehold_types::{Epoch, Incarnation, JobId, LinkNumber, Moment, StreamKey, Token};
@@ -11,7 +11,7 @@ pub enum Effect {
     Dial {
         /// The link's number.
         link: LinkNumber,
-        /// Whom to dial.
+        /// Which coordinator to dial.
         target: Target,
         /// How many attempts have failed in a row.
         attempt: u32,
@@ -29,24 +29,24 @@ pub enum Effect {
     DrainEnded {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
-        /// Whether a coordinator was told that the agent leaves.
+        /// Whether a coordinator knows that the agent leaves.
         told: bool,
     },
-    /// The drain's deadline has passed, and the agent stays until nothing is left: whoever waits
-    /// for the drain waits no longer.
+    /// The drain's deadline has passed, and the agent stays until nothing is left: a caller that
+    /// waits for the drain waits no longer.
     DrainOverdue {
         /// Jobs that still run.
         jobs_left: u32,
     },
-    /// The drain is over without an end of the agent: its worker was started anew.
+    /// The drain is over without an end of the agent: its worker was restarted.
     Resumed,
     /// A newer agent speaks for this worker: stop, for good.
     Superseded,
-    /// Tell the log.
+    /// Write to the log.
     Notice(Notice),
 }
 
-/// Whom to dial.
+/// Which coordinator to dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The next of the addresses that the agent was started with.
@@ -70,11 +70,11 @@ pub enum Notice {
     PoolExpired(u32),
     /// A stream lease came.
     StreamGranted(StreamKey, Token),
-    /// A stream was asked back.
+    /// A stream was revoked.
     StreamRevoked(StreamKey, Token),
-    /// A stream that was asked back is to be kept.
+    /// A stream that was revoked is to be kept.
     StreamKept(StreamKey, Token),
-    /// A stream lease was given back.
+    /// A stream lease was released.
     StreamReleased(StreamKey, Token),
     /// A stream lease has ended without renewal.
     StreamExpired(StreamKey, Token),
@@ -84,7 +84,7 @@ pub enum Notice {
     JobEnded(JobId),
     /// The drain began.
     DrainStarted,
-    /// The drain is over, because the worker was started anew.
+    /// The drain is over, because the worker was restarted.
     DrainOver,
     /// The journal could not be written; what was to be written is not in force.
     JournalFailed(String),

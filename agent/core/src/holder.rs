@@ -44,7 +44,7 @@ pub struct Config {
     /// Where its worker is reached by those before it in a pipeline.
     pub address: Option<WorkerAddress>,
     /// Whether its worker learns of its bindings and is asked for them: where it does not, what is
-    /// asked back is given back at once.
+    /// revoked is released at once.
     pub shows_bindings: bool,
     /// How long a drain may take; the coordinator's word where none is given.
     pub drain_deadline: Option<Duration>,
@@ -83,25 +83,25 @@ pub struct Holder<J> {
     streams: BTreeMap<StreamKey, Held>,
     /// Of which kinds of them the worker may have seen some, as the journal says.
     shown: Kinds,
-    /// The highest token of all grants that were applied: a lower one was once given back.
+    /// The highest token of all grants that were applied: a lower one was once released.
     token_max: Token,
     /// Records that could not be written: until they are, the journal must not say that what
     /// they end goes on.
     owed: Vec<Record>,
-    /// Given back, and not yet told.
+    /// Released, and not yet reported.
     released: Vec<Release>,
     /// What the worker gave back, newest first.
     given_back: VecDeque<(StreamKey, Token)>,
     start: Option<StartId>,
     jobs: BTreeSet<JobId>,
     jobs_known: bool,
-    /// Jobs whose id nobody told: they began under an agent whose journal was lost.
+    /// Jobs without a known id: they began under an agent whose journal was lost.
     unnamed: u32,
     count: Option<Count>,
     drain: Drain,
     /// The coordinator wants the drain.
     drain_ordered: bool,
-    /// Nobody asked this agent for the drain: the journal told of it.
+    /// This agent was not asked for the drain: it is from the journal.
     drain_remembered: bool,
     /// The agent may have reported that it leaves.
     left: bool,
@@ -122,9 +122,9 @@ struct Held {
     pinned: bool,
     /// Its own end, where renewals no longer cover it.
     lapses: Option<Moment>,
-    /// Asked back: until when the worker should have let go.
+    /// Revoked: until when the worker should have let go.
     revoked: Option<Moment>,
-    /// The worker has seen it, so only the worker can let it go.
+    /// The worker has seen it, so only the worker can release it.
     shown: bool,
     /// Where it is a share of a pipeline.
     binding: Option<Binding>,
@@ -138,7 +138,7 @@ struct Binding {
     share: Option<Arc<Share>>,
 }
 
-/// What a worker tells that asks for no single job.
+/// The report of a worker that asks for no single job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Count {
     running: u32,
@@ -154,14 +154,14 @@ enum Drain {
 }
 
 impl<J: Journal> Holder<J> {
-    /// A holder that takes up what `memory` (its predecessors' journal, or nothing) tells, and
+    /// A holder that takes up what `memory` (its predecessors' journal, or nothing) says, and
     /// dials at once.
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
         // Of a journal that does not say it, the worker may have seen all.
         let shown = memory.shown.unwrap_or(Kinds::ALL);
         let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
-            // Who serves the nodes that come next is not known before somebody tells it.
+            // A coordinator must first say who serves the next nodes.
             let route = |node: &NodeName| Route { node: node.clone(), endpoints: Vec::new() };
             let next = || remembered.next.iter().map(route).collect();
             let share = remembered.load.map(|load| Arc::new(Share { load, next: next() }));
@@ -214,7 +214,7 @@ impl<J: Journal> Holder<J> {
             holder.write_none_shown();
         }
         if ended {
-            // Where it cannot be written down, it ends once more.
+            // Where it cannot be recorded, it ends once more.
             let _ = holder.end_drain(now);
         }
         holder.dial_first();
@@ -270,7 +270,7 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The most jobs that may start under what is held, renewed or not: what a beat tells.
+    /// The most jobs that may start under what is held, renewed or not: what a beat reports.
     fn size_in_effect(&self) -> u32 {
         // A successor that finds no drain in the journal would start jobs again.
         let written = !self.owed.contains(&Record::Draining);
@@ -320,7 +320,7 @@ impl<J: Journal> Holder<J> {
         self.effects.push_back(Effect::Notice(notice));
     }
 
-    /// Writes a record; a failure is told to the log and to the caller.
+    /// Writes a record; a failure goes to the log and to the caller.
     fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let written = self.journal.append(record);
         if let Err(JournalError(why)) = &written {
@@ -355,8 +355,8 @@ impl<J: Journal> Holder<J> {
         let _ = self.write(record);
     }
 
-    /// Writes that this agent begins. Until that is written its number is told to nobody, since
-    /// the next agent might take the same.
+    /// Writes that this agent begins. Until that is written it sends its number to no coordinator,
+    /// since the next agent might take the same.
     fn write_begun(&mut self) {
         let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
         let _ = self.write_or_owe(Record::Begun { incarnation, begun, first });
@@ -368,7 +368,7 @@ impl<J: Journal> Holder<J> {
 }
 
 impl Held {
-    /// A lease that nobody has seen.
+    /// A lease that the worker has not seen.
     fn new(stream: &StreamKey, token: Token, pinned: bool, share: Option<Arc<Share>>) -> Self {
         let binding = ShareKey::of(stream).map(|key| Binding { key, share });
         Self { token, pinned, lapses: None, revoked: None, shown: false, binding }
@@ -379,7 +379,7 @@ impl Held {
         if self.binding.is_some() { kinds.bindings } else { kinds.streams }
     }
 
-    /// Whether the worker is told of it.
+    /// Whether the worker learns of it.
     fn is_for_worker(&self, config: &Config) -> bool {
         self.binding.is_none() || config.shows_bindings
     }
@@ -410,7 +410,7 @@ impl Held {
         let Some((binding, told)) = self.binding.as_mut().zip(told) else { return false };
         let (load, same) = match &binding.share {
             None => (told.load, false),
-            // The load lasts as long as the token does, whatever is told.
+            // The load lasts as long as the token does, whatever the grant says.
             Some(held) => (held.load, held.next == told.next),
         };
         if !same {

@@ -1,5 +1,5 @@
-//! The journal: what an agent writes down so that its successor beside the same worker can claim
-//! what it held. A record is written before what it tells is used or sent.
+//! The journal: what an agent records so that its successor beside the same worker can claim
+//! what it held. A record is written before what it says is used or sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub enum Record {
         /// By this one, the first that wrote it.
         first: Incarnation,
     },
-    /// Nothing was outstanding before this journal: it tells everything.
+    /// Nothing was outstanding before this journal: it is complete.
     Fresh,
     /// The highest epoch that was answered.
     Epoch {
@@ -69,7 +69,7 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         next: Vec<NodeName>,
     },
-    /// A stream lease that is held no more.
+    /// A stream lease that is no longer held.
     StreamEnded {
         /// The stream.
         stream: StreamKey,
@@ -108,14 +108,15 @@ pub enum Record {
         /// Its id.
         job: JobId,
     },
-    /// The worker told how many jobs run beside those with an id, and the pool size it keeps to.
+    /// The worker reported how many jobs run beside those with an id, and the pool size it keeps
+    /// to.
     Count {
         /// The jobs.
         running: u32,
         /// The pool size.
         obeyed: u32,
     },
-    /// The worker's process started anew: the jobs of the one before are over.
+    /// The worker's process restarted: the jobs of the previous one are over.
     WorkerStarted {
         /// The start's id.
         start: StartId,
@@ -134,7 +135,7 @@ pub enum Record {
     DrainOrdered,
     /// The drain has ended, and the agent with it.
     DrainEnded,
-    /// The drain is over, because worker or agent was started anew; the pool lease ended with it.
+    /// The drain is over, because worker or agent was restarted; the pool lease ended with it.
     DrainOver,
     /// The agent is about to report that it leaves. From then on the coordinator may admit another
     /// agent under its name.
@@ -164,9 +165,9 @@ pub struct Memory {
     pub incarnation: Option<Incarnation>,
     /// By which incarnation the journal was begun, and when.
     pub begun: Option<(Incarnation, Moment)>,
-    /// It tells everything that was ever held.
+    /// It lists everything that was ever held.
     pub complete: bool,
-    /// Whether the jobs are known: it is complete, or the worker told.
+    /// Whether the jobs are known: it is complete, or the worker reported them.
     pub jobs_known: bool,
     /// The highest epoch.
     pub epoch: Option<Epoch>,
@@ -180,9 +181,9 @@ pub struct Memory {
     pub shown: Option<Kinds>,
     /// The jobs with an id.
     pub jobs: BTreeSet<JobId>,
-    /// Jobs whose id nobody told.
+    /// Jobs without a known id.
     pub unnamed: u32,
-    /// Jobs without one, and the pool size that the worker keeps to, if it ever told.
+    /// Jobs without one, and the pool size that the worker keeps to, if it ever reported one.
     pub count: Option<(u32, u32)>,
     /// The worker's last start.
     pub start: Option<StartId>,
@@ -236,7 +237,7 @@ pub(crate) fn end_of_lease(
 }
 
 impl Memory {
-    /// The jobs that run as far as it tells.
+    /// The jobs that run as far as it says.
     #[must_use]
     pub fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
@@ -248,7 +249,7 @@ impl Memory {
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::Begun { incarnation, begun, first } => {
-                // One that begins anew beside another agent's is complete no more.
+                // One that starts again beside another agent's is no longer complete.
                 self.complete &= self.begun.is_none_or(|(before, _)| before == *first);
                 self.incarnation = Some(*incarnation);
                 self.begun = Some((*first, *begun));

@@ -34,15 +34,15 @@ impl Kinds {
 /// All that a worker may do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Grows with every change; a renewal is none.
+    /// Grows with every change, but not with a renewal.
     pub version: u64,
     /// The pool.
     pub pool: PoolView,
-    /// The streams that it owns or is asked to give back, by name.
+    /// The streams that it owns or is asked to release, by name.
     pub streams: Vec<StreamLease>,
-    /// The shares of pipelines that it serves or is asked to give back, by name.
+    /// The shares of pipelines that it serves or is asked to release, by name.
     pub bindings: Vec<BindingLease>,
-    /// No new job starts, and every stream and binding is to be given back.
+    /// No new job starts, and every stream and binding is to be released.
     pub draining: bool,
     /// Whether the agent is connected to a leader.
     pub connected: bool,
@@ -70,7 +70,7 @@ pub struct StreamLease {
     pub token: Token,
     /// When it ends unless it is renewed; none for a pinned one.
     pub until: Option<Moment>,
-    /// Asked back: the worker should have let go by then.
+    /// Revoked: the worker should have let go by then.
     pub revoked: Option<Moment>,
 }
 
@@ -83,7 +83,7 @@ pub struct BindingLease {
     pub token: Token,
     /// When it ends unless it is renewed; none for a pinned one.
     pub until: Option<Moment>,
-    /// Asked back: the worker should have let go by then.
+    /// Revoked: the worker should have let go by then.
     pub revoked: Option<Moment>,
     /// The load that is the worker's.
     pub load: Load,
@@ -93,10 +93,10 @@ pub struct BindingLease {
 
 /// What keeps a worker from being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Awaited {
-    /// Jobs that run; none where nobody can tell what an earlier agent left.
+pub struct Outstanding {
+    /// Jobs that run; none where it is unknown what an earlier agent left.
     pub jobs: Option<u32>,
-    /// The size of the pool lease: as many slots as jobs that nobody can tell of may take, where
+    /// The size of the pool lease: as many slots as unknown jobs may take, where
     /// the lease is known.
     pub slots_max: u32,
     /// The pool size that a worker keeps to that counts for itself: so many jobs it may start.

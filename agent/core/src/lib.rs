@@ -9,4 +9,4 @@ pub mod lease;
 pub use effect::{Effect, Notice, Target, WakeReason, Wakeup};
 pub use holder::{Config, Holder, RAISE_MAX};
 pub use journal::{Journal, JournalError, Memory, Record};
-pub use lease::{Awaited, BindingLease, Kinds, Lease, PoolView, Refused, StreamLease};
+pub use lease::{BindingLease, Kinds, Lease, Outstanding, PoolView, Refused, StreamLease};

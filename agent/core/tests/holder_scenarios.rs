@@ -1,5 +1,5 @@
 //! Scenario files: `testdata/*.txt` holds commands, and under `----` what comes of each. The
-//! language is read in [`Scenario::run`]. To write the outcomes anew:
+//! language is read in [`Scenario::run`]. To write the outcomes again:
 //! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-agent-core --test holder_scenarios`.
 
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
 //! Beats and what they renew: an answer to any beat of the last time to live renews the leases,
-//! and many streams that are given back cost few beats.
+//! and many streams that are released cost few beats.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ fn give_back(holder: &mut Holder<Kept>, number: u64, now: Moment) {
 struct Said {
     /// The newest report or beat.
     nonce: Nonce,
-    /// The streams that were given back.
+    /// The streams that were released.
     released: u64,
 }
 

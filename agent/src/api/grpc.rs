@@ -13,7 +13,7 @@ use leasehold_proto::worker::v1::worker_service_server::{WorkerService, WorkerSe
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tonic::{Request, Response, Status};
 
-use super::http::BODY_BYTES_MAX;
+use super::BODY_BYTES_MAX;
 use crate::worker::api::{Denial, WorkerApi};
 
 const SERVICE: &str = "leasehold.worker.v1.WorkerService";

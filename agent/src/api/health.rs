@@ -15,7 +15,7 @@ pub(super) fn bind(address: SocketAddr) -> Result<TcpListener> {
     let every = address.is_ipv6() && address.ip().is_unspecified();
     let listener = match listen(address) {
         Err(error) if every && lacks_ipv6(&error) => {
-            tracing::info!(%error, "there is no IPv6 here: health is served on IPv4 only");
+            tracing::info!(%error, "this machine has no IPv6: health is served on IPv4 only");
             listen((Ipv4Addr::UNSPECIFIED, address.port()).into())?
         }
         listener => listener?,

@@ -15,12 +15,9 @@ use leasehold_agent_core::Kinds;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::grpc;
-use crate::driver::Command;
+use super::{BODY_BYTES_MAX, grpc};
+use crate::driver::DriverRequest;
 use crate::worker::api::{Denial, WorkerApi};
-
-/// Bytes of one request's body.
-pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// What the port for health knows.
 const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics";
@@ -64,7 +61,7 @@ fn health_routes() -> Router<WorkerApi> {
         .route("/metrics", get(metrics))
 }
 
-/// A no, as HTTP tells it.
+/// A refusal over HTTP.
 #[derive(Debug)]
 pub(super) struct Answer(pub(super) StatusCode, pub(super) Denial);
 
@@ -102,7 +99,7 @@ impl From<QueryRejection> for Answer {
 impl From<BytesRejection> for Answer {
     fn from(rejection: BytesRejection) -> Self {
         let what = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => format!("is longer than {BODY_BYTES_MAX} bytes"),
+            StatusCode::PAYLOAD_TOO_LARGE => format!("longer than {BODY_BYTES_MAX} bytes"),
             _ => rejection.body_text(),
         };
         Self(rejection.status(), Denial::invalid(format!("body: {what}")))
@@ -248,21 +245,21 @@ async fn drain(
 }
 
 async fn livez(State(api): State<WorkerApi>) -> (StatusCode, &'static str) {
-    match api.door().is_open() {
+    match api.driver().is_open() {
         true => (StatusCode::OK, "ok\n"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n"),
     }
 }
 
 async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
-    if !api.door().is_open() {
+    if !api.driver().is_open() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n".into());
     }
-    if let Some(why) = api.door().metrics().unready() {
+    if let Some(why) = api.driver().metrics().unready() {
         return (StatusCode::SERVICE_UNAVAILABLE, why + "\n");
     }
     // The first line is for probes, a second one for people.
-    match api.door().ask(|reply| Command::Awaited { reply }).await {
+    match api.driver().ask(|reply| DriverRequest::Outstanding { reply }).await {
         Ok(None) => (StatusCode::OK, "ok\n".into()),
         Ok(Some(what)) => (StatusCode::OK, format!("ok\n{what}\n")),
         Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, format!("{gone}\n")),
@@ -270,7 +267,7 @@ async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
 }
 
 async fn metrics(State(api): State<WorkerApi>) -> Response {
-    let metrics = api.door().metrics();
+    let metrics = api.driver().metrics();
     if let Ok(lease) = api.peek().await {
         metrics.connected.store(lease.connected, Relaxed);
         metrics.pool_size.store(lease.pool.size, Relaxed);
@@ -288,12 +285,13 @@ async fn unknown_path(request: Request) -> Response {
         return grpc::unknown_method();
     }
     let path = request.uri().path();
-    let message = format!("{path} is none of this API's paths: {PATHS}");
+    let message = format!("unknown path {path}: use one of {PATHS}");
     Answer(StatusCode::NOT_FOUND, Denial::invalid(message)).into_response()
 }
 
 async fn wrong_method(request: Request) -> Response {
-    let message = format!("{} is not for this path: {PATHS}", request.method());
+    let message =
+        format!("method {} is not allowed on this path: use one of {PATHS}", request.method());
     Answer(StatusCode::METHOD_NOT_ALLOWED, Denial::invalid(message)).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! A port: its connections, each in a place of its own.
+//! A port: accepts connections and serves each in a task of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::places::{Place, Places, Seat};
+use super::connections::{Connection, ConnectionGuard, Connections};
 use super::request;
 use super::socket::Socket;
 
@@ -21,7 +21,7 @@ const IDLE_MAX: Duration = Duration::from_secs(600);
 /// How long the head of a request from another machine may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long all of a connection from another machine may take.
-const VISIT_MAX: Duration = Duration::from_secs(30);
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 /// Bytes of one request's head.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Requests at once on one HTTP/2 connection.
@@ -40,7 +40,7 @@ pub(super) enum Acceptor {
 /// Who may come to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Whom this machine lets in: a worker may take its time.
+    /// Clients of this machine: a worker may take its time.
     Worker,
     /// Any client of the network: HTTP/1 only, within a time, and one request a connection, so
     /// that no client can hold all connections and keep the kubelet out.
@@ -50,7 +50,7 @@ pub(super) enum Caller {
 /// A port.
 pub(super) struct Port {
     pub(super) router: Router,
-    pub(super) places: Arc<Places>,
+    pub(super) connections: Arc<Connections>,
     pub(super) stopped: watch::Receiver<bool>,
     pub(super) caller: Caller,
 }
@@ -64,9 +64,9 @@ impl Port {
             tokio::select! {
                 accepted = accept(&acceptor) => match accepted {
                     Ok(socket) => drop(connections.spawn(self.serve(socket))),
-                    Err(error) => self.endure(&error).await,
+                    Err(error) => self.handle_accept_error(&error).await,
                 },
-                () = wanted(&mut stopped) => break,
+                () = stop_requested(&mut stopped) => break,
             }
             while connections.try_join_next().is_some() {}
         }
@@ -74,32 +74,32 @@ impl Port {
     }
 
     /// Makes room where that can help, and waits until it may.
-    async fn endure(&self, error: &std::io::Error) {
-        tracing::warn!(%error, "a worker's connection could not be accepted");
+    async fn handle_accept_error(&self, error: &std::io::Error) {
+        tracing::warn!(%error, "cannot accept a worker's connection");
         let files = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
         if error.raw_os_error().is_some_and(|raw| files.contains(&raw)) {
-            self.places.evict();
+            self.connections.evict();
         }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 
     fn serve(&self, socket: Socket) -> impl Future<Output = ()> + Send + use<> {
         let (router, caller) = (self.router.clone(), self.caller);
-        let seat = self.places.take();
+        let guard = self.connections.take();
         let mut stopped = self.stopped.clone();
         async move {
-            let place = seat.place();
-            let service = service_fn(|it| request::answer(router.clone(), place.clone(), it));
+            let connection = guard.connection();
+            let service = service_fn(|it| request::answer(router.clone(), connection.clone(), it));
             let builder = builder(caller);
             let connection = builder.serve_connection(TokioIo::new(socket.clone()), service);
             let mut connection = std::pin::pin!(connection);
             tokio::select! {
-                ended = connection.as_mut() => say_end(ended),
-                () = wanted(&mut stopped) => {
+                ended = connection.as_mut() => log_end(ended),
+                () = stop_requested(&mut stopped) => {
                     connection.as_mut().graceful_shutdown();
-                    say_end(connection.await);
+                    log_end(connection.await);
                 }
-                why = over(&socket, &seat, caller) => tracing::debug!("a connection {why}"),
+                why = over(&socket, &guard, caller) => tracing::debug!("a connection {why}"),
             }
         }
     }
@@ -136,41 +136,41 @@ async fn accept(acceptor: &Acceptor) -> std::io::Result<Socket> {
     }
 }
 
-/// Waits until a connection is to end, whatever its client thinks; why.
-async fn over(socket: &Socket, seat: &Seat, caller: Caller) -> &'static str {
+/// Waits until the agent must close a connection, and returns why.
+async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'static str {
     let outstayed = async {
         match caller {
-            Caller::Worker => seat.place().idle_for(IDLE_MAX).await,
-            Caller::Anyone => tokio::time::sleep(VISIT_MAX).await,
+            Caller::Worker => guard.connection().idle_for(IDLE_MAX).await,
+            Caller::Anyone => tokio::time::sleep(CONNECTION_TIME_MAX).await,
         }
     };
     tokio::select! {
-        () = seat.place().evicted() => "makes room for a newer one",
-        () = hung_up(socket, seat.place()) => "has nobody at its other end",
-        () = outstayed => "takes too long",
+        () = guard.connection().evicted() => "was closed to make room for a newer one",
+        () = hung_up(socket, guard.connection()) => "was closed by its client",
+        () = outstayed => "took too long",
     }
 }
 
 /// Waits until the client has hung up while it waits for an answer. Where it waits for none, its
 /// connection ends by itself.
-async fn hung_up(socket: &Socket, place: &Place) {
+async fn hung_up(socket: &Socket, connection: &Connection) {
     loop {
         let hung_up = socket.readable().await.is_ok_and(|ready| ready.is_read_closed());
         // What it sent before it hung up may be unread for as long as it waits for an answer.
         tokio::time::sleep(HANG_UP).await;
-        if hung_up && place.is_busy() {
+        if hung_up && connection.is_busy() {
             return;
         }
     }
 }
 
 /// Waits until the server is to stop.
-async fn wanted(stopped: &mut watch::Receiver<bool>) {
-    // Without a server there is nobody left to serve for.
+async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
+    // Without a server there is nothing to serve.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-fn say_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "a worker's connection has ended");
     }

@@ -12,9 +12,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
-use super::grpc;
-use super::http::{Answer, BODY_BYTES_MAX};
-use super::places::Place;
+use super::connections::Connection;
+use super::http::Answer;
+use super::{BODY_BYTES_MAX, grpc};
 use crate::worker::api::Denial;
 
 /// How long a request's body may take.
@@ -25,7 +25,7 @@ const GRPC_FRAME_BYTES: usize = BODY_BYTES_MAX;
 /// Answers it; as long as that takes, its connection is in use.
 pub(super) async fn answer(
     router: Router,
-    place: Arc<Place>,
+    connection: Arc<Connection>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     if grpc::is_reflection(request.uri().path()) {
@@ -36,7 +36,7 @@ pub(super) async fn answer(
         Ok(request) => request,
         Err(why) => return Ok(last(why)),
     };
-    let busy = place.begin();
+    let busy = connection.begin();
     let answer = router.oneshot(request).await?;
     if answer.body().size_hint().exact().is_some() {
         return Ok(answer);
@@ -69,7 +69,7 @@ async fn whole(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
             return Err(Answer(StatusCode::BAD_REQUEST, why));
         }
         Err(_) => {
-            let why = format!("body: it did not come within {BODY_TIMEOUT:?}");
+            let why = format!("body: it did not arrive within {BODY_TIMEOUT:?}");
             return Err(Answer(StatusCode::REQUEST_TIMEOUT, Denial::invalid(why)));
         }
     };
@@ -77,7 +77,7 @@ async fn whole(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
 }
 
 fn too_long(max: usize) -> Answer {
-    let why = Denial::invalid(format!("body: is longer than {max} bytes"));
+    let why = Denial::invalid(format!("body: longer than {max} bytes"));
     Answer(StatusCode::PAYLOAD_TOO_LARGE, why)
 }
 

@@ -33,11 +33,11 @@ pub enum Adapter {
     File(FileAdapter),
     /// It is one process for each stream, a child of the agent.
     Process(ProcessAdapter),
-    /// It is a Travis worker, and is told by its remote controller.
+    /// It is a Travis worker, steered through its remote controller.
     Travis(TravisAdapter),
     /// It has an HTTP interface of its own.
     Http(HttpAdapter),
-    /// Programs ask and tell it.
+    /// Commands query and steer it.
     Command(CommandAdapter),
 }
 
@@ -53,7 +53,7 @@ impl Adapter {
     }
 
     /// Whether the worker learns of its bindings, by asking: with every other adapter nobody could
-    /// let one go that is asked back.
+    /// let one go that is revoked.
     #[must_use]
     pub fn shows_bindings(&self) -> bool {
         matches!(self, Self::Api)
@@ -95,12 +95,12 @@ enum AdapterKind {
     Travis,
     /// The worker has an HTTP interface of its own
     Http,
-    /// Programs ask and tell the worker
+    /// Commands query and steer the worker
     Command,
 }
 
 impl AdapterArgs {
-    /// The adapter, where its options make sense together and no other's are given.
+    /// The adapter, where its options are valid together and no other's are given.
     pub(super) fn check(self, worker: &[OsString]) -> Result<Adapter, String> {
         let Self { adapter, file, process, travis, http, command } = self;
         let given = [

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::{ClusterName, WorkerName};
+use leasehold_types::{ClusterName, WorkerName, duration};
 
+use super::Address;
 use super::adapter::AdapterArgs;
-use super::{Address, AgentUrl, span};
+use crate::http_client::Url;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,15 +96,16 @@ pub(super) struct DrainArgs {
         long,
         env = "LEASEHOLD_ADDR",
         value_name = "URL",
-        default_value = "http://127.0.0.1:7411"
+        default_value = "http://127.0.0.1:7411",
+        value_parser = agent_url
     )]
-    pub(super) addr: AgentUrl,
+    pub(super) addr: Url,
     /// Wait until no job runs and no stream is held, or the drain's deadline has passed. An agent
     /// that is away is asked again, for as long as that takes
     #[arg(long)]
     pub(super) wait: bool,
     /// How long to try and to wait; the drain itself goes on
-    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) timeout: Option<Duration>,
     /// Run COMMAND afterwards in this process's place, whatever came of the drain
     #[arg(long, requires = "command")]
@@ -125,7 +127,7 @@ pub(super) struct LeaveArgs {
     #[arg(long)]
     pub(super) nothing_runs: bool,
     /// How long to try to reach a coordinator
-    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1m")]
     pub(super) timeout: Duration,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
@@ -168,7 +170,7 @@ pub(super) struct RunArgs {
     pub(super) state_dir: Option<PathBuf>,
     /// Take the worker's name from another agent that has it and is alive, which stops that one:
     /// for one start, after a mistake. Without it only a restart with the same --state-dir goes on
-    /// under a name; any other agent waits until the one before is silent and its leases are over
+    /// under a name; any other agent waits until the previous one is silent and its leases are over
     #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
     pub(super) take_over: bool,
     /// Where the worker asks: HTTP/JSON and gRPC on one port
@@ -176,10 +178,11 @@ pub(super) struct RunArgs {
         long,
         env = "LEASEHOLD_LISTEN",
         value_name = "IP:PORT",
-        default_value = "127.0.0.1:7411"
+        default_value = "127.0.0.1:7411",
+        value_parser = listen_address
     )]
     pub(super) listen: SocketAddr,
-    /// Let --listen be an address that others can reach. The worker API has no password: whoever
+    /// Let --listen be an address that others can reach. The worker API has no password: anyone who
     /// reaches it can end the worker's jobs and give its streams away
     #[arg(long, env = "LEASEHOLD_LISTEN_ANYWHERE")]
     pub(super) listen_anywhere: bool,
@@ -192,10 +195,11 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
     /// How long a drain may take before the agent leaves with jobs still running, or as a sidecar
-    /// lets nobody wait any longer; where it is not given, the cluster's drain.deadline
-    #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "SPAN", value_parser = span::parse)]
+    /// stops waiting for it; without it, the cluster's drain.deadline
+    #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     pub(super) drain_deadline: Option<Duration>,
-    /// The agent is a sidecar, which is started before its worker and told to end after it:
+    /// The agent is a sidecar, which starts before its worker and gets SIGTERM after it:
     /// SIGTERM ends it at once and drains nothing, a drain's end does not end it, and past a
     /// drain's deadline it goes on reporting until the last job has ended
     #[arg(long, env = "LEASEHOLD_SIDECAR", conflicts_with = "command")]
@@ -213,14 +217,15 @@ pub(super) struct RunArgs {
     #[arg(long, env = "LEASEHOLD_RESTART", value_enum, requires = "command")]
     pub(super) restart: Option<Restart>,
     /// How long COMMAND may take to end on SIGTERM before the agent says so, or ends it
-    #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     #[arg(requires = "command")]
     pub(super) child_grace: Option<Duration>,
     /// End COMMAND with SIGKILL after --child-grace. Without it the agent waits on: no running
     /// job is ever killed to make a plan come true
     #[arg(long, env = "LEASEHOLD_CHILD_KILL", requires = "command")]
     pub(super) child_kill: bool,
-    /// Who is told to end: COMMAND with all that it has started, or COMMAND alone
+    /// Who gets the signals: COMMAND with all processes that it has started, or COMMAND alone
     #[arg(long, env = "LEASEHOLD_CHILD_SIGNAL", value_enum, requires = "command")]
     pub(super) child_signal: Option<ChildSignal>,
     /// Kill COMMAND, and what it has started in its process group, when this agent ends before it,
@@ -236,10 +241,22 @@ pub(super) struct RunArgs {
     pub(super) command: Vec<std::ffi::OsString>,
 }
 
+/// An address to listen on.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong =
+        || format!("invalid address {text:?}: expected IP:PORT, for example 127.0.0.1:7411");
+    text.parse().map_err(|_| wrong())
+}
+
 /// An address to listen on; without an IP it is every one of this machine's.
 fn every(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    whole.parse().map_err(|_| format!("{text:?} is no address: write :7412 or 127.0.0.1:7412"))
+    whole.parse().map_err(|_| {
+        format!(
+            "invalid address {text:?}: expected IP:PORT or :PORT, for \
+                                       example :7412 or 127.0.0.1:7412"
+        )
+    })
 }
 
 /// Options of the connection to the coordinator.
@@ -259,7 +276,7 @@ pub(super) struct TlsArgs {
     /// The name in the coordinators' certificates, where it is not the host that is dialled
     #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
     pub(super) tls_server_name: Option<String>,
-    /// The file of the token that proves which pod this is, read anew for every connection. It is
+    /// The file of the token that proves which pod this is, read again for every connection. It is
     /// never sent without TLS
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
     pub(super) token_file: Option<PathBuf>,
@@ -309,6 +326,34 @@ pub enum LogFormat {
 fn generation(text: &str) -> Result<u64, String> {
     match text {
         "" => Ok(0),
-        text => text.parse().map_err(|_| "write a whole number".to_owned()),
+        text => {
+            text.parse().map_err(|_| "invalid generation: use a whole number, 0 or more".to_owned())
+        }
+    }
+}
+
+/// Reads the address of an agent's worker API: `http://HOST:PORT`.
+fn agent_url(text: &str) -> Result<Url, String> {
+    let url = text.parse().ok().filter(Url::is_bare);
+    url.ok_or_else(|| {
+        format!(
+            "invalid address {text:?}: expected http://HOST:PORT, for example http://127.0.0.1:7411"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_address_has_neither_path_nor_query() {
+        for text in ["http://127.0.0.1:7411", "http://localhost:1/", "http://[::1]:7411"] {
+            let authority = text.trim_start_matches("http://").trim_end_matches('/');
+            assert_eq!(agent_url(text).expect(text).authority(), authority);
+        }
+        for text in ["", "127.0.0.1:7411", "https://a:1", "http://a:1/v1", "http://a:1?x", "/v1"] {
+            agent_url(text).expect_err(text);
+        }
     }
 }

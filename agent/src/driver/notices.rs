@@ -1,4 +1,4 @@
-//! What the holder tells the log, and the figures that follow from it.
+//! Logs the holder's notices, and sets the metrics that follow from them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,21 +7,21 @@ use leasehold_agent_core::Notice;
 use leasehold_types::Moment;
 use leasehold_types::message::RefusalReason;
 
-use crate::link::Complaints;
+use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
 
-/// Tells the log.
+/// Writes notices to the log.
 #[derive(Debug)]
-pub(super) struct Notices {
+pub(super) struct NoticeLogger {
     metrics: Arc<Metrics>,
-    complaints: Complaints,
+    log_limiter: LogLimiter,
     dials: u64,
     draining: bool,
 }
 
-impl Notices {
+impl NoticeLogger {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, complaints: Complaints::default(), dials: 0, draining: false }
+        Self { metrics, log_limiter: LogLimiter::default(), dials: 0, draining: false }
     }
 
     /// Whether the holder has said that it drains.
@@ -40,24 +40,24 @@ impl Notices {
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         self.metrics.answered.store(true, Relaxed);
-        if let Some(unsaid) = self.complaints.admit(address, why, now) {
+        if let Some(unsaid) = self.log_limiter.admit(address, why, now) {
             tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
         }
     }
 
     /// The coordinator looks at no tokens.
     pub(super) fn token_ignored(&mut self, address: &str, now: Moment) {
-        if self.complaints.admit(address, "token", now).is_some() {
+        if self.log_limiter.admit(address, "token", now).is_some() {
             tracing::warn!(
                 coordinator = address,
-                "--token-file has no effect: this coordinator runs without Kubernetes and looks at \
-                 no tokens; who may connect is up to --tls-client-ca there"
+                "--token-file has no effect: this coordinator runs without Kubernetes and ignores \
+                 tokens; its --tls-client-ca decides who may connect"
             );
         }
     }
 
-    /// Tells one notice; `address` is the link's, if there is one.
-    pub(super) fn tell(&mut self, notice: Notice, address: &str, now: Moment) {
+    /// Logs one notice; `address` is the link's, if there is one.
+    pub(super) fn log(&mut self, notice: Notice, address: &str, now: Moment) {
         match notice {
             Notice::Welcomed(epoch) => {
                 self.metrics.connected.store(true, Relaxed);
@@ -73,7 +73,7 @@ impl Notices {
                 tracing::debug!(coordinator = address, why, "the link has ended");
             }
             Notice::PoolGranted(token, size) => tracing::info!(size, %token, "pool granted"),
-            Notice::PoolExpired(left) => tracing::warn!(left, "pool lease ended without renewal"),
+            Notice::PoolExpired(left) => tracing::warn!(left, "the pool lease expired"),
             Notice::StreamGranted(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream granted");
             }
@@ -82,35 +82,42 @@ impl Notices {
             }
             Notice::StreamKept(key, token) => {
                 let (set, stream) = (&key.set, &key.stream);
-                tracing::debug!(%set, %stream, %token, "stream kept after all");
+                tracing::debug!(%set, %stream, %token, "stream revocation cancelled");
             }
             Notice::StreamReleased(key, token) => {
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream released");
             }
             Notice::StreamExpired(key, token) => {
                 tracing::warn!(set = %key.set, stream = %key.stream, %token,
-                    "stream lease ended without renewal");
+                    "the stream lease expired");
             }
             Notice::JobBegan(job) => tracing::debug!(%job, "job began"),
             Notice::JobEnded(job) => tracing::debug!(%job, "job ended"),
             Notice::DrainStarted => {
                 self.draining = true;
-                tracing::info!("the drain begins: no new job starts, streams are given back");
+                tracing::info!("the drain begins: no new job starts, streams are released");
             }
             Notice::DrainOver => {
                 self.draining = false;
-                tracing::info!("started anew after a drain: the worker works again");
+                tracing::info!("the worker restarted after a drain: it may work again");
             }
             Notice::JournalFailed(why) => {
-                if let Some(unsaid) = self.complaints.admit("journal", &why, now) {
-                    tracing::error!(why, unsaid, "the journal cannot be written");
+                if let Some(unsaid) = self.log_limiter.admit("journal", &why, now) {
+                    tracing::error!(why, unsaid, "cannot write the journal");
                 }
             }
             Notice::Offence(what) => {
-                tracing::warn!(coordinator = address, what, "the coordinator broke the rules");
+                tracing::warn!(
+                    coordinator = address,
+                    what,
+                    "the coordinator violated the protocol"
+                );
             }
             Notice::IncarnationRaised(to) => {
-                tracing::warn!(to = to.0, "another agent had this incarnation or a higher one");
+                tracing::warn!(
+                    to = to.0,
+                    "another agent had this incarnation number or a higher one"
+                );
             }
         }
     }
@@ -118,7 +125,7 @@ impl Notices {
     fn refused(&mut self, reason: &RefusalReason, message: &str, address: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         if let RefusalReason::NotLeader(leader) = reason {
-            tracing::debug!(coordinator = address, leader, "that coordinator does not lead");
+            tracing::debug!(coordinator = address, leader, "that coordinator is not the leader");
             return;
         }
         if *reason == RefusalReason::NameTaken {
@@ -130,7 +137,7 @@ impl Notices {
             RefusalReason::NameTaken => "NameTaken".into(),
             _ => format!("{reason:?}: {message}"),
         };
-        if let Some(unsaid) = self.complaints.admit(address, &cause, now) {
+        if let Some(unsaid) = self.log_limiter.admit(address, &cause, now) {
             tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
         }
     }

@@ -45,7 +45,7 @@ fn the_next_agent_reads_what_was_appended_and_nothing_behind_it() {
     let (_, path) = write(dir.path(), &[begun(), job("a"), job("b")]);
     let written = std::fs::read(&path).expect("it is there");
     let last = written.split_inclusive(|byte| *byte == b'\n').next_back().expect("a line");
-    // What a kill leaves of a record that was never used, and what nobody has written.
+    // What a kill leaves of a record that was never used, and bytes that no agent has written.
     for torn in [&last[..last.len() / 2], &last[..last.len() - 1], last, b"\0\0\0\n"] {
         append(&path, torn);
         let (memory, _) = write(dir.path(), &[]);
@@ -141,7 +141,7 @@ fn a_journal_with_lines_left_out_or_in_another_order_is_no_memory() {
     }
 }
 
-/// The file cannot be begun anew, as where the disk has no room for another one.
+/// The file cannot be rewritten, as where the disk has no room for another one.
 #[test]
 fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_remembered() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -164,12 +164,12 @@ fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_re
     assert_eq!(kept.incarnation, memory.incarnation);
     assert!(journal.problem.is_some());
     journal.append(&job("h")).expect_err("it cannot be written");
-    journal.mend(Moment(1));
+    journal.retry(Moment(1));
     assert!(journal.problem.is_some());
     std::fs::remove_dir(&new).expect("it was there");
-    journal.mend(Moment(1));
+    journal.retry(Moment(1));
     assert!(journal.problem.is_some(), "it is tried once a second");
-    journal.mend(Moment(1) + MEND);
+    journal.retry(Moment(1) + RETRY_INTERVAL);
     assert_eq!(journal.problem, None);
     journal.append(&job("i")).expect("it can be written");
     drop(journal);
@@ -196,7 +196,7 @@ fn what_is_no_regular_file_is_refused() {
             "boot.json" => opened.expect("it is no file of the agent's"),
             _ => {
                 let error = format!("{:#}", opened.expect_err(name));
-                assert!(error.contains("no regular file") && error.contains(name), "{error}");
+                assert!(error.contains("not a regular file") && error.contains(name), "{error}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The bytes of a journal: a mark, a header and the records, a line each.
 //!
-//! The mark says how many bytes count. It is written anew, in its place, after each record and
+//! The mark says how many bytes count. It is written again, in its place, after each record and
 //! before that is used: what stands behind the bytes that count was never used by anybody, and is
 //! no part of the journal. A journal that is shorter has been cut, at whatever place. Each other
 //! line begins with a checksum of itself and of all lines before it.

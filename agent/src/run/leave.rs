@@ -7,25 +7,29 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::Memory;
-use leasehold_types::WorkerKey;
+use leasehold_types::{WorkerKey, duration};
 
 use super::{check_tls, drain, remember};
-use crate::child::Recorded;
+use crate::child::ChildRecord;
 use crate::config::{Config, Leave};
-use crate::driver::{Driver, Outcome};
+use crate::driver::{Driver, Outcome, amount};
 use crate::identity;
 use crate::metrics::Metrics;
-use crate::signals::{Asked, Signals, exit_code};
+use crate::signals::{SignalAction, Signals, exit_code};
 use crate::state_dir::StateDir;
 use crate::worker::process;
 
-/// Says it, and returns the exit code once a coordinator has heard it.
+/// Reports it, and returns the exit code once a coordinator has the report.
 pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
-    let mut signals = Signals::take().context("the signals cannot be handled")?;
+    let mut signals = Signals::take().context("cannot install signal handlers")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let path = config.state_dir.as_deref().expect("the command line wants one");
     if !path.join("lock").exists() {
-        bail!("--state-dir {}: no agent has kept its journal there", path.display());
+        bail!(
+            "--state-dir {}: there is no journal of an agent there: give the --state-dir of the \
+             agent that has ended",
+            path.display()
+        );
     }
     let (memory, journal, dir) = remember(&config, &who)?;
     if let Some(tls) = &config.tls {
@@ -35,59 +39,66 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     check(&memory, &dir, &who, leave)?;
     let (jobs, streams) = (memory.running(), memory.streams.len());
     let (identity, metrics) = (identity::of(Some(&dir)), Arc::new(Metrics::default()));
-    let (driver, door) = Driver::new(&config, memory, journal, identity, metrics);
+    let (driver, handle) = Driver::new(&config, memory, journal, identity, metrics);
     let driver = tokio::spawn(driver.run());
-    if let Err(why) = door.start_anew().await {
-        bail!("that nothing runs cannot be written to {}: {why}", path.display());
+    if let Err(why) = handle.start_anew().await {
+        bail!("cannot write to {} that nothing runs: {why}", path.display());
     }
-    drain(&door).await;
+    drain(&handle).await;
     let ended = tokio::select! {
-        ended = door.ended() => ended.context("the driver has failed")?,
+        ended = handle.ended() => ended.context("the driver has failed")?,
         asked = signals.next() => {
-            let (Asked::End(signal) | Asked::EndNow(signal) | Asked::PassOn(signal)) = asked;
-            eprintln!("told to end before a coordinator has heard it");
+            let (SignalAction::Shutdown(signal)
+            | SignalAction::Quit(signal)
+            | SignalAction::Forward(signal)) = asked;
+            eprintln!("stopped by a signal before a coordinator answered: run it again");
             return Ok(exit_code(signal));
         }
     };
-    door.stop().await;
-    drop(door);
+    handle.stop().await;
+    drop(handle);
     driver.await.context("the driver has failed")?;
     match ended {
         Outcome::Drained { told: true, .. } => {
-            println!("worker {who} has left: {jobs} jobs and {streams} streams of it are over");
+            let (jobs, streams) = (amount(jobs, "job"), amount(streams as u64, "stream"));
+            println!("worker {who} has left; ended: {jobs}, {streams}");
             Ok(0)
         }
         Outcome::Drained { .. } => {
-            let waited = crate::config::show_span(config.goodbye_max);
-            bail!("no coordinator has heard within {waited} that {who} has left: say it again")
+            let waited = duration::format_short(config.goodbye_max);
+            bail!(
+                "no coordinator answered within {waited}: {who} still counts as running; run it \
+                 again"
+            )
         }
-        Outcome::Superseded => bail!("another agent speaks for {who}: nothing was said"),
+        Outcome::Superseded => bail!("another agent runs for {who}: nothing was reported"),
     }
 }
 
 /// Whether what is known here bears out that nothing of the worker runs.
 fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyhow::Result<()> {
     if let Some((stream, id)) = process::first_running(dir)? {
-        bail!("process {id}, the program of stream {stream}, still runs: end it first");
+        bail!("process {id}, the program of stream {stream}, still runs: stop it first");
     }
-    let knows = match Recorded::read(&dir.file("child"))? {
-        Recorded::Child(group) if group.exists() => {
+    let knows = match ChildRecord::read(&dir.file("child"))? {
+        ChildRecord::Child(group) if group.exists() => {
             let id = group.id;
-            bail!("process {id}, or one that it has started, still runs as {who}: end it first")
+            bail!(
+                "process {id}, or a process that it has started, still runs as {who}: stop it first"
+            )
         }
         // It was seen to have ended.
-        Recorded::Child(_) | Recorded::OtherBoot => true,
-        Recorded::Nothing => {
+        ChildRecord::Child(_) | ChildRecord::OtherBoot => true,
+        ChildRecord::Nothing => {
             memory.incarnation.is_some() && memory.running() == 0 && memory.streams.is_empty()
         }
     };
     if !knows && !leave.nothing_runs {
         bail!(
-            "nobody here can tell whether {who} still runs, for its agent did not start it. The \
-             journal tells of {} jobs and {} streams. See that nothing of it runs, then say so \
-             with --nothing-runs",
-            memory.running(),
-            memory.streams.len()
+            "cannot know whether {who} still runs, since its agent did not start it. The journal \
+             lists {} and {}. Check that nothing of it runs, then add --nothing-runs",
+            amount(memory.running(), "job"),
+            amount(memory.streams.len() as u64, "stream")
         );
     }
     Ok(())

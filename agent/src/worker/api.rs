@@ -11,8 +11,9 @@ use leasehold_types::{JobId, Moment, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use super::{LeaseView, reason, words};
-use crate::driver::{Command, Door, Gone};
+use super::LeaseView;
+use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
+use crate::refusal;
 
 /// Watches and waiting reads that are served at once.
 const WATCHERS_MAX: usize = 256;
@@ -27,7 +28,7 @@ pub(crate) struct Denial {
 }
 
 impl Denial {
-    /// The request makes no sense.
+    /// The request is invalid.
     pub(crate) fn invalid(message: impl ToString) -> Self {
         Self { reason: "invalid", message: message.to_string() }
     }
@@ -41,12 +42,12 @@ impl From<Invalid> for Denial {
 
 impl From<Refused> for Denial {
     fn from(refused: Refused) -> Self {
-        Self { reason: reason(&refused), message: words(&refused) }
+        Self { reason: refusal::reason(&refused), message: refusal::message(&refused) }
     }
 }
 
-impl From<Gone> for Denial {
-    fn from(gone: Gone) -> Self {
+impl From<DriverStopped> for Denial {
+    fn from(gone: DriverStopped) -> Self {
         Self { reason: "stopping", message: gone.to_string() }
     }
 }
@@ -54,25 +55,25 @@ impl From<Gone> for Denial {
 /// What a worker may ask.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerApi {
-    door: Door,
+    driver: DriverHandle,
     who: WorkerKey,
     watchers: Arc<Semaphore>,
 }
 
 impl WorkerApi {
     /// The API of this worker.
-    pub(crate) fn new(door: Door, who: WorkerKey) -> Self {
-        Self { door, who, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    pub(crate) fn new(driver: DriverHandle, who: WorkerKey) -> Self {
+        Self { driver, who, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
     }
 
-    /// The door behind it.
-    pub(crate) fn door(&self) -> &Door {
-        &self.door
+    /// The driver behind it.
+    pub(crate) fn driver(&self) -> &DriverHandle {
+        &self.driver
     }
 
     /// The lease for the agent's own figures; the worker has not seen it.
-    pub(crate) async fn peek(&self) -> Result<Lease, Gone> {
-        self.door.ask(|reply| Command::Peek { reply }).await
+    pub(crate) async fn peek(&self) -> Result<Lease, DriverStopped> {
+        self.driver.ask(|reply| DriverRequest::Peek { reply }).await
     }
 
     /// The lease now, with leases of these kinds; with `after_version`, once it has another, or
@@ -84,20 +85,20 @@ impl WorkerApi {
         wait_ms: u32,
     ) -> Result<LeaseView, Denial> {
         let end = Instant::now() + wait(wait_ms)?;
-        let mut changes = self.door.changes();
+        let mut changes = self.driver.changes();
         changes.mark_unchanged();
-        let mut snapshot = self.door.lease_of(kinds).await?;
+        let mut snapshot = self.driver.lease_of(kinds).await?;
         let asked = snapshot.now;
         if after_version == Some(snapshot.lease.version) && wait_ms > 0 {
             let _permit = self.watcher()?;
             while after_version == Some(snapshot.lease.version) {
                 match tokio::time::timeout_at(end, changes.changed()).await {
                     Err(_) => break,
-                    Ok(Err(_)) => return Err(Gone.into()),
-                    Ok(Ok(())) => snapshot = self.door.lease_of(kinds).await?,
+                    Ok(Err(_)) => return Err(DriverStopped.into()),
+                    Ok(Ok(())) => snapshot = self.driver.lease_of(kinds).await?,
                 }
             }
-            snapshot = self.door.lease_of(kinds).await?;
+            snapshot = self.driver.lease_of(kinds).await?;
         }
         Ok(LeaseView::new(&snapshot.lease, asked, &self.who))
     }
@@ -109,7 +110,7 @@ impl WorkerApi {
         kinds: Kinds,
     ) -> Result<impl Stream<Item = LeaseView> + Send + use<>, Denial> {
         let permit = self.watcher()?;
-        let mut changes = self.door.changes();
+        let mut changes = self.driver.changes();
         changes.mark_changed();
         let watch = Watch { api: self.clone(), kinds, changes, asked: None, _permit: permit };
         Ok(futures_util::stream::unfold(watch, Watch::next))
@@ -118,29 +119,29 @@ impl WorkerApi {
     /// The worker's process starts.
     pub(crate) async fn start(&self, start_id: &str, running: u32) -> Result<(), Denial> {
         let start = map::start_id(start_id)?;
-        Ok(self.door.ask(|reply| Command::Start { start, running, reply }).await??)
+        Ok(self.driver.ask(|reply| DriverRequest::Start { start, running, reply }).await??)
     }
 
     /// May this job start? The pool lease's token if so.
     pub(crate) async fn begin(&self, job: &str, wait_ms: u32) -> Result<String, Denial> {
         let wait = wait(wait_ms)?;
         let job: JobId = map::job_id(job)?;
-        let token = self.door.ask(|reply| Command::Begin { job, wait, reply }).await??;
+        let token = self.driver.ask(|reply| DriverRequest::Begin { job, wait, reply }).await??;
         Ok(token.to_string())
     }
 
     /// The job has ended.
     pub(crate) async fn end(&self, job: &str) -> Result<(), Denial> {
         let job = map::job_id(job)?;
-        Ok(self.door.ask(|reply| Command::End { job, reply }).await??)
+        Ok(self.driver.ask(|reply| DriverRequest::End { job, reply }).await??)
     }
 
     /// So many jobs run, and the worker keeps to this pool size.
     pub(crate) async fn count(&self, running: u32, obeyed: u32) -> Result<(), Denial> {
-        Ok(self.door.ask(|reply| Command::Count { running, obeyed, reply }).await??)
+        Ok(self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await??)
     }
 
-    /// The worker has let the stream go.
+    /// The worker has released the stream.
     pub(crate) async fn release(&self, set: &str, stream: &str, token: &str) -> Result<(), Denial> {
         self.give_back(map::stream_key(set, stream)?, map::token(token)?).await
     }
@@ -159,15 +160,18 @@ impl WorkerApi {
     }
 
     async fn give_back(&self, stream: StreamKey, token: Token) -> Result<(), Denial> {
-        Ok(self.door.ask(|reply| Command::Release { stream, token, reply }).await??)
+        Ok(self.driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await??)
     }
 
     /// Begins a drain; with `wait`, answers when it has ended, with the jobs that outlived it.
     pub(crate) async fn drain(&self, wait: bool) -> Result<u32, Denial> {
         if wait {
-            return Ok(self.door.ask(|reply| Command::Drain { ended: Some(reply) }).await?);
+            return Ok(self
+                .driver
+                .ask(|reply| DriverRequest::Drain { ended: Some(reply) })
+                .await?);
         }
-        self.door.drain().await?;
+        self.driver.drain().await?;
         Ok(self.peek().await?.pool.running)
     }
 
@@ -193,7 +197,7 @@ struct Watch {
 impl Watch {
     async fn next(mut self) -> Option<(LeaseView, Self)> {
         self.changes.changed().await.ok()?;
-        let snapshot = self.api.door.lease_of(self.kinds).await.ok()?;
+        let snapshot = self.api.driver.lease_of(self.kinds).await.ok()?;
         let asked = *self.asked.get_or_insert(snapshot.now);
         let view = LeaseView::new(&snapshot.lease, asked, &self.api.who);
         Some((view, self))
@@ -203,6 +207,8 @@ impl Watch {
 fn wait(wait_ms: u32) -> Result<Duration, Denial> {
     match wait_ms <= WAIT_MS_MAX {
         true => Ok(Duration::from_millis(u64::from(wait_ms))),
-        false => Err(Denial::invalid(format!("wait_ms: {wait_ms} is above {WAIT_MS_MAX}"))),
+        false => {
+            Err(Denial::invalid(format!("invalid wait_ms {wait_ms}: use at most {WAIT_MS_MAX}")))
+        }
     }
 }

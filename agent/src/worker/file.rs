@@ -1,8 +1,9 @@
 //! The adapter `file`: writes the worker's streams, and its pool size where it wants that, into
 //! k8s-swarm's `config.yml`, for a worker that only reads and reloads.
 //!
-//! Invariant: a stream is released, and a smaller pool size told, only when the file on disk says
-//! so and the worker has taken that up; a larger pool size is told before the file says it.
+//! Invariant: a stream is released, and a smaller pool size reported, only when the file on disk
+//! says so and the worker has taken that up; a larger pool size is reported before the file says
+//! it.
 
 mod config_yml;
 mod pool;
@@ -19,12 +20,12 @@ use leasehold_types::{StreamKey, StreamName};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::leash::Leash;
-use super::retry;
+use super::shell_command::ShellCommand;
+use crate::backoff;
 use crate::child::ChildPid;
 use crate::config::{FileAdapter, SignalTo, TakenUp};
-use crate::driver::{Command, Door};
-use crate::init::Reaper;
+use crate::driver::{DriverHandle, DriverRequest};
+use crate::reaper::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
@@ -38,7 +39,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct FileWorker {
     worker: String,
     adapter: FileAdapter,
-    door: Door,
+    driver: DriverHandle,
     reaper: Reaper,
     child: ChildPid,
     /// This agent remembers nothing of its worker.
@@ -48,14 +49,14 @@ pub(crate) struct FileWorker {
     /// The worker's pool, where it reads its size in the file.
     pool: Option<Pool>,
     version: u64,
-    /// The worker has yet to be told of the last change.
+    /// The worker does not know of the last change yet.
     untold: bool,
-    /// Streams to give back that the file does not name any more, and when the worker has taken
+    /// Streams to release that the file does not name any more, and when the worker has taken
     /// that up.
     gone: BTreeMap<StreamKey, Option<Instant>>,
     failures: u32,
     retry_at: Option<Instant>,
-    /// How often somebody else has changed the file.
+    /// How often another process has changed the file.
     disturbed: u32,
 }
 
@@ -71,7 +72,7 @@ impl FileWorker {
     pub(crate) fn new(
         worker: String,
         adapter: FileAdapter,
-        door: Door,
+        driver: DriverHandle,
         reaper: Reaper,
         child: ChildPid,
         remembered: Option<Remembered>,
@@ -82,7 +83,7 @@ impl FileWorker {
         Self {
             worker,
             adapter,
-            door,
+            driver,
             reaper,
             child,
             forgot: remembered.is_none(),
@@ -101,12 +102,12 @@ impl FileWorker {
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
         if self.forgot && self.pool.is_none() {
-            // A worker that reads only its streams runs no jobs: somebody has to say so.
-            if let Err(why) = self.door.start_anew().await {
-                tracing::warn!(why, "that no jobs run could not be noted");
+            // A worker that reads only its streams runs no jobs: the agent must say so.
+            if let Err(why) = self.driver.start_anew().await {
+                tracing::warn!(why, "cannot record that the worker runs no jobs");
             }
         }
-        let mut changes = self.door.changes();
+        let mut changes = self.driver.changes();
         changes.mark_changed();
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -116,7 +117,7 @@ impl FileWorker {
                     Ok(()) => false,
                     Err(_) => return,
                 },
-                () = retry::until(self.next_look()) => {
+                () = backoff::until(self.next_look()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
                 _ = looks.tick() => match self.is_as_written() {
@@ -127,13 +128,13 @@ impl FileWorker {
                     }
                 },
             };
-            let Ok(snapshot) = self.door.lease().await else { return };
+            let Ok(snapshot) = self.driver.lease().await else { return };
             if !put_off {
                 match self.step(&snapshot.lease).await {
                     Err(error) => self.failed(&error),
                     Ok(()) => {
                         (self.failures, self.retry_at) = (0, None);
-                        self.door.metrics().set_file_problem(None);
+                        self.driver.metrics().set_file_problem(None);
                     }
                 }
             }
@@ -144,7 +145,7 @@ impl FileWorker {
         }
     }
 
-    /// Brings the file up to date and tells the worker.
+    /// Brings the file up to date and notifies the worker.
     async fn step(&mut self, lease: &Lease) -> anyhow::Result<()> {
         let held = lease.streams.iter().filter(|held| !lease.draining && held.revoked.is_none());
         let streams: BTreeSet<StreamName> = held.map(|held| held.stream.stream.clone()).collect();
@@ -157,14 +158,14 @@ impl FileWorker {
         if self.written.as_ref() != Some(&wanted) {
             let written = self.write(&wanted).await;
             if written.is_err() {
-                self.door.metrics().file_failures.fetch_add(1, Relaxed);
+                self.driver.metrics().file_failures.fetch_add(1, Relaxed);
             }
             written?;
             self.written = Some(wanted);
             self.untold = true;
             self.pool.iter_mut().for_each(Pool::untold);
         }
-        self.door.metrics().file_shows.store(lease.version, Relaxed);
+        self.driver.metrics().file_shows.store(lease.version, Relaxed);
         self.note_gone(lease);
         if self.untold {
             self.tell_worker().await?;
@@ -178,12 +179,12 @@ impl FileWorker {
         Ok(())
     }
 
-    /// Tells the holder how many jobs run and which pool size the worker keeps to.
+    /// Reports to the holder how many jobs run and which pool size the worker keeps to.
     async fn tell_count(&mut self) -> anyhow::Result<()> {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
         let (running, obeyed) = pool.look(in_file, settle, Instant::now());
-        let told = self.door.ask(|reply| Command::Count { running, obeyed, reply }).await;
+        let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
         match told {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(refused)) => bail!("{running} jobs under pool size {obeyed}: {refused:?}"),
@@ -196,7 +197,7 @@ impl FileWorker {
         self.written.as_ref().map_or(u32::MAX, |written| written.pool_size.unwrap_or(0))
     }
 
-    /// Finds the streams that are to be given back and that the file does not name.
+    /// Finds the streams that are to be released and that the file does not name.
     fn note_gone(&mut self, lease: &Lease) {
         let written = self.written.iter().flat_map(|written| &written.streams);
         let named = written.collect::<BTreeSet<_>>();
@@ -244,13 +245,13 @@ impl FileWorker {
             ("LEASEHOLD_FILE_VERSION", self.version.to_string().into()),
         ];
         let outputs = [Stdio::inherit(), Stdio::inherit()];
-        let mut leash = Leash::start(command, environment, outputs, &self.reaper)
-            .context("--file-command: no process can be started")?;
-        match tokio::time::timeout(COMMAND_TIMEOUT, &mut leash.exit).await {
+        let mut shell = ShellCommand::start(command, environment, outputs, &self.reaper)
+            .context("--file-command: cannot start a process")?;
+        match tokio::time::timeout(COMMAND_TIMEOUT, &mut shell.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
             Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
-            Ok(Err(_)) => bail!("--file-command: nobody knows how it ended"),
-            Err(_) => bail!("--file-command has not ended within {COMMAND_TIMEOUT:?}"),
+            Ok(Err(_)) => bail!("--file-command: its exit code is unknown"),
+            Err(_) => bail!("--file-command did not end within {COMMAND_TIMEOUT:?}"),
         }
     }
 
@@ -261,7 +262,7 @@ impl FileWorker {
         }
     }
 
-    /// Gives back every stream that the worker has let go.
+    /// Releases every stream that the worker has let go.
     async fn release(&mut self, lease: &Lease) {
         let now = Instant::now();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
@@ -271,14 +272,15 @@ impl FileWorker {
                 continue;
             }
             let (stream, token) = (held.stream.clone(), held.token);
-            let released = self.door.ask(|reply| Command::Release { stream, token, reply }).await;
+            let released =
+                self.driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await;
             match released {
                 Err(_) => return,
                 Ok(Ok(()) | Err(Refused::NotHeld { .. })) => {
                     self.gone.remove(&held.stream);
                 }
                 Ok(Err(refused)) => {
-                    tracing::error!(?refused, stream = %held.stream, "not released");
+                    tracing::error!(?refused, stream = %held.stream, "cannot release the stream");
                     self.put_off();
                 }
             }
@@ -292,15 +294,19 @@ impl FileWorker {
         text.is_ok_and(|text| text == config_yml::render(&self.worker, written, self.version))
     }
 
-    /// Somebody else has changed the file, and the worker may have taken that up: nothing that it
+    /// Another process has changed the file, and the worker may have read that: nothing that it
     /// was told counts any more.
     fn note_disturbed(&mut self) {
         let path = &self.adapter.path;
         self.disturbed = self.disturbed.saturating_add(1);
         if self.disturbed.is_power_of_two() {
             let (shown, times) = (path.display().to_string(), self.disturbed);
-            let what = if path.exists() { "has changed" } else { "has deleted" };
-            tracing::warn!(path = shown, times, "somebody else {what} the worker's file: restored");
+            let what = if path.exists() { "changed" } else { "deleted" };
+            tracing::warn!(
+                path = shown,
+                times,
+                "another process {what} the worker's file: restored"
+            );
         }
         self.version = self.version.max(config_yml::version_in(path));
         if let Some(pool) = &mut self.pool {
@@ -311,7 +317,7 @@ impl FileWorker {
     }
 
     fn failed(&mut self, error: &anyhow::Error) {
-        self.door.metrics().set_file_problem(Some(format!("{error:#}")));
+        self.driver.metrics().set_file_problem(Some(format!("{error:#}")));
         if self.failures.is_power_of_two() || self.failures == 0 {
             let path = self.adapter.path.display().to_string();
             let failures = self.failures + 1;
@@ -321,7 +327,7 @@ impl FileWorker {
     }
 
     fn put_off(&mut self) {
-        let wait = retry::wait(self.failures);
+        let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }
@@ -345,9 +351,11 @@ impl FileWorker {
 /// Sends a signal to the process whose id is in a file.
 fn send_to(path: &Path, signal: Signal) -> anyhow::Result<()> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("--file-pid {shown}"))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read --file-pid {shown}"))?;
     let Some(pid) = text.trim().parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
-        bail!("--file-pid {shown} holds {:?}, which is no process id", text.trim());
+        bail!("--file-pid {shown} holds {:?}: expected a process id", text.trim());
     };
-    kill_process(pid, signal).with_context(|| format!("--file-pid {shown}: process {pid:?}"))
+    kill_process(pid, signal)
+        .with_context(|| format!("--file-pid {shown}: cannot signal process {pid:?}"))
 }

@@ -1,4 +1,4 @@
-//! The adapter `http`: a worker with an HTTP interface of its own, asked and told by requests that
+//! The adapter `http`: a worker with its own HTTP interface, polled and steered by requests that
 //! the agent's options describe.
 //!
 //! Invariant: a size that the worker shows, or has answered with a 2xx, is in effect; nothing
@@ -11,40 +11,39 @@ use hyper::Method;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
-use super::bound::Bound;
-use super::counted::{Need, Sight, Target};
+use super::sizing::{Adjustment, Observation, SizeBound, Target};
 use crate::config::{HttpAdapter, HttpRequest, Sizing};
-use crate::http_client::{Answer, Call, Url};
+use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 
 /// How long a question may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// How long an order may take.
 const ORDER_MAX: Duration = Duration::from_secs(10);
-/// Looks after an order until a worker that does not show the size is told again.
+/// Polls after an order until a worker that does not show the size gets it again.
 const PATIENCE: u32 = 10;
 
 /// One worker.
 #[derive(Debug)]
 pub(crate) struct HttpWorker {
     adapter: HttpAdapter,
-    bound: Bound,
+    bound: SizeBound,
     /// It has taken the drain's begin.
     drained: bool,
     /// The size that it has last answered with a 2xx.
     answered: Option<u32>,
-    /// Looks since it was told something.
+    /// Polls since the last order.
     looks: u32,
 }
 
 impl HttpWorker {
-    /// A worker that an agent before this one has told at most this size.
+    /// A worker that a previous agent has set to at most this size.
     pub(crate) fn new(adapter: HttpAdapter, most: Option<u32>) -> Self {
         let bound = first_bound(&adapter.sizing, most);
         Self { adapter, bound, drained: false, answered: None, looks: 0 }
     }
 
-    /// Asks it how things stand.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Sight> {
+    /// Polls it.
+    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let (running, size) = match self.ask().await {
             Ok(shown) => shown,
             Err(error) => {
@@ -63,28 +62,28 @@ impl HttpWorker {
             Some(size) if self.looks == 1 => self.bound.shows_for_now(size),
             Some(size) => self.bound.shows(size),
         }
-        Ok(self.bound.sight(running))
+        Ok(self.bound.observation(running))
     }
 
-    /// What to tell it next.
-    pub(super) fn need(&self, target: Target) -> Need {
+    /// The next adjustment.
+    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         let drains = target.draining && self.adapter.drain.is_some();
         match &self.adapter.sizing {
-            _ if drains && self.drained => Need::Nothing,
-            _ if drains => Need::Order { size: 0, grows: false },
-            Sizing::Fixed(_) => Need::Nothing,
-            Sizing::Request(_) => match self.bound.need(target) {
-                Need::Order { size, .. }
+            _ if drains && self.drained => Adjustment::Nothing,
+            _ if drains => Adjustment::Order { size: 0, grows: false },
+            Sizing::Fixed(_) => Adjustment::Nothing,
+            Sizing::Request(_) => match self.bound.adjustment(target) {
+                Adjustment::Order { size, .. }
                     if self.answered == Some(size) && self.looks < PATIENCE =>
                 {
-                    Need::Look
+                    Adjustment::Look
                 }
                 need => need,
             },
         }
     }
 
-    /// Tells it.
+    /// Carries out an adjustment.
     pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
         let drain = self.adapter.drain.as_ref().filter(|_| target.draining);
         let request = match (drain, &self.adapter.sizing) {
@@ -98,7 +97,7 @@ impl HttpWorker {
         self.bound.kept(size);
         self.answered = Some(size);
         self.drained = target.draining;
-        tracing::info!(size, draining = target.draining, "the worker was told its pool size");
+        tracing::info!(size, draining = target.draining, "set the worker's pool size");
         Ok(())
     }
 
@@ -108,14 +107,16 @@ impl HttpWorker {
         let said = || format!("--http-count-url {url}");
         let answer = self.call(Method::GET, url, None, LOOK_MAX).await.with_context(said)?;
         let body: Value = serde_json::from_slice(&answer.body)
-            .with_context(|| format!("--http-count-url {url}: the answer"))?;
+            .with_context(|| format!("--http-count-url {url}: the answer is not JSON"))?;
         let number = |option: &str, pointer: &str| {
             let found = body.pointer(pointer);
             let number = found.and_then(Value::as_u64).and_then(|it| u32::try_from(it).ok());
             number.ok_or_else(|| {
                 let found = found.map_or("nothing".into(), Value::to_string);
                 let found: String = found.chars().take(80).collect();
-                anyhow!("{option} {pointer}: the answer has {found} there, and no number of jobs")
+                anyhow!(
+                    "{option} {pointer}: the answer has {found} there instead of a number of jobs"
+                )
             })
         };
         let running = number("--http-count-field", &self.adapter.count_field)?;
@@ -136,13 +137,15 @@ impl HttpWorker {
         method: Method,
         url: &Url,
         json: Option<String>,
-        within: Duration,
+        limit: Duration,
     ) -> anyhow::Result<Answer> {
         let authorization = self.authorization().await?;
-        let answer = Call { method, url, authorization, json, within }.send().await?;
+        let (timeout, answer_bytes_max) = (Some(limit), ANSWER_BYTES_MAX);
+        let call = Call { method, url, authorization, json, timeout, answer_bytes_max };
+        let answer = call.send().await?;
         match answer.status {
             200..300 => Ok(answer),
-            status => bail!("the answer is {status}"),
+            status => bail!("it answered {status}"),
         }
     }
 
@@ -150,9 +153,9 @@ impl HttpWorker {
         let Some(path) = &self.adapter.auth else { return Ok(None) };
         let shown = path.display();
         let text = tokio::fs::read_to_string(path).await;
-        let text = text.with_context(|| format!("--http-auth-file {shown}"))?;
+        let text = text.with_context(|| format!("cannot read --http-auth-file {shown}"))?;
         let Ok(mut value) = HeaderValue::from_str(text.trim()) else {
-            bail!("--http-auth-file {shown} is not one line of plain text");
+            bail!("invalid --http-auth-file {shown}: expected one line of plain text");
         };
         value.set_sensitive(true);
         Ok(Some(value))
@@ -160,9 +163,9 @@ impl HttpWorker {
 }
 
 /// What is known of the size of a worker that has not been asked yet.
-fn first_bound(sizing: &Sizing, most: Option<u32>) -> Bound {
+fn first_bound(sizing: &Sizing, most: Option<u32>) -> SizeBound {
     match sizing {
-        Sizing::Request(_) => Bound::inherited(most),
-        Sizing::Fixed(max) => Bound::inherited(Some(*max)),
+        Sizing::Request(_) => SizeBound::inherited(most),
+        Sizing::Fixed(max) => SizeBound::inherited(Some(*max)),
     }
 }

@@ -2,32 +2,32 @@
 //! before it goes.
 //!
 //! Invariant: of one stream at most one program runs, none without a live lease, and no stream is
-//! given back while anything of its program runs.
+//! released while anything of its program runs.
 
+mod action;
 mod program;
 mod record;
 mod supervisor;
-mod verdict;
 
 use anyhow::Context;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::config::ProcessAdapter;
-use crate::driver::Door;
-use crate::init::Reaper;
+use crate::driver::DriverHandle;
+use crate::reaper::Reaper;
 pub(crate) use record::{Leftovers, first_running};
 use supervisor::Supervisor;
 
 /// What the adapter is started with.
 #[derive(Debug)]
-pub(crate) struct Setting {
+pub(crate) struct ProcessContext {
     pub(crate) adapter: ProcessAdapter,
-    /// What every program is told.
+    /// The environment of every program.
     pub(crate) environment: Vec<(&'static str, String)>,
-    pub(crate) door: Door,
+    pub(crate) driver: DriverHandle,
     pub(crate) reaper: Reaper,
-    /// What an agent before this one has left running.
+    /// What a previous agent has left running.
     pub(crate) leftovers: Leftovers,
     /// This agent remembers nothing.
     pub(crate) forgot: bool,
@@ -42,9 +42,9 @@ pub(crate) struct ProcessWorker {
 
 impl ProcessWorker {
     /// Starts it.
-    pub(crate) fn start(setting: Setting) -> Self {
+    pub(crate) fn start(context: ProcessContext) -> Self {
         let (stop, stopped) = oneshot::channel();
-        Self { stop, task: tokio::spawn(Supervisor::new(setting).run(stopped)) }
+        Self { stop, task: tokio::spawn(Supervisor::new(context).run(stopped)) }
     }
 
     /// Kills every program that is left, and ends once nothing of them runs.

@@ -1,4 +1,4 @@
-//! The adapter `travis`: a Travis worker, unchanged, told by its remote controller.
+//! The adapter `travis`: an unchanged Travis worker, steered through its remote controller.
 //!
 //! Invariant: the worker's pause is toggled at most once in the life of its process, but for the
 //! drain: a second time ends it.
@@ -13,14 +13,14 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::time::Instant;
 
-use super::counted::{Need, Sight, Target};
+use super::sizing::{Adjustment, Observation, Target};
 use crate::clock;
 use crate::config::TravisAdapter;
-use controller::{Info, Told};
+use controller::{Info, OrderResult};
 use pool::{Pause, Pool};
 use record::Record;
 
-/// So often in a row nobody must listen where a worker did, before its process is taken for ended.
+/// Refused connections in a row after which the worker's process counts as ended.
 const REFUSALS: u32 = 2;
 /// The clock that the worker's uptime rests on may be set back a little.
 const SLACK: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ pub(crate) struct Travis {
     /// Where it is kept that the pause was toggled.
     record: Option<PathBuf>,
     pool: Pool,
-    /// A worker has been there, under this agent or the one before.
+    /// A worker has been there, under this agent or the previous one.
     met: bool,
     /// When its process was last asked, and how long it had run then.
     last: Option<(Instant, Option<Duration>)>,
@@ -40,14 +40,14 @@ pub(crate) struct Travis {
 }
 
 impl Travis {
-    /// A worker that an agent before this one may have told, so that it may run `bound` jobs.
+    /// A worker that a previous agent may have steered, so that it may run `bound` jobs.
     pub(crate) fn new(adapter: TravisAdapter, record: Option<PathBuf>, bound: Option<u32>) -> Self {
         let pool = bound.map_or_else(Pool::default, Pool::inherited);
         Self { adapter, record, pool, met: bound.is_some(), last: None, refusals: 0 }
     }
 
-    /// Asks it how things stand.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Sight> {
+    /// Polls it.
+    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
         let asked = Instant::now();
         let Some(info) = controller::look(&self.adapter).await? else {
             return self.refused();
@@ -60,31 +60,31 @@ impl Travis {
         Ok(sight)
     }
 
-    /// What to tell it next.
-    pub(super) fn need(&self, target: Target) -> Need {
-        self.pool.need(target)
+    /// The next adjustment.
+    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
+        self.pool.adjustment(target)
     }
 
-    /// Tells it.
+    /// Carries out an adjustment.
     pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
-        let telling = self.pool.telling(size, target.draining);
+        let order = self.pool.order(size, target.draining);
         let before = self.pool.clone();
-        self.pool.sending(telling);
+        self.pool.sending(order);
         self.note_change(before.pause());
         let asked = self.pool.pause();
-        let told = controller::tell(&self.adapter, telling).await;
+        let told = controller::tell(&self.adapter, order).await;
         let result = match told {
-            Told::Yes => {
-                tracing::info!(?telling, "the worker was told its number of processors");
-                self.pool.answered(telling);
+            OrderResult::Done => {
+                tracing::info!(?order, "set the worker's number of processors");
+                self.pool.answered(order);
                 Ok(())
             }
-            Told::No(error) => {
+            OrderResult::NotDone(error) => {
                 self.pool.unsent(&before);
                 Err(error)
             }
-            Told::Unknown(error) => {
-                self.pool.lost(telling);
+            OrderResult::Unknown(error) => {
+                self.pool.lost(order);
                 Err(error)
             }
         };
@@ -92,18 +92,18 @@ impl Travis {
         result
     }
 
-    /// Nobody listens: the worker has not begun, or its process has ended.
-    fn refused(&mut self) -> anyhow::Result<Sight> {
+    /// Nothing listens: the worker has not started, or its process has exited.
+    fn refused(&mut self) -> anyhow::Result<Observation> {
         self.refusals = self.refusals.saturating_add(1);
         if !self.met || self.refusals < REFUSALS {
-            bail!("{}: nobody listens there", self.adapter.url);
+            bail!("{}: connection refused: nothing listens there", self.adapter.url);
         }
         self.last = None;
         if self.refusals == REFUSALS {
-            tracing::info!("the worker's process has ended, and its jobs with it");
+            tracing::info!("the worker's process has exited, and its jobs with it");
             self.pool = self.pool.of_next_process();
         }
-        Ok(Sight::Ended)
+        Ok(Observation::Ended)
     }
 
     /// Finds out whether this is the process that was asked before.
@@ -117,7 +117,7 @@ impl Travis {
             _ => false,
         };
         if another {
-            tracing::info!("the worker has started anew: the jobs of the process before are over");
+            tracing::info!("the worker has restarted: the jobs of the previous process have ended");
             self.pool = self.pool.of_next_process();
         }
         if another || self.last.is_none() {
@@ -159,7 +159,7 @@ impl Travis {
         if let Err(error) = written {
             // A successor would toggle it again: the worker then ends after its jobs.
             let path = path.display();
-            tracing::warn!(%error, %path, "that the worker is paused was not kept");
+            tracing::warn!(%error, %path, "cannot record that the worker is paused");
         }
     }
 }

@@ -142,7 +142,7 @@ async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
     coordinator.revoke("shares:", "first/in/0");
     coordinator.hear_release(first).await;
 
-    // Nor does one whose agent was started anew beside it.
+    // Nor does one whose agent was restarted beside it.
     agent.kill().await;
     coordinator.forget();
     let _agent = Agent::start(&coordinator, &more).await;

@@ -53,7 +53,7 @@ async fn an_agent_whose_command_cannot_be_started_gives_back_what_it_was_granted
     assert_eq!(agent.code().await, Some(1));
     coordinator.hear("the farewell", leaving).await;
     let said = agent.log.text();
-    assert!(said.contains("./nowhere cannot be started"), "{said}");
+    assert!(said.contains("cannot start ./nowhere"), "{said}");
     // Mended, it works.
     let args = ["--state-dir", state.to_str().unwrap(), "--", "true"];
     assert_eq!(Agent::start(&coordinator, &args).await.code().await, Some(0));
@@ -184,7 +184,7 @@ async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
     until("it ignores SIGTERM", || deaf.exists()).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     agent.signal(Signal::TERM);
-    agent.log.line("its jobs run on, the agent waits").await;
+    agent.log.line("its jobs continue, and the agent waits").await;
     let pid = pid_in(&line);
     assert!(test_kill_process(pid).is_ok(), "the child was killed");
     kill_process(pid, Signal::KILL).unwrap();
@@ -216,7 +216,7 @@ async fn a_killed_agents_child_is_adopted_not_started_twice() {
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     agent.kill().await;
     let mut successor = start(&coordinator, &options, &script).await;
-    successor.log.line("adopted").await;
+    successor.log.line("adopts it").await;
     successor.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 1).await;
     assert_eq!(read(&runs).lines().count(), 1, "a second worker was started beside the first");
     std::fs::write(&go, "").unwrap();

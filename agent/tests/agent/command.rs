@@ -11,7 +11,7 @@ use super::coordinator::{Coordinator, told};
 use super::process::{Agent, pids, read, runs, until};
 
 /// Begins jobs as long as there are fewer than the file `size` says; a job is a file. Whoever
-/// changes the size holds the lock, so that no job is begun by the one before.
+/// changes the size holds the lock, so that no job is begun by the previous one.
 const WORKER: &str = "i=0; while :; do i=$((i+1)); flock lock sh -c '\
     if [ $(ls jobs | wc -l) -lt $(cat size) ]; then touch jobs/'$i'; fi'; sleep 0.01; done";
 const COUNT: &str = "ls jobs | wc -l";
@@ -123,9 +123,9 @@ async fn a_program_that_prints_nonsense_or_hangs_is_named_and_ended() {
     std::fs::write(stage.path("count"), "many").unwrap();
     let more = ["--command-count", count, "--command-resize", RESIZE, "--command-timeout", "1s"];
     let agent = stage.agent(&more).await;
-    agent.log.line("--command-count has printed \\\"many\\\", no number of jobs").await;
+    agent.log.line("--command-count printed \\\"many\\\": it must print the number").await;
     std::fs::write(stage.path("hang"), "").unwrap();
-    agent.log.line("--command-count has not ended within 1s").await;
+    agent.log.line("--command-count did not end within 1s").await;
     let hanging = pids(&stage.path("pid"));
     assert_eq!(hanging.len(), 1);
     std::fs::remove_file(stage.path("hang")).unwrap();

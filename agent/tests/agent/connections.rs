@@ -95,7 +95,7 @@ async fn a_client_that_hangs_up_gets_no_slot_though_it_has_asked_for_more_meanwh
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     let next = "GET /v1/lease HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for more in [String::new(), next.to_owned(), next.repeat(1000)] {
-        let seen = agent.log.count("has nobody at its other end");
+        let seen = agent.log.count("was closed by its client");
         let gone = say(&agent, &(put("gone") + &more)).await;
         // It is served, so that the agent has read something of what follows.
         let also = say(&agent, &put("also")).await;
@@ -103,7 +103,7 @@ async fn a_client_that_hangs_up_gets_no_slot_though_it_has_asked_for_more_meanwh
         assert_eq!(lease["pool"]["running"], 1);
         drop(gone);
         if !more.is_empty() {
-            let noticed = || agent.log.count("has nobody at its other end") > seen;
+            let noticed = || agent.log.count("was closed by its client") > seen;
             super::process::until("the end is noticed", noticed).await;
         }
         assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);

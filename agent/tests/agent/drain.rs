@@ -42,6 +42,18 @@ async fn sigterm_drains_waits_for_the_job_and_the_stream_and_ends_with_0() {
     coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
 }
 
+#[tokio::test]
+async fn an_agent_without_a_coordinator_says_what_its_end_waits_for() {
+    let coordinator = Coordinator::start().await;
+    coordinator.stop();
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s","running":0}"#).await.0, 200);
+    agent.signal(Signal::INT);
+    let line = agent.log.line("waiting for a coordinator").await;
+    assert!(line.contains("5s"), "{line}");
+    assert_eq!(agent.code().await, Some(0));
+}
+
 /// Like the README's first worker: jobs are all that it asks for, through its agent's restarts.
 #[tokio::test]
 async fn a_worker_that_never_asks_for_streams_is_not_waited_for() {
@@ -83,7 +95,7 @@ async fn a_drain_that_is_waited_for_tells_the_jobs_that_outlived_the_deadline() 
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 1})));
     assert_eq!(agent.code().await, Some(0));
-    agent.log.line("jobs still run, and none is killed").await;
+    agent.log.line("jobs still run, and the agent does not kill them").await;
     coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
 }
 

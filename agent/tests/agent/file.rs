@@ -187,11 +187,11 @@ async fn a_file_that_somebody_else_changes_or_deletes_is_restored_and_the_worker
     std::fs::write(&path, "workloads: {}\nversion: 70\n").unwrap();
     until("it is restored", || read(&path) == listed(&["a"], 71)).await;
     until("the worker is told", || last() == Some(71)).await;
-    agent.log.line("somebody else has changed the worker's file").await;
+    agent.log.line("another process changed the worker's file").await;
     std::fs::remove_file(&target).unwrap();
     until("it is there again", || read(&path) == listed(&["a"], 72)).await;
     until("the worker is told", || last() == Some(72)).await;
-    agent.log.line("somebody else has deleted the worker's file").await;
+    agent.log.line("another process deleted the worker's file").await;
     assert!(path.is_symlink());
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
 }

@@ -71,7 +71,7 @@ async fn a_damaged_journal_is_set_aside_loudly_and_speaks_for_nobody() {
 
     coordinator.forget();
     let successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    let said = successor.log.line("the journal is lost").await;
+    let said = successor.log.line("the journal is damaged").await;
     assert!(said.contains(journal.to_str().unwrap()) && said.contains("at byte"), "{said}");
     let report = coordinator.hear("the successor's report", report).await;
     assert!(!report.memory.aged, "it must not speak for the agent before");
@@ -112,7 +112,7 @@ async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
     assert_eq!((refused.0, refused.1["error"]["reason"].as_str()), (503, Some("journal")));
     let why = refused.1["error"]["message"].as_str().unwrap();
     assert!(why.contains("No space left") || why.contains("bytes fitted"), "{why}");
-    agent.log.line("the journal cannot be written").await;
+    agent.log.line("cannot write the journal").await;
     std::fs::remove_file(&ballast).unwrap();
     assert_eq!(agent.ask("PUT", "/v1/jobs/last", "").await.0, 200);
     agent.kill().await;
@@ -146,7 +146,7 @@ async fn an_agent_that_cannot_write_goes_on_with_what_its_journal_tells() {
         agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
         let (status, why) = agent.text("GET", "/readyz", "").await;
         assert_eq!(status, 503);
-        assert!(why.contains("the journal cannot be written"), "{why}");
+        assert!(why.contains("cannot write the journal"), "{why}");
         assert_eq!(agent.metric("leasehold_agent_journal_ok").await, "0");
         let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
         assert_eq!(lease["pool"]["running"], running, "{lease}");
@@ -181,7 +181,7 @@ async fn an_end_that_cannot_be_written_is_not_confirmed_until_it_is() {
     }
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
-    assert!(why.contains("the journal cannot be written"), "{why}");
+    assert!(why.contains("cannot write the journal"), "{why}");
     std::fs::remove_file(&ballast).unwrap();
     assert_eq!(agent.ask("DELETE", "/v1/jobs/one-that-ends", "").await.0, 200);
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
@@ -226,5 +226,5 @@ async fn a_pipe_in_the_journals_place_is_refused() {
     let start = [&start[..], &["--listen", "127.0.0.1:0", "--state-dir", &state]].concat();
     let (code, said) = fail(&start).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("no regular file") && said.contains("journal.jsonl"), "{said}");
+    assert!(said.contains("not a regular file") && said.contains("journal.jsonl"), "{said}");
 }

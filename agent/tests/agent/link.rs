@@ -137,5 +137,5 @@ async fn an_agent_that_a_newer_one_replaces_stops_for_good() {
     let reason = RefusalReason::NewerIncarnation(leasehold_types::Incarnation(u64::MAX));
     coordinator.refuse(Refusal { reason, message: "a newer agent is here".into() });
     assert_eq!(agent.code().await, Some(1));
-    agent.log.line("a newer agent speaks for this worker").await;
+    agent.log.line("a newer agent runs for this worker").await;
 }

@@ -266,7 +266,7 @@ impl SmallDisk {
         None
     }
 
-    /// Mounts it anew, as `ro` or `rw`.
+    /// Mounts it again, as `ro` or `rw`.
     pub fn remount(&self, how: &str) {
         let mut mount = Command::new("mount");
         mount.args(["-o", &format!("remount,{how}")]).arg(&self.0);

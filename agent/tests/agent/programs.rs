@@ -80,7 +80,7 @@ const RUN: &str = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
 const IGNORE: &str = "trap '' TERM; while :; do sleep 0.02; done";
 
 async fn guard_of(agent: &Agent) -> Pid {
-    let line = agent.log.line("a guard has started").await;
+    let line = agent.log.line("a watchdog has started").await;
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     Pid::from_raw(i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
 }
@@ -175,9 +175,9 @@ async fn a_killed_agents_programs_are_adopted_by_its_successor() {
     let guard = guard_of(&agent).await;
     agent.kill().await;
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
-    agent.log.line("adopted").await;
+    agent.log.line("adopts it").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
-    // The guard of the agent before, which would end it with the lease that it knew, is gone.
+    // The watchdog of the previous agent, which would end it with the lease that it knew, is gone.
     until("it has ended", || !runs(guard)).await;
     assert!(runs(pid), "it was ended, though its lease was renewed\n{}", agent.log.text());
     assert_eq!(stage.starts("a").len(), 1);
@@ -231,7 +231,7 @@ async fn a_program_that_is_not_there_is_told_and_tried_again() {
     let command = ["--adapter", "process", "--", &program, "{stream}"];
     let agent = Agent::start(&coordinator, &command).await;
     coordinator.grant("cars", "a", true);
-    agent.log.line("the program has ended by itself").await;
+    agent.log.line("the program has exited by itself").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
     assert!(why.contains("No such file") && why.contains(&program), "{why}");
@@ -268,7 +268,7 @@ async fn a_drain_ends_every_program_and_kills_on_request_only() {
     let token = coordinator.grant("cars", "c", true);
     let pid = stage.started("c", 1).await;
     coordinator.revoke("cars", "c");
-    agent.log.line("the program has not ended on SIGTERM").await;
+    agent.log.line("the program has not exited after SIGTERM").await;
     assert!(runs(pid), "it was killed");
     kill_process(pid, Signal::KILL).unwrap();
     coordinator.hear_release(token).await;
@@ -291,8 +291,8 @@ async fn a_guard_that_is_killed_is_replaced() {
     coordinator.grant("cars", "a", false);
     let pid = stage.started("a", 1).await;
     kill_process(guard_of(&agent).await, Signal::KILL).unwrap();
-    agent.log.line("another one is started").await;
-    until("it has started", || agent.log.count("a guard has started") == 2).await;
+    agent.log.line("the agent starts another one").await;
+    until("it has started", || agent.log.count("a watchdog has started") == 2).await;
     assert!(runs(pid));
     agent.signal(Signal::STOP);
     until("the new guard has killed it", || !runs(pid)).await;

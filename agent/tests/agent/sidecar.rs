@@ -37,7 +37,7 @@ async fn it_stays_after_a_drain_until_it_is_told_to_end() {
     assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s"}"#).await.0, 200);
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 0})));
     coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
-    agent.log.line("it stays until it is told to end").await;
+    agent.log.line("the agent stays until it gets a signal").await;
     let lease = agent.ask_until("/v1/lease", |lease| lease["connected"] == false).await;
     assert_eq!((&lease["pool"]["size"], &lease["draining"]), (&json!(0), &json!(true)));
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 409);
@@ -62,7 +62,7 @@ async fn the_first_that_nobody_has_visited_ends_with_its_drain_for_a_sigterm_may
         coordinator.drain();
         coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
         if visited {
-            agent.log.line("it stays until it is told to end").await;
+            agent.log.line("the agent stays until it gets a signal").await;
             assert_eq!(agent.ask("GET", "/v1/lease", "").await.0, 200, "its worker may come");
             agent.signal(Signal::TERM);
         }
@@ -118,7 +118,7 @@ async fn past_a_drains_deadline_it_goes_on_reporting_until_the_last_job_has_ende
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 2})));
-    agent.log.line("it goes on reporting until the last has ended").await;
+    agent.log.line("it keeps reporting until the last one has ended").await;
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
     coordinator.hear("that one job is left", beat_of(1, DrainPhase::Draining)).await;
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 1})));

@@ -26,7 +26,7 @@ async fn a_job_begins_is_refused_without_a_slot_and_ends() {
     let (status, refused) = agent.ask("PUT", "/v1/jobs/b%2Fc", "").await;
     assert_eq!((status, &refused["error"]["reason"]), (409, &json!("no_slot")));
     let message = refused["error"]["message"].as_str().unwrap();
-    assert!(message.contains("1 jobs run, 1 may"), "{message}");
+    assert!(message.contains("every slot is in use: 1 of 1"), "{message}");
     assert_eq!(agent.metric("leasehold_agent_running").await, "1");
     let name = "leasehold_agent_begin_refused_total{reason=\"no_slot\"}";
     assert_eq!(agent.metric(name).await, "1");

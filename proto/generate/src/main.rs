@@ -1,8 +1,5 @@
-//! Writes `proto/src/gen`, and the messages of the SDK for Python, from the protos:
-//! `cargo run -p leasehold-generate`. A crate of its own, so that it builds even where the
-//! generated code does not.
-
-mod python;
+//! Writes `proto/src/gen` from the protos: `cargo run -p leasehold-generate`. A crate of its own,
+//! so that it builds even where the generated code does not.
 
 use std::path::{Path, PathBuf};
 
@@ -17,25 +14,11 @@ const PROTOS: [&str; 5] = [
     "externalscaler/externalscaler.proto",
 ];
 
-/// The proto that the SDK for Python is made from, and its module in the repository.
-const PYTHON_PROTO: &str = "leasehold/worker/v1/worker.proto";
-const PYTHON_MODULE: &str = "../agent/sdk/python/leasehold/messages.py";
-
 fn main() -> anyhow::Result<()> {
     let folder = committed();
     generate(&folder)?;
     println!("wrote {}", folder.display());
-    let module = protos().join(PYTHON_MODULE);
-    std::fs::write(&module, python_messages()?)
-        .with_context(|| format!("write {}", module.display()))?;
-    println!("wrote {}", module.display());
     Ok(())
-}
-
-fn python_messages() -> anyhow::Result<String> {
-    let descriptors = protox::compile([PYTHON_PROTO], [protos()]).context("compile the proto")?;
-    let file = descriptors.file.iter().find(|file| file.name() == PYTHON_PROTO);
-    python::module(file.context("the worker API's descriptors")?)
 }
 
 fn committed() -> PathBuf {
@@ -73,13 +56,6 @@ mod tests {
             let stale = read(fresh.path(), &name) != read(&folder, &name);
             assert!(!stale, "proto/src/gen/{name} is stale: cargo run -p leasehold-generate");
         }
-    }
-
-    #[test]
-    fn the_python_messages_are_what_the_proto_gives() {
-        let fresh = python_messages().expect("the proto has a shape that Python can have");
-        let stale = fresh.as_bytes() != read(&protos(), PYTHON_MODULE);
-        assert!(!stale, "{PYTHON_MODULE} is stale: cargo run -p leasehold-generate");
     }
 
     fn names(folder: &Path) -> Vec<String> {

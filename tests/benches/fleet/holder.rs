@@ -258,7 +258,7 @@ impl Driver {
         let Some(link) = self.link.as_ref().filter(|link| link.number == number) else { return };
         if link.outbox.try_send(message).is_err() {
             self.link = None;
-            self.holder.handle_closed(number, "the coordinator takes no more messages", now);
+            self.holder.handle_closed(number, "the coordinator reads too slowly", now);
         }
     }
 

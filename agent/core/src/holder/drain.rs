@@ -1,4 +1,4 @@
-//! A drain: no new job, streams given back, jobs end by themselves, and the agent leaves, empty
+//! A drain: no new job, streams released, jobs end by themselves, and the agent leaves, empty
 //! or at the deadline. One that stays says at the deadline what is left, and leaves when all is
 //! done.
 
@@ -10,7 +10,7 @@ use leasehold_types::mutation::{self, Mutation};
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
-use crate::lease::Awaited;
+use crate::lease::Outstanding;
 
 /// The drain's deadline where neither the agent's flags nor a coordinator has given one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
@@ -43,9 +43,9 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The worker was started anew. A drain that its hook began, beside an agent that stays, was
-    /// for the process before, which did not end with its pod; and so was one that an agent before
-    /// this one was asked for. One that the coordinator wants goes on.
+    /// The worker was restarted. A drain that its hook began, beside an agent that stays, was
+    /// for the previous process, which did not end with its pod; and so was one that an agent
+    /// before this one was asked for. One that the coordinator wants goes on.
     pub(super) fn resume(&mut self, now: Moment) -> Result<(), JournalError> {
         let over = self.draining() && !self.drain_ordered && !self.link.is_superseded();
         if !over || !(self.config.stays || self.drain_remembered) {
@@ -53,7 +53,7 @@ impl<J: Journal> Holder<J> {
         }
         self.end_drain(now)?;
         self.effects.push_back(Effect::Resumed);
-        // A coordinator takes it from a report only that a worker drains no more.
+        // Only a report ends a drain for the coordinator.
         self.redial(Target::Next, now);
         Ok(())
     }
@@ -68,7 +68,7 @@ impl<J: Journal> Holder<J> {
         }
         self.write(&Record::DrainOver)?;
         (self.left, self.drain_remembered) = (false, false);
-        // It was told as not in effect, and is the coordinator's to grant anew.
+        // It was reported as not in effect: the coordinator must grant it again.
         if !mutation::on(Mutation::ResumedPool) {
             self.pool = None;
         }
@@ -90,9 +90,9 @@ impl<J: Journal> Holder<J> {
 
     /// What keeps the worker from being done, for people.
     #[must_use]
-    pub fn awaited(&self) -> Awaited {
+    pub fn outstanding(&self) -> Outstanding {
         let told = self.jobs_known || !self.link.has_been_welcomed();
-        Awaited {
+        Outstanding {
             jobs: told.then(|| self.running()),
             slots_max: self.pool.map_or(0, |pool| pool.size),
             obeyed: self.count.map_or(0, |count| count.obeyed),
@@ -105,7 +105,7 @@ impl<J: Journal> Holder<J> {
     /// Ends the drain where nothing is left, or its time is over.
     pub(super) fn check_drain(&mut self, now: Moment) {
         match self.drain {
-            // Its end is the other agent's to tell.
+            // The other agent reports its end.
             _ if self.link.is_superseded() => {}
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
@@ -113,7 +113,7 @@ impl<J: Journal> Holder<J> {
                 // An agent that was never welcomed, and remembers nothing, has let nothing begin.
                 let idle = !self.jobs_known && !self.link.has_been_welcomed();
                 let told = self.jobs_known || idle;
-                // One that counts for itself may start jobs until it says that it keeps to 0.
+                // One that reports counts may start jobs until it says that it keeps to 0.
                 let obeyed = self.count.map_or(0, |count| count.obeyed);
                 let empty = told && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
@@ -142,18 +142,18 @@ impl<J: Journal> Holder<J> {
         self.stop_link();
     }
 
-    /// Gives back what the worker never saw, and so will never let go.
+    /// Releases what the worker never saw, and so will never let go.
     fn give_back_unshown(&mut self) {
         let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
         let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in unshown {
-            // What cannot be written now is given back when the drain is looked at again.
+            // What cannot be written now is released when the drain is looked at again.
             let _ = self.give_back(&stream, token);
         }
     }
 
-    /// Says that nothing is left, once that is written down. Where it cannot be before the agent
-    /// gives up, nobody is told so: what it held counts until the platform says that it is gone.
+    /// Says that nothing is left, once that is recorded. Where it cannot be before the agent
+    /// gives up, it reports nothing: what it held counts until the platform says that it is gone.
     fn say_goodbye(&mut self, now: Moment) {
         if !self.link.is_live() {
             return;
@@ -166,7 +166,7 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Writes down that it is about to report that it leaves.
+    /// Records that it is about to report that it leaves.
     pub(super) fn write_left(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
             let _ = self.write_or_owe(Record::Left);

@@ -83,7 +83,7 @@ impl<J: Journal> Holder<J> {
         streams.chain(self.pool_end()).min()
     }
 
-    /// Gives a stream back: written first, then told.
+    /// Releases a stream: written first, then reported.
     pub(super) fn give_back(
         &mut self,
         stream: &StreamKey,
@@ -122,7 +122,7 @@ impl<J: Journal> Holder<J> {
             changed = changed.max(self.apply_absence(grant, until, now)?);
         }
         if until > self.renewed_until {
-            // Unwritten, a successor would give back what the worker still uses; and it would
+            // Unwritten, a successor would release what the worker still uses; and it would
             // claim what has ended without a record of that.
             if !mutation::on(Mutation::RenewedBeforeOwed) {
                 self.write_owed()?;
@@ -179,7 +179,7 @@ impl<J: Journal> Holder<J> {
                 Ok(if rerouted { Change::Routes } else { Change::Nothing })
             }
             StreamState::Held { pinned } => {
-                // A token that is not above all that came before was given back, or has ended:
+                // A token that is not above all that came before was released, or has ended:
                 // it is listed only because the coordinator does not know that yet.
                 let stale = *token <= token_before
                     && !mutation::on(Mutation::ObeyLowerNumber)
@@ -212,13 +212,13 @@ impl<J: Journal> Holder<J> {
         let rerouted = held.reroute(grant.share.as_ref());
         let after = held.record(&grant.stream);
         if before != after {
-            // Unwritten, a successor knows older nodes, until somebody tells it.
+            // Unwritten, a successor knows older nodes, until a coordinator sends newer ones.
             self.write_if_possible(&after);
         }
         rerouted
     }
 
-    /// Tells that a lease is not held, unless the journal still has to say so.
+    /// Reports that a lease is not held, unless the journal does not say so yet.
     fn disown(&mut self, stream: &StreamKey, token: Token) {
         if !self.owed.contains(&stream_ended(stream, token)) {
             self.released.push(Release { stream: stream.clone(), token });
@@ -232,7 +232,7 @@ impl<J: Journal> Holder<J> {
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
-        // While it drains, a worker is to take nothing new: it is asked back at once.
+        // While it drains, a worker is to take nothing new: it is revoked at once.
         held.revoked = self.draining().then_some(Moment(0));
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
@@ -271,7 +271,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// A snapshot lists the stream as held: it is no longer asked back, unless the worker drains.
+    /// A snapshot lists the stream as held: it is no longer revoked, unless the worker drains.
     /// Whether that is a change.
     fn keep(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
@@ -293,7 +293,7 @@ impl<J: Journal> Holder<J> {
         Ok(true)
     }
 
-    /// What a snapshot does not list is to be given back.
+    /// What a snapshot does not list is to be released.
     fn apply_absence(
         &mut self,
         grant: &Grant,
@@ -331,7 +331,7 @@ impl<J: Journal> Holder<J> {
         }
         match changed {
             Change::Leases => self.beat(now),
-            // Nobody waits for word of that.
+            // No other worker waits for that.
             Change::Routes => self.beat_soon(now),
             Change::Nothing => {}
         }

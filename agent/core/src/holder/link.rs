@@ -17,7 +17,7 @@ use crate::journal::{Journal, JournalError, Record};
 
 /// The time between two beats where no coordinator has said one yet.
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
-/// The least time between two beats that nobody waits for.
+/// The least time between two beats that no other worker waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
 /// Sending times are remembered at most so often in a time to live.
 const SENT_PER_TTL: u32 = 128;
@@ -29,7 +29,7 @@ const SENT_MAX: usize = 2 * SENT_PER_TTL as usize;
 pub(super) struct Link {
     number: LinkNumber,
     stage: Stage,
-    /// When a word of the coordinator was last heard, or the stage began.
+    /// When the last message of the coordinator came, or the stage began.
     heard: Moment,
     /// Attempts that have failed in a row.
     attempt: u32,
@@ -54,7 +54,7 @@ enum Stage {
     /// Reported, and waiting for the snapshot.
     Reported,
     Live,
-    /// Until the worker is started anew.
+    /// Until the worker is restarted.
     Stopped,
     /// Another agent speaks for the worker: never again.
     Superseded,
@@ -81,7 +81,7 @@ impl Link {
         self.stage == Stage::Live
     }
 
-    /// Whether nothing is heard on it any more.
+    /// Whether its messages are ignored.
     fn is_over(&self) -> bool {
         self.is_superseded() || self.stage == Stage::Stopped
     }
@@ -153,7 +153,7 @@ impl Link {
 
 /// When reports and beats were sent, on any link.
 ///
-/// An agent that gives back many streams sends many beats before one is answered. So the times are
+/// An agent that releases many streams sends many beats before one is answered. So the times are
 /// thinned out: a beat that follows another closely counts from when that one was sent.
 #[derive(Clone, Debug, Default)]
 struct Sent {
@@ -206,7 +206,7 @@ impl<J: Journal> Holder<J> {
             generation: self.config.generation,
             address: self.config.address.clone(),
             identity: self.config.identity,
-            // Once: of two agents that were told so, none keeps the other from working.
+            // Once: of two agents that have this flag, none keeps the other from working.
             take_over: self.config.take_over && !self.link.welcomed,
             knows_from: self.knows_from(),
         };
@@ -306,8 +306,8 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Tells what was given back: at once, or, where a beat is on its way, when that is answered or
-    /// soon. A worker may give back thousands of streams one by one. A beat for each would make the
+    /// Reports what was released: at once, or, where a beat is on its way, when that is answered or
+    /// soon. A worker may release thousands of streams one by one. A beat for each would make the
     /// coordinator take them all before the beats of other agents.
     pub(super) fn tell_released(&mut self, now: Moment) {
         match self.link.awaits_answer() {
@@ -317,7 +317,7 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Sends a beat soon: nobody waits for it, but people like to see it.
+    /// Sends a beat soon: no other worker waits for it, but people like to see it.
     pub(super) fn beat_soon(&mut self, now: Moment) {
         let last = self.link.sent_last().unwrap_or(Moment(0));
         let soon = now.max(last + BEAT_GAP_MIN);
@@ -341,7 +341,7 @@ impl<J: Journal> Holder<J> {
 
     fn jobs_told(&self) -> Jobs {
         match self.jobs_known {
-            // A size that is kept to without a lease can be told in no other way.
+            // There is no other way to report a size that is kept to without a lease.
             true if self.pool.is_none() && !mutation::on(Mutation::UnknownForgotten) => {
                 Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
             }
@@ -377,7 +377,7 @@ impl<J: Journal> Holder<J> {
     fn report(&mut self, terms: Terms, now: Moment) {
         // What cannot be written now is tried again with the first beat.
         let _ = self.write_owed();
-        // A report says everything that is held: what was given back is not in it.
+        // A report says everything that is held: what was released is not in it.
         self.released.clear();
         if matches!(self.drain, Drain::Leaving { .. }) {
             self.write_left();
@@ -412,7 +412,7 @@ impl<J: Journal> Holder<J> {
         ReportedMemory { knows_from, aged: knows_from == Incarnation(0) || old }
     }
 
-    /// Of this incarnation and all later ones the journal tells everything.
+    /// The journal is complete for this incarnation and all later ones.
     fn knows_from(&self) -> Incarnation {
         match self.complete || mutation::on(Mutation::YoungJournalSpeaks) {
             true => Incarnation(0),

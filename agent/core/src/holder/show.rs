@@ -1,8 +1,8 @@
-//! What the worker is shown, and what is written down of that: a lease that it has never seen goes
+//! What the worker is shown, and what is recorded of that: a lease that it has never seen goes
 //! back without it.
 //!
 //! Invariant: before a worker sees a stream, the journal says that it may have seen streams; the
-//! same with bindings, and with a larger pool than it has told of.
+//! same with bindings, and with a larger pool than it has reported.
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Load, Moment};
@@ -77,21 +77,21 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The pool size alone, to be called only on its way to a worker that counts for itself: a
-    /// larger one than it has told of is in effect, and written down, before it gets it.
+    /// The pool size alone, to be called only on its way to a worker that reports counts: a
+    /// larger one than it has reported is in effect, and recorded, before it gets it.
     pub fn size_for_worker(&mut self, now: Moment) -> u32 {
         self.expire(now);
         self.size_to_show(now)
     }
 
-    /// Writes down that a worker that has just been started has seen no lease.
+    /// Records that a worker that has just been started has seen no lease.
     pub(super) fn write_none_shown(&mut self) {
         if self.write(&Record::Shown { kinds: Kinds::NONE }).is_ok() {
             self.shown = Kinds::NONE;
         }
     }
 
-    /// Writes down that the worker sees leases of these kinds, where it holds some; those that it
+    /// Records that the worker sees leases of these kinds, where it holds some; those that it
     /// may be shown.
     fn write_shown(&mut self, kinds: Kinds) -> Kinds {
         let held = |kind: Kinds| {
@@ -112,8 +112,8 @@ impl<J: Journal> Holder<J> {
         kinds.and(self.shown)
     }
 
-    /// The size to show to the worker. One that counts for itself may use a larger size from the
-    /// moment it sees it, and tells of it later: it is in effect, and written down, before that.
+    /// The size to show to the worker. One that reports counts may use a larger size from the
+    /// moment it sees it, and reports it later: it is in effect, and recorded, before that.
     fn size_to_show(&mut self, now: Moment) -> u32 {
         let size = self.size(now);
         let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {

@@ -1,4 +1,4 @@
-//! What the worker asks and tells. The gate sits here: no job starts without a live lease.
+//! The worker's requests and reports. Admission is here: no job starts without a live lease.
 
 use leasehold_types::limits::JOBS_PER_WORKER_MAX;
 use leasehold_types::mutation::{self, Mutation};
@@ -14,9 +14,9 @@ const GIVEN_BACK_MAX: usize = 256;
 
 impl<J: Journal> Holder<J> {
     /// The worker's process says that it starts, and how many jobs already run in it. A new
-    /// start id ends the jobs of the process before, gives its streams back, and beside an agent
+    /// start id ends the jobs of the previous process, gives its streams back, and beside an agent
     /// that stays ends a drain that the coordinator did not order. The same start id again, with
-    /// fewer jobs, tells that jobs have ended which its agent knows no id of.
+    /// fewer jobs, reports the end of jobs whose id its agent does not know.
     ///
     /// # Errors
     /// [`Refused::Limit`] or [`Refused::Journal`].
@@ -31,7 +31,7 @@ impl<J: Journal> Holder<J> {
         }
         at_most(running)?;
         self.resume(now)?;
-        // One record: a process that dies between two must not leave jobs that nobody counts.
+        // One record: a process that dies between two must not leave uncounted jobs.
         self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);
         self.shown = Kinds::NONE;
@@ -100,8 +100,8 @@ impl<J: Journal> Holder<J> {
     /// A job has ended; for an id that does not run it does nothing.
     ///
     /// # Errors
-    /// [`Refused::Journal`] until it is written down, though its slot is free at once: a successor
-    /// that finds no record counts it as running, and the worker must tell it, too.
+    /// [`Refused::Journal`] until it is recorded, though its slot is free at once: a successor
+    /// that finds no record counts it as running, and the worker must report it, too.
     pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), Refused> {
         self.expire(now);
         let over = self.running() > self.size_in_effect();
@@ -116,7 +116,7 @@ impl<J: Journal> Holder<J> {
         self.notice(Notice::JobEnded(job.clone()));
         self.changed();
         match over {
-            // Somebody waits for the slot.
+            // Another worker may wait for the slot.
             true => self.beat(now),
             false => self.beat_soon(now),
         }
@@ -124,8 +124,8 @@ impl<J: Journal> Holder<J> {
         Ok(written?)
     }
 
-    /// A worker that asks for no single job tells how many run, and the pool size that it keeps
-    /// to from now on. A smaller pool is in effect only when it is told here.
+    /// A worker that asks for no single job reports how many run, and the pool size that it keeps
+    /// to from now on. A smaller pool is in effect only when it is reported here.
     ///
     /// # Errors
     /// [`Refused::Limit`] or [`Refused::Journal`].
@@ -152,7 +152,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// The worker has let a stream go, revoked or of its own will; twice is once.
+    /// The worker has released a stream, revoked or of its own will; twice is once.
     ///
     /// # Errors
     /// [`Refused::NotHeld`] or [`Refused::Journal`].

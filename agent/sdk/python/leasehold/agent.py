@@ -99,7 +99,7 @@ class Connection:
         except http.client.HTTPException as error:
             raise OSError(f"the watch was cut off: {error!r}") from error
         except ValueError as error:
-            raise OSError(f"the watch said what is no lease: {error}") from error
+            raise OSError(f"cannot decode the lease that the agent sent: {error}") from error
 
 
 class Agent:
@@ -114,10 +114,12 @@ class Agent:
             self._path = None
             self._host, self._port = url.hostname, url.port or 80
         else:
-            raise ValueError(f"{self.address!r} is neither http://HOST:PORT nor unix:PATH")
+            raise ValueError(
+                f"invalid address {self.address!r}: expected http://HOST:PORT or unix:PATH"
+            )
 
     def connect(self, timeout: Optional[float] = ANSWER_S) -> Connection:
-        """A new connection. Raises OSError where nobody listens."""
+        """A new connection. Raises OSError where nothing listens."""
         if self._path is not None:
             return Connection(_UnixConnection(self._path, timeout))
         return Connection(http.client.HTTPConnection(self._host, self._port, timeout=timeout))
@@ -185,7 +187,7 @@ def _read(read: Callable[[Any], T], value: Any) -> T:
     try:
         return read(value)
     except (AttributeError, TypeError, ValueError) as error:
-        raise OSError(f"the agent's answer is not what was asked for: {error}") from error
+        raise OSError(f"cannot decode the agent's answer: {error}") from error
 
 
 def read_lease(connection: Connection, kinds: Collection[str]) -> Lease:

@@ -62,7 +62,7 @@ class Binding(Owned):
 
     @staticmethod
     def tell_release(agent: Agent, key: Key, token: str) -> None:
-        """Tells the agent that the binding was let go."""
+        """Reports the release to the agent."""
         agent.release("bindings", key, token)
 
 
@@ -80,7 +80,7 @@ class Turns:
         open_now = stay or list(route.endpoints)
         weights = [_load_milli(it) for it in open_now]
         if not any(weights):
-            # Where no load is told, all take the same.
+            # Without loads, all take the same.
             weights = [1] * len(open_now)
         total = sum(weights)
         before = self._nodes.get(route.node, {})

@@ -1,4 +1,4 @@
-"""What can go wrong between a worker and its agent."""
+"""The errors of this package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class LeaseholdError(Exception):
 
 
 class Refused(LeaseholdError):
-    """The agent's no. `reason` is one of the API's words: no_slot, no_lease, invalid, ..."""
+    """The agent refused. `reason` is one of the API's words: no_slot, no_lease, invalid, ..."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -17,14 +17,14 @@ class Refused(LeaseholdError):
 
 
 class Draining(Refused):
-    """The worker drains: no new job starts, ever again."""
+    """The worker is draining: no new job will start."""
 
-    def __init__(self, message: str = "the worker drains: no new job starts") -> None:
+    def __init__(self, message: str = "the worker is draining: no new job may start") -> None:
         super().__init__("draining", message)
 
 
 class Unreachable(LeaseholdError):
-    """The agent could not be asked within the time that the caller gave."""
+    """The agent did not answer within the caller's time limit."""
 
 
 class Closed(LeaseholdError):

@@ -1,4 +1,4 @@
-"""Jobs: the slots that run, and the ends that the agent has not heard of yet.
+"""Jobs: the slots that run, and the ends that the agent has not confirmed yet.
 
 Invariant: a job runs only after a yes that the agent's present process has given, or one that it
 was told of when its era began. An end is told until it is answered.
@@ -35,7 +35,7 @@ class Job:
         self.token = token
 
     def end(self) -> None:
-        """The job is over. Returns at once; the agent is told until it answers."""
+        """Ends the job. Returns at once; the SDK repeats it until the agent has confirmed."""
         self._jobs.end(self)
 
     def __enter__(self) -> Job:
@@ -61,7 +61,7 @@ class Jobs:
         self._asking: Set[str] = set()
         self._turns = threading.BoundedSemaphore(ASKS_MAX)
         self._running: Dict[str, Job] = {}
-        #: Ended, and not yet told: never more than ran at once when the agent went away.
+        #: Ended, and not yet confirmed: never more than ran at once when the agent went away.
         self.owed: Dict[str, None] = {}
         self.draining = False
         self.closed = False
@@ -76,7 +76,7 @@ class Jobs:
         until_ns = None if wait is None else clock.now_ns() + int(wait * NS)
         with self._state:
             if job_id in self._running or job_id in self._asking:
-                raise ValueError(f"the job {job_id!r} runs, or waits to run, already")
+                raise ValueError(f"the job {job_id!r} already runs or waits to run: use another id")
             self._asking.add(job_id)
         asking = _Asking(self, link, job_id, until_ns)
         try:
@@ -117,7 +117,7 @@ class _Asking:
         self._state = jobs._state
         self._until_ns = until_ns
         self._pause_s = PAUSE_MIN_S
-        #: Whether the agent may have said yes without our having heard it.
+        #: Whether the agent may have admitted it without our knowing.
         self.unsure = False
 
     def ask(self) -> Job:
@@ -155,7 +155,7 @@ class _Asking:
                 if self._link.up and self._job_id not in self._jobs.owed:
                     return self._link.era
                 if self._is_over():
-                    raise Unreachable("the agent is not there")
+                    raise Unreachable("cannot reach the agent")
                 self._state.wait(self._left_s(PAUSE_MAX_S))
 
     def _consider(self, refused: Refused) -> None:

@@ -20,7 +20,7 @@ LOG = logging.getLogger("leasehold")
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
 
 Obey = Callable[[int, Lease], None]
-# What of a lease somebody consumes here: `streams`, `bindings`.
+# The kinds of leases that this process consumes: `streams`, `bindings`.
 Kinds = FrozenSet[str]
 
 
@@ -52,7 +52,7 @@ class Link:
         self._closed = threading.Event()
         #: Counts the agent's processes, as far as this worker has met them.
         self.era = 0
-        #: Whether this era's process has been told how things stand.
+        #: Whether this era's process knows this start and its jobs.
         self.up = False
 
     def run(self) -> None:
@@ -64,10 +64,10 @@ class Link:
                 pause = PAUSE_MIN_S
             except (OSError, LeaseholdError) as error:
                 pause = PAUSE_MIN_S if self.up else min(pause * 2, PAUSE_MAX_S)
-                LOG.debug("no link to the agent at %s: %s", self._agent.address, error)
+                LOG.debug("cannot connect to the agent at %s: %s", self._agent.address, error)
             except Exception:
                 # A worker whose link has ended for good would never hear of a lease's end.
-                LOG.exception("the link to the agent at %s fails", self._agent.address)
+                LOG.exception("the connection to the agent at %s failed", self._agent.address)
             finally:
                 self._down()
             self._closed.wait(pause)
@@ -78,7 +78,7 @@ class Link:
         self.cut()
 
     def cut(self) -> None:
-        """Ends this era: the link is made anew."""
+        """Ends this era: the link is made again."""
         with self._state:
             connections = (self._watch, self._control)
         for connection in connections:
@@ -108,7 +108,7 @@ class Link:
 
     def _follow(self) -> None:
         if not self._started and self._start_id is not None:
-            # Before the first look: what the process before owned must not be seen as ours.
+            # Before the first look: what the previous process owned must not be seen as ours.
             self._agent.start(self._start_id, 0)
             self._started = True
         watch = self._agent.connect()
@@ -130,7 +130,7 @@ class Link:
             first = read_lease(control, shown)
         with self._state:
             self.up = True
-            LOG.info("linked to the agent at %s (era %d)", self._agent.address, self.era)
+            LOG.info("connected to the agent at %s (era %d)", self._agent.address, self.era)
         self._obey(control_asked_ns, first)
         for lease in leases:
             # What was on its way before the start was told speaks of another start.
@@ -149,7 +149,7 @@ class Link:
         with self._state:
             ended = self._closed.is_set() or self._shown != self._consumed()
             if self.up and not ended:
-                LOG.warning("the link to the agent at %s is lost", self._agent.address)
+                LOG.warning("the connection to the agent at %s is lost", self._agent.address)
             connections = (self._watch, self._control)
             self._watch = self._control = None
             self.up = False

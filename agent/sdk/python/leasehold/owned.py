@@ -32,7 +32,7 @@ Own = TypeVar("Own", bound="Owned")
 
 
 def token_order(token: str) -> Order:
-    """A token EPOCH.SEQ as what tokens are compared by. Raises ValueError where it is none."""
+    """A token EPOCH.SEQ as a comparable value. Raises ValueError for an invalid token."""
     epoch, seq = token.split(".")
     return int(epoch), int(seq)
 
@@ -46,7 +46,7 @@ class Owned:
         self.token: str = lease.token
         #: Set when the lease is over, or will be in a moment: nothing may be written any more.
         self.lost = threading.Event()
-        #: Set when it is asked back: finish what is in hand, then let go.
+        #: Set when it is revoked: finish what is in hand, then let go.
         self.revoked = threading.Event()
         #: Set with either: what a worker waits on between two steps.
         self.stopping = threading.Event()
@@ -66,7 +66,7 @@ class Owned:
 
     @staticmethod
     def tell_release(agent: Agent, key: Key, token: str) -> None:
-        """Tells the agent that it was let go."""
+        """Reports the release to the agent."""
         raise NotImplementedError
 
     @property
@@ -159,11 +159,11 @@ class Owning(Generic[Own]):
         # Held, and neither handed out nor withdrawn.
         self._fresh: Dict[Key, None] = {}
         self._in_hand: Dict[Key, Own] = {}
-        # The highest token of each that was handed out or given back.
+        # The highest token of each that was handed out or released.
         self._spent: Dict[Key, Order] = {}
-        #: Let go, and not yet told: at most one for each that was listed.
+        #: Released, and not yet confirmed: at most one for each that was listed.
         self.owed: Dict[Tuple[Key, str], None] = {}
-        #: Whether somebody consumes them here.
+        #: Whether this process consumes them.
         self.consumed = False
         self.draining = False
         self.closed = False
@@ -215,7 +215,7 @@ class Owning(Generic[Own]):
             self._state.notify_all()
 
     def tell_release(self, agent: Agent, key: Key, token: str) -> None:
-        """Tells the agent that one was let go."""
+        """Reports a release to the agent."""
         self._kind.tell_release(agent, key, token)
 
     def heard(self, key: Key, token: str) -> None:
@@ -233,7 +233,7 @@ class Owning(Generic[Own]):
             return over
 
     def keep_time(self) -> None:
-        """Ends them in time, heard or unheard, until this is closed."""
+        """Ends them in time, whether the agent answers or not, until this is closed."""
         with self._state:
             while not self.closed:
                 now_ns = clock.now_ns()
@@ -243,7 +243,7 @@ class Owning(Generic[Own]):
                 self._state.wait(None if left_s is None else min(left_s, SLEEP_MAX_S))
 
     def lose_all(self) -> None:
-        """Nobody follows the lease any more. The caller holds the state."""
+        """No thread follows the lease any longer. The caller holds the state."""
         for own in self._in_hand.values():
             own.lose("the worker was closed")
 
@@ -252,7 +252,7 @@ class Owning(Generic[Own]):
         return len(self._in_hand)
 
     def _offer(self, key: Key) -> None:
-        """Puts one where the next taker finds it, or gives back what nobody took."""
+        """Queues one for the next taker, or releases one that no caller took."""
         _, lease = self._listed[key]
         if not self.consumed or key in self._in_hand:
             return

@@ -36,5 +36,5 @@ class Stream(Owned):
 
     @staticmethod
     def tell_release(agent: Agent, key: Key, token: str) -> None:
-        """Tells the agent that the stream was let go."""
+        """Reports the release to the agent."""
         agent.release("streams", key, token)

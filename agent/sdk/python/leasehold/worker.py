@@ -20,9 +20,9 @@ from .owned import NS, Key, Own, Owned, Owning
 from .streams import Stream
 
 LOG = logging.getLogger("leasehold")
-# How long `close` waits for what is still to be told.
+# How long `close` waits for what the agent has not confirmed.
 CLOSE_S = 2.0
-# How long one whose handler has failed is kept before it is let go: whoever gets it next,
+# How long one whose handler has failed is kept before it is released: the next owner,
 # this worker perhaps, fails no faster than this.
 FAILED_S = 1.0
 
@@ -61,12 +61,12 @@ class Worker:
             self._threads.append(threading.Thread(target=work, name=name, daemon=True))
         for thread in self._threads:
             thread.start()
-        # What ended just before the process does is still told.
+        # What ended just before the process exits is still reported.
         atexit.register(self.close)
 
     @property
     def lease(self) -> Optional[Lease]:
-        """The newest lease that was heard of; None before the first. It lists streams and bindings
+        """The newest lease; None before the first. It lists streams and bindings
         once somebody has asked for them with `streams` and `bindings`."""
         return self._lease
 
@@ -128,7 +128,7 @@ class Worker:
             try:
                 return self._agent.drain(wait)
             except OSError as error:
-                LOG.debug("the agent did not answer to the drain: %s", error)
+                LOG.debug("the agent did not answer the drain: %s", error)
             except Refused as refused:
                 if refused.reason != "stopping":
                     raise
@@ -139,7 +139,7 @@ class Worker:
             pause = min(pause * 2, PAUSE_MAX_S)
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Ends all of this, once what is to be told was told, or after `timeout` seconds.
+        """Ends all of this, once the agent has confirmed everything, or after `timeout` seconds.
 
         Every loop over jobs, streams and bindings ends. What is still in hand is lost.
         """
@@ -183,7 +183,7 @@ class Worker:
                 owning.obey(asked_ns, lease)
 
     def _tell(self) -> None:
-        """Tells the agent what is owed, until it has answered to all of it."""
+        """Sends the agent what it must know, until it has confirmed all of it."""
         pause = PAUSE_MIN_S
         while True:
             with self._state:
@@ -213,7 +213,7 @@ class Worker:
             self._agent.end_job(job_id)
         except (OSError, LeaseholdError) as error:
             if not isinstance(error, Refused) or error.reason != "invalid":
-                LOG.debug("the end of job %s was not told: %s", job_id, error)
+                LOG.debug("cannot report the end of job %s yet: %s", job_id, error)
                 return False
         if not self._link.end_heard(job_id, era):
             return False
@@ -229,7 +229,7 @@ class Worker:
             # What is not held any more needs no release.
             over = isinstance(error, Refused) and error.reason in ("not_held", "invalid")
             if not over:
-                LOG.debug("the release of %s was not told: %s", "/".join(key), error)
+                LOG.debug("cannot report the release of %s yet: %s", "/".join(key), error)
                 return False
         owning.heard(key, token)
         return True

@@ -1,4 +1,4 @@
-"""Streams: handed out once a token, asked back, and over by the worker's own clock."""
+"""Streams: handed out once a token, revoked, and over by the worker's own clock."""
 
 import threading
 import unittest
@@ -80,7 +80,7 @@ class Streams(unittest.TestCase):
         self.agent.show("new", "8.9")
         next(self.streams).release()
         eventually("the release", lambda: self.released("new", "8.9"))
-        # What was on its way lists it once more; then it is granted anew.
+        # What was on its way lists it once more; then it is granted again.
         self.agent.show("new", "8.9")
         self.agent.show("new", "8.10")
         self.assertEqual(next(self.streams).token, "8.10")

@@ -49,7 +49,7 @@ impl Binding {
     }
 
     /// Where the next document for `node` goes: its workers take turns in proportion to their
-    /// shares of the load, those that drain only where nobody else is left. None where nobody
+    /// shares of the load, those that drain only if no other is left. None where no worker
     /// serves the node at this moment, or none of that name comes next.
     #[must_use]
     pub fn pick(&self, node: &str) -> Option<Endpoint> {
@@ -59,7 +59,7 @@ impl Binding {
         turns.pick(route).cloned()
     }
 
-    /// Lets the binding go, and ends when the agent has heard of it.
+    /// Releases the binding, and returns when the agent has confirmed that.
     pub async fn release(self) {
         self.lease.release().await;
     }

@@ -1,14 +1,14 @@
-//! What can go wrong between a worker and its agent.
+//! The errors of this crate.
 
 use tonic::{Code, Status};
 
-/// Why there is no job, no drain, or no worker at all.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The worker drains: no new job starts, ever again.
-    #[error("the worker drains: no new job starts")]
+    /// The worker is draining: no new job will start.
+    #[error("the worker is draining: no new job may start")]
     Draining,
-    /// The agent's no.
+    /// The agent refused.
     #[error("{reason}: {message}")]
     Refused {
         /// One of the worker API's words: `no_slot`, `no_lease`, `invalid`, …
@@ -17,13 +17,13 @@ pub enum Error {
         message: String,
     },
     /// A job of this id runs in this process, or waits to run.
-    #[error("the job {0:?} runs, or waits to run, already")]
+    #[error("the job {0:?} already runs or waits to run: use another id")]
     Runs(String),
-    /// The agent could not be asked.
-    #[error("the agent cannot be asked: {0}")]
+    /// The agent did not answer.
+    #[error("cannot reach the agent: {0}")]
     Unreachable(String),
     /// The address is neither `http://HOST:PORT` nor `unix:PATH`.
-    #[error("{0:?} is neither http://HOST:PORT nor unix:PATH")]
+    #[error("invalid address {0:?}: expected http://HOST:PORT or unix:PATH")]
     Address(String),
     /// The worker was closed.
     #[error("the worker was closed")]
@@ -31,7 +31,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The agent's word for its no; empty where it is none of the agent's.
+    /// The agent's reason for a refusal; empty for other errors.
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
@@ -70,12 +70,12 @@ mod tests {
 
     #[test]
     fn a_status_of_the_agents_is_a_no_and_another_is_a_lost_connection() {
-        let no = Error::from(Status::failed_precondition("no_slot: 1 jobs run, 1 may"));
+        let no = Error::from(Status::failed_precondition("no_slot: every slot is in use: 1 of 1"));
         assert_eq!(no.reason(), "no_slot");
-        assert_eq!(no.to_string(), "no_slot: 1 jobs run, 1 may");
+        assert_eq!(no.to_string(), "no_slot: every slot is in use: 1 of 1");
         assert_eq!(Error::from(Status::failed_precondition("draining: …")), Error::Draining);
         assert_eq!(
-            Error::from(Status::unavailable("stopping: the agent stops")).reason(),
+            Error::from(Status::unavailable("stopping: the agent is stopping")).reason(),
             "stopping"
         );
         assert_eq!(Error::from(Status::invalid_argument("job_id: empty")).reason(), "invalid");

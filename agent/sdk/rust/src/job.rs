@@ -39,7 +39,7 @@ impl Job {
         self.token
     }
 
-    /// Ends the job, and itself ends when the agent has heard of it.
+    /// Ends the job, and returns when the agent has confirmed that.
     pub async fn end(self) {
         let (inner, id) = (self.inner.clone(), self.id.clone());
         drop(self);
@@ -69,7 +69,7 @@ struct Asking {
     id: String,
     until: Option<Moment>,
     pause: Duration,
-    /// The agent may have said yes without our having heard it.
+    /// The agent may have admitted it without our knowing.
     unsure: bool,
 }
 
@@ -148,7 +148,7 @@ impl Asking {
         match self.left() {
             None => ready.await,
             Some(left) => {
-                let lost = |_| Error::lost("it is not there");
+                let lost = |_| Error::lost("it is away");
                 tokio::time::timeout(left, ready).await.map_err(lost)?
             }
         }

@@ -1,4 +1,4 @@
-//! Ends streams and bindings in time, heard or unheard.
+//! Ends streams and bindings in time, whether the agent answers or not.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -62,7 +62,7 @@ impl Hand {
         }
         self.end = end;
         if held == revoked {
-            // Asked back, or after all to be kept: a new leader may want it so.
+            // Revoked, or after all to be kept: a new leader may want it so.
             self.release_by = release_by.filter(|_| !held);
             self.standing.send_modify(|standing| standing.revoked = !held);
         }
@@ -166,7 +166,7 @@ impl Lease {
         self.with_hand(|hand| hand.release_by).flatten().map(|at| at.since(clock::now()))
     }
 
-    /// Whether it is asked back.
+    /// Whether it is revoked.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
         self.standing.borrow().revoked
@@ -177,12 +177,12 @@ impl Lease {
         self.once(|standing| standing.lost)
     }
 
-    /// Ends when it is asked back: finish what is in hand, then drop it.
+    /// Ends when it is revoked: finish what is in hand, then drop it.
     pub fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
         self.once(|standing| standing.revoked)
     }
 
-    /// Ends when it is asked back or lost: what a worker waits for between two steps.
+    /// Ends when it is revoked or lost: what a worker waits for between two steps.
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
         self.once(|standing| standing.revoked || standing.lost)
     }
@@ -196,7 +196,7 @@ impl Lease {
         }
     }
 
-    /// Lets it go, and ends when the agent has heard of that.
+    /// Releases it, and returns when the agent has confirmed that.
     pub(crate) async fn release(self) {
         let (inner, key, token) = (self.inner.clone(), self.key.clone(), self.token);
         drop(self);

@@ -1,7 +1,7 @@
 //! The link to the agent: it follows the lease, and is made again whenever it breaks.
 //!
-//! Invariant: one connection is one process of the agent's, an *era*. Whoever asks over it does so
-//! after that process has been told of this start and of the jobs that run.
+//! Invariant: one connection is one process of the agent's, an *era*. A request goes over it only
+//! after that process knows this start and the running jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +48,10 @@ impl Link {
             let was_up = self.shared.change(|state| state.client.take().is_some());
             let Err(error) = followed else { continue };
             if was_up {
-                tracing::warn!(%error, "the link to the agent is lost");
+                tracing::warn!(%error, "the connection to the agent is lost");
                 pause = PAUSE_MIN;
             } else {
-                tracing::debug!(%error, "no link to the agent");
+                tracing::debug!(%error, "cannot connect to the agent");
                 pause = (pause * 2).min(PAUSE_MAX);
             }
             tokio::time::sleep(pause).await;
@@ -81,13 +81,13 @@ impl Link {
                 () = &mut more => return Ok(()),
             };
             let Some(wire::WatchLeaseResponse { lease }) = message else {
-                return Err(Error::lost("it has ended the watch"));
+                return Err(Error::lost("it ended the watch"));
             };
-            let lease = lease.ok_or_else(|| Error::lost("it sent no lease"))?;
+            let lease = lease.ok_or_else(|| Error::lost("its answer has no lease"))?;
             self.shared.change(|state| {
                 state.obey(&lease, asked);
                 if state.client.is_none() {
-                    tracing::info!(era = state.era, "linked to the agent");
+                    tracing::info!(era = state.era, "connected to the agent");
                     state.client = Some(client.clone());
                 }
             });
@@ -102,7 +102,7 @@ impl Link {
     }
 }
 
-/// Tells the agent what is owed to it, until it has answered to all of that.
+/// Sends the agent what it must know, until it has confirmed all of it.
 #[derive(Debug)]
 pub(crate) struct Teller {
     pub(crate) start_id: Option<String>,
@@ -118,7 +118,7 @@ impl Teller {
             match self.tell_all(era, client).await {
                 Ok(()) => pause = PAUSE_MIN,
                 Err(error) => {
-                    tracing::debug!(%error, "an end or a release was not heard");
+                    tracing::debug!(%error, "the agent has not confirmed an end or a release");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
@@ -187,7 +187,7 @@ async fn release(client: &mut Client, key: Key, token: String) -> Result<(), Err
     }
 }
 
-/// Whether the agent has heard: its yes, or one of these noes.
+/// Whether the agent has answered: with success, or one of these refusals.
 fn heard<T>(answered: Result<T, Error>, over: &[&str]) -> Result<(), Error> {
     match answered {
         Err(error) if !over.contains(&error.reason()) => Err(error),

@@ -19,11 +19,11 @@ pub struct Next {
 pub struct Endpoint {
     /// Its name.
     pub worker: String,
-    /// Where it is reached, as `HOST` or `HOST:PORT`; none where nobody says.
+    /// Its address, `HOST` or `HOST:PORT`; none if unknown.
     pub address: Option<String>,
     /// Its share of the load.
     pub documents_per_second: f64,
-    /// It drains: it takes documents only where nobody else does.
+    /// It drains: it takes documents only if no other worker does.
     pub draining: bool,
 }
 
@@ -56,7 +56,7 @@ impl Turns {
     pub(crate) fn pick<'a>(&mut self, next: &'a Next) -> Option<&'a Endpoint> {
         let stay = next.endpoints.iter().any(|it| !it.draining);
         let open = || next.endpoints.iter().filter(|it| !(stay && it.draining));
-        // Where no load is told, all take the same.
+        // Without loads, all take the same.
         let even = open().all(|it| load_milli(it) == 0);
         let weight = |it: &Endpoint| if even { 1 } else { load_milli(it) };
         let total: i128 = open().map(weight).sum();

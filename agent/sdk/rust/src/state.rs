@@ -55,7 +55,7 @@ pub(crate) struct Shared {
 /// What is known now.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The connection of this era, once the process behind it has been told how things stand.
+    /// The connection of this era, once the agent's process knows this start and its jobs.
     pub(crate) client: Option<Client>,
     /// Counts the agent's processes, as far as this worker has met them.
     pub(crate) era: u64,
@@ -75,14 +75,14 @@ pub(crate) struct State {
     pub(crate) draining: bool,
     /// Nothing begins any more.
     pub(crate) closed: bool,
-    /// What somebody consumes here.
+    /// What this process consumes.
     pub(crate) consumed: BTreeSet<Kind>,
     /// The longest time before a lease's end at which it is lost.
     pub(crate) spare_max: Duration,
     pub(crate) in_hand: BTreeMap<Key, Hand>,
     listed: BTreeMap<Key, Listed>,
     fresh: BTreeSet<Key>,
-    /// The highest token of each lease that was handed out or given back.
+    /// The highest token of each lease that was handed out or released.
     spent: BTreeMap<Key, Token>,
 }
 
@@ -119,12 +119,12 @@ impl Shared {
         self.state.lock().expect("nobody panics with it")
     }
 
-    /// Tells those who wait for a change.
+    /// Wakes those who wait for a change.
     pub(crate) fn tell(&self) {
         self.changes.send_replace(());
     }
 
-    /// Changes the state, and tells those who wait for a change.
+    /// Changes the state, and wakes those who wait for a change.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.look());
         self.tell();
@@ -189,7 +189,7 @@ impl State {
         self.offer_all();
     }
 
-    /// From here on somebody takes them.
+    /// From here on this process takes them.
     pub(crate) fn consume(&mut self, kind: Kind) {
         self.consumed.insert(kind);
         self.offer_all();
@@ -214,7 +214,7 @@ impl State {
         None
     }
 
-    /// The worker has let it go.
+    /// The worker has release it.
     pub(crate) fn release(&mut self, key: &Key, token: Token) {
         if self.in_hand.get(key).is_none_or(|hand| hand.token != token) {
             return;
@@ -224,7 +224,7 @@ impl State {
         self.offer(key);
     }
 
-    /// The agent has heard of a job's end. Where another process has taken over meanwhile, it is
+    /// The agent has confirmed a job's end. Where another process has taken over meanwhile, it is
     /// told too.
     pub(crate) fn end_heard(&mut self, job: &str, era: u64) {
         if self.era == era {
@@ -270,7 +270,7 @@ impl State {
         }
     }
 
-    /// Puts one where the next taker finds it, or gives back what nobody took.
+    /// Queues one for the next taker, or releases one that no caller took.
     fn offer(&mut self, key: &Key) {
         let Some(Listed { token, held, .. }) = self.listed.get(key) else { return };
         let spent = self.spent.get(key).is_some_and(|spent| token <= spent);

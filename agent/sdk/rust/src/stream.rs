@@ -25,7 +25,7 @@ impl Stream {
         &self.0.key().name
     }
 
-    /// Lets the stream go, and ends when the agent has heard of it.
+    /// Releases the stream, and returns when the agent has confirmed that.
     pub async fn release(self) {
         self.0.release().await;
     }

@@ -21,7 +21,7 @@ use crate::stream::Stream;
 /// Questions for a slot that are on their way at once; more wait here. The agent answers 512
 /// questions at once on one connection, and ends must not wait behind those that wait for them.
 const ASKS_MAX: usize = 256;
-/// How long the end of a worker waits for what is still to be told.
+/// How long `close` waits for what the agent has not confirmed.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// How a worker meets its agent.
@@ -111,7 +111,7 @@ impl Worker {
     /// Waits for a slot, and gives the job that may run now.
     ///
     /// # Errors
-    /// [`Error::Draining`], [`Error::Refused`] for an id that makes no sense, [`Error::Runs`] and
+    /// [`Error::Draining`], [`Error::Refused`] for an id that is invalid, [`Error::Runs`] and
     /// [`Error::Closed`].
     pub async fn job(&self, id: impl Into<String>) -> Result<Job, Error> {
         Job::begin(self.inner.clone(), id.into(), None).await
@@ -188,7 +188,7 @@ impl Worker {
         self.ask_to_drain(true, Duration::MAX).await
     }
 
-    /// Ends all of this, once what is to be told was told, or after two seconds. Streams and
+    /// Ends all of this, once the agent has confirmed everything, or after two seconds. Streams and
     /// bindings that are still in hand are lost.
     pub async fn close(self) {
         let shared = &self.inner.shared;
@@ -203,7 +203,7 @@ impl Worker {
             nothing.then_some(())
         });
         if tokio::time::timeout(CLOSE, told).await.is_err() {
-            tracing::warn!("closed with ends or releases that the agent has not heard of");
+            tracing::warn!("closed with ends or releases that the agent has not confirmed");
         }
     }
 

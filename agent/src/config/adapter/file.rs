@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_types::duration;
 use rustix::process::Signal;
 
 use super::first_given;
-use crate::config::span;
 
-/// How long after a change a worker has surely let go what the file lists no more.
+/// How long after a change a worker has surely released what the file no longer lists.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The adapter `file`.
@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 pub struct FileAdapter {
     /// The file.
     pub path: PathBuf,
-    /// The signal after a change, and to whom.
+    /// The signal after a change, and its receiver.
     pub signal: Option<(Signal, SignalTo)>,
     /// How it is known that the worker has taken up a change.
     pub taken_up: TakenUp,
@@ -32,7 +32,7 @@ pub struct FilePool {
     pub count: Option<PathBuf>,
 }
 
-/// Whom the signal after a change goes to.
+/// The receiver of the signal after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalTo {
     /// The process whose id is in this file.
@@ -66,9 +66,10 @@ pub(super) struct FileArgs {
     /// Run with sh -c after each change; its exit 0 says that the worker has reloaded
     #[arg(long, env = "LEASEHOLD_FILE_COMMAND", value_name = "COMMAND")]
     file_command: Option<String>,
-    /// Without --file-command: how long after a change the worker has surely let go what the file
-    /// lists no more [default: 1s]
-    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "SPAN", value_parser = span::parse)]
+    /// Without --file-command: how long after a change the worker has surely released what the file
+    /// no longer lists [default: 1s]
+    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     #[arg(conflicts_with = "file_command")]
     file_settle: Option<Duration>,
     /// Write the pool size into the file too, as poolSize
@@ -92,13 +93,16 @@ impl FileArgs {
         ])
     }
 
-    /// The adapter, where its options make sense together.
+    /// The adapter, where its options are valid together.
     pub(super) fn check(self, has_child: bool) -> Result<FileAdapter, String> {
         let Self { file_path, file_signal, file_pid, file_command, file_settle, .. } = self;
         let pool = self.file_pool.then_some(FilePool { count: self.file_count });
         let path = file_path.ok_or("--adapter file needs --file-path: the file to write")?;
         if path.file_name().is_none() {
-            return Err(format!("--file-path {} names no file", path.display()));
+            return Err(format!(
+                "--file-path {} is not the path of a file: give a path that ends with a file name",
+                path.display()
+            ));
         }
         let signal = match (file_signal, file_pid) {
             (None, _) => None,
@@ -124,6 +128,6 @@ fn signal_named(name: &str) -> Result<Signal, String> {
         "USR2" => Ok(Signal::USR2),
         "TERM" => Ok(Signal::TERM),
         "WINCH" => Ok(Signal::WINCH),
-        _ => Err(format!("--file-signal {name} is none of HUP, INT, USR1, USR2, TERM, WINCH")),
+        _ => Err(format!("invalid --file-signal {name}: use HUP, INT, USR1, USR2, TERM or WINCH")),
     }
 }

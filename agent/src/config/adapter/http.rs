@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::Method;
+use leasehold_types::duration;
 
 use super::first_given;
 use super::travis::interval;
-use crate::config::span;
 use crate::http_client::Url;
 
 /// What stands for the size in a URL or a body.
@@ -112,12 +112,13 @@ pub(super) struct HttpArgs {
     #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_BODY", value_name = "JSON")]
     #[arg(requires = "http_drain_url")]
     http_drain_body: Option<String>,
-    /// A file with the value of the Authorization header, read anew for every request
+    /// A file with the value of the Authorization header, read again for every request
     #[arg(long, env = "LEASEHOLD_HTTP_AUTH_FILE", value_name = "FILE")]
     http_auth_file: Option<PathBuf>,
     /// How often the worker is asked; five times as often while something is to change
     /// [default: 1s]
-    #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     http_interval: Option<Duration>,
 }
 
@@ -136,7 +137,7 @@ impl HttpArgs {
         ])
     }
 
-    /// The adapter, where its options make sense together.
+    /// The adapter, where its options are valid together.
     pub(super) fn check(self) -> Result<HttpAdapter, String> {
         let count = self.http_count_url.ok_or("--adapter http needs --http-count-url")?;
         let count_field = self.http_count_field.ok_or("--adapter http needs --http-count-field")?;
@@ -145,14 +146,18 @@ impl HttpArgs {
             ("--http-size-field", self.http_size_field.as_ref()),
         ] {
             if let Some(field) = field.filter(|field| !field.starts_with('/')) {
-                return Err(format!("{option} {field}: a JSON pointer begins with /"));
+                return Err(format!(
+                    "invalid {option} {field:?}: expected a JSON pointer, which begins with /"
+                ));
             }
         }
         let body = self.http_size_body.or_else(|| Some(format!(r#"{{"size":{SIZE}}}"#)));
         let sizing = match (self.http_size_url, self.http_size_max) {
             (Some(url), _) => {
                 if !(url.contains(SIZE) || body.as_ref().is_some_and(|it| it.contains(SIZE))) {
-                    return Err("--http-size-body and --http-size-url name no {size}".into());
+                    return Err("neither --http-size-body nor --http-size-url contains {size}: \
+                                write {size} where the worker expects the pool size"
+                        .into());
                 }
                 let (option, method) = ("--http-size-url", self.http_size_method);
                 Sizing::Request(HttpRequest::new(option, method, Method::PUT, url, body)?)

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_types::duration;
 
 use super::first_given;
 use super::secret::Secret;
-use crate::config::span;
 use crate::http_client::Url;
 
 /// Where the Travis worker's remote controller listens, unless the options say otherwise.
 const URL: &str = "http://127.0.0.1:8080";
-/// The user and the password in an injected pod: its port is on localhost, so they keep nobody out
+/// The user and the password in an injected pod: its port is on localhost, so they protect nothing
 /// who is in the pod, and are no secret.
 const AUTH: &str = "leasehold:leasehold";
 /// How often the worker is asked while nothing is to change.
@@ -51,13 +51,14 @@ pub(super) struct TravisArgs {
     #[arg(long, env = "LEASEHOLD_TRAVIS_AUTH", value_name = "USER:PASSWORD")]
     #[arg(hide_env_values = true)]
     travis_auth: Option<Secret>,
-    /// A file with them, read anew for every request
+    /// A file with them, read again for every request
     #[arg(long, env = "LEASEHOLD_TRAVIS_AUTH_FILE", value_name = "FILE")]
     #[arg(conflicts_with = "travis_auth")]
     travis_auth_file: Option<PathBuf>,
     /// How often the worker is asked while nothing is to change; five times as often while
     /// something is [default: 1s]
-    #[arg(long, env = "LEASEHOLD_TRAVIS_INTERVAL", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_TRAVIS_INTERVAL", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     travis_interval: Option<Duration>,
 }
 
@@ -72,12 +73,14 @@ impl TravisArgs {
         ])
     }
 
-    /// The adapter, where its options make sense together.
+    /// The adapter, where its options are valid together.
     pub(super) fn check(self) -> Result<TravisAdapter, String> {
         let Self { travis_url, travis_auth, travis_auth_file, travis_interval } = self;
         let url = travis_url.unwrap_or_else(|| URL.parse().expect("it is a URL"));
         if !url.is_bare() {
-            return Err(format!("--travis-url {url}: write http://HOST:PORT, without a path"));
+            return Err(format!(
+                "invalid --travis-url {url}: expected http://HOST:PORT without a path"
+            ));
         }
         let auth = match (travis_auth, travis_auth_file) {
             (_, Some(path)) => TravisAuth::File(path),
@@ -93,7 +96,10 @@ impl TravisArgs {
 pub(super) fn interval(option: &str, given: Option<Duration>) -> Result<Duration, String> {
     let interval = given.unwrap_or(INTERVAL);
     match interval.is_zero() {
-        true => Err(format!("{option} is zero: the worker would be asked without a pause")),
+        true => Err(format!(
+            "{option} is zero, so the agent would poll the worker without a pause: use 1s, for \
+             example"
+        )),
         false => Ok(interval),
     }
 }

@@ -12,13 +12,13 @@ use leasehold_types::{StreamKey, Token};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::program::Program;
+use super::user_command::UserCommand;
+use crate::backoff;
 use crate::clock;
 use crate::config::StreamPrograms;
-use crate::driver::{Command, Door, Gone};
-use crate::init::Reaper;
-use crate::link::Complaints;
-use crate::worker::retry;
+use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
+use crate::log_limiter::LogLimiter;
+use crate::reaper::Reaper;
 
 /// Programs that run at once.
 const PROGRAMS_MAX: usize = 8;
@@ -29,10 +29,10 @@ pub(crate) struct Streams {
     programs: StreamPrograms,
     timeout: Duration,
     reaper: Reaper,
-    door: Door,
+    driver: DriverHandle,
     streams: BTreeMap<StreamKey, Stream>,
     running: JoinSet<Ended>,
-    complaints: Complaints,
+    log_limiter: LogLimiter,
 }
 
 #[derive(Debug)]
@@ -63,42 +63,45 @@ struct Ended {
 }
 
 impl Streams {
-    /// Starts and stops the streams that this door shows.
+    /// Starts and stops the streams that this driver shows.
     pub(crate) fn new(
         programs: StreamPrograms,
         timeout: Duration,
         reaper: Reaper,
-        door: Door,
+        driver: DriverHandle,
     ) -> Self {
         let (streams, running) = (BTreeMap::new(), JoinSet::new());
         Self {
             programs,
             timeout,
             reaper,
-            door,
+            driver,
             streams,
             running,
-            complaints: Complaints::default(),
+            log_limiter: LogLimiter::default(),
         }
     }
 
     /// Runs until the driver ends.
     pub(crate) async fn run(mut self) {
-        let mut changes = self.door.changes();
+        let mut changes = self.driver.changes();
         changes.mark_changed();
         while self.turn(&mut changes).await.is_ok() {}
     }
 
-    async fn turn(&mut self, changes: &mut tokio::sync::watch::Receiver<u64>) -> Result<(), Gone> {
+    async fn turn(
+        &mut self,
+        changes: &mut tokio::sync::watch::Receiver<u64>,
+    ) -> Result<(), DriverStopped> {
         let retry = self.streams.values().filter_map(|stream| stream.retry_at).min();
-        // Where no more programs may run, the end of one is waited for.
+        // If no other program may run now, wait for the end of one.
         let retry = retry.filter(|_| self.running.len() < PROGRAMS_MAX);
         tokio::select! {
-            changed = changes.changed() => changed.map_err(|_| Gone)?,
+            changed = changes.changed() => changed.map_err(|_| DriverStopped)?,
             Some(ended) = self.running.join_next() => {
                 self.ended(ended.expect("no program's task panics")).await?;
             }
-            () = retry::until(retry) => {}
+            () = backoff::until(retry) => {}
         }
         let lease = self.lease().await?;
         self.take(&lease);
@@ -107,15 +110,15 @@ impl Streams {
     }
 
     /// The lease; the worker has been shown it only where a stream in it is new to this agent.
-    async fn lease(&self) -> Result<Lease, Gone> {
-        let lease: Lease = self.door.ask(|reply| Command::Peek { reply }).await?;
+    async fn lease(&self) -> Result<Lease, DriverStopped> {
+        let lease: Lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await?;
         let known = |held: &leasehold_agent_core::StreamLease| {
             self.streams.get(&held.stream).is_some_and(|stream| stream.token == held.token)
         };
         if lease.streams.iter().all(known) {
             return Ok(lease);
         }
-        Ok(Lease::clone(&self.door.lease().await?.lease))
+        Ok(Lease::clone(&self.driver.lease().await?.lease))
     }
 
     fn take(&mut self, lease: &Lease) {
@@ -157,7 +160,7 @@ impl Streams {
                 ("LEASEHOLD_TOKEN", stream.token.to_string()),
             ];
             let program =
-                Program { option, line: line.clone(), environment, timeout: self.timeout };
+                UserCommand { option, line: line.clone(), environment, timeout: self.timeout };
             stream.state = State::Changing;
             stream.retry_at = None;
             let (reaper, stream) = (self.reaper.clone(), key.clone());
@@ -168,21 +171,21 @@ impl Streams {
         }
     }
 
-    async fn ended(&mut self, ended: Ended) -> Result<(), Gone> {
+    async fn ended(&mut self, ended: Ended) -> Result<(), DriverStopped> {
         let Ended { stream: key, starts, result } = ended;
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
         let token = stream.token;
         let result = match result {
-            Ok(_) if !starts => release(&self.door, &key, token).await?,
+            Ok(_) if !starts => release(&self.driver, &key, token).await?,
             other => other.map(drop),
         };
         match result {
             Ok(()) if starts => {
-                tracing::info!(stream = %key, %token, "the stream was started");
+                tracing::info!(stream = %key, %token, "started the stream");
                 (stream.state, stream.failures) = (State::Started, 0);
             }
             Ok(()) => {
-                tracing::info!(stream = %key, %token, "the stream was stopped");
+                tracing::info!(stream = %key, %token, "stopped the stream");
                 self.streams.remove(&key);
             }
             Err(error) => {
@@ -190,10 +193,15 @@ impl Streams {
                 stream.state = if starts { State::Stopped } else { State::Started };
                 stream.put_off();
                 let why = format!("{error:#}");
-                self.door.metrics().worker_failures.fetch_add(1, Relaxed);
+                self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
                 let about = key.to_string();
-                if let Some(unsaid) = self.complaints.admit(&about, &why, clock::now()) {
-                    tracing::error!(stream = about, why, unsaid, "a stream's program has failed");
+                if let Some(unsaid) = self.log_limiter.admit(&about, &why, clock::now()) {
+                    tracing::error!(
+                        stream = about,
+                        why,
+                        unsaid,
+                        "the command of a stream has failed"
+                    );
                 }
             }
         }
@@ -206,27 +214,27 @@ impl Stream {
         let due = match self.state {
             State::Changing => false,
             State::Started => !self.wanted,
-            // An agent before this one may have started what is to be stopped.
+            // A previous agent may have started what is to be stopped.
             State::Stopped => true,
         };
         due && self.retry_at.is_none_or(|at| at <= now)
     }
 
     fn put_off(&mut self) {
-        let wait = retry::wait(self.failures);
+        let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }
 }
 
 async fn release(
-    door: &Door,
+    driver: &DriverHandle,
     stream: &StreamKey,
     token: Token,
-) -> Result<anyhow::Result<()>, Gone> {
+) -> Result<anyhow::Result<()>, DriverStopped> {
     let stream = stream.clone();
-    match door.ask(|reply| Command::Release { stream, token, reply }).await? {
+    match driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await? {
         Ok(()) | Err(Refused::NotHeld { .. }) => Ok(Ok(())),
-        Err(refused) => Ok(Err(anyhow::anyhow!(crate::worker::words(&refused)))),
+        Err(refused) => Ok(Err(anyhow::anyhow!(crate::refusal::message(&refused)))),
     }
 }

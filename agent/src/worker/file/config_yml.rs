@@ -14,7 +14,7 @@ const MODE: u32 = 0o644;
 /// Symbolic links that are followed, one after another: as many as Linux does.
 const LINKS_MAX: usize = 40;
 
-/// What the file tells the worker.
+/// What the file says to the worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) streams: BTreeSet<StreamName>,
@@ -41,14 +41,14 @@ pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
 }
 
 /// The version of the file as it is, 0 where there is none: the only line that starts with
-/// `version:` without an indent, whoever wrote it.
+/// `version:` without an indent, no matter which process wrote it.
 pub(super) fn version_in(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let versions = text.lines().filter_map(|line| line.strip_prefix("version:"));
     versions.filter_map(|version| version.trim().parse().ok()).next_back().unwrap_or(0)
 }
 
-/// The pool size that the file tells, 0 where it tells none: the largest, should it name several
+/// The pool size in the file, 0 if it has none: the largest, should it name several
 /// workers.
 pub(super) fn pool_size_in(path: &Path) -> u32 {
     let text = std::fs::read_to_string(path).unwrap_or_default();

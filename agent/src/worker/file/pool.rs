@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// How often the worker's own count is read.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// Bytes of a file with a count; a longer one is none.
+/// Bytes of a file with a count; a longer file is invalid.
 const COUNT_BYTES_MAX: u64 = 64;
 
 /// What the worker keeps to, and runs.
@@ -24,7 +24,7 @@ pub(super) struct Pool {
     /// The largest size that it may keep to.
     obeyed: u32,
     running: u32,
-    /// Since when it knows the size that the file tells.
+    /// Since when it knows the size in the file.
     told: Option<Instant>,
 }
 
@@ -44,12 +44,12 @@ impl Pool {
         self.obeyed = self.obeyed.max(size);
     }
 
-    /// The file tells another size: the worker does not know it yet.
+    /// The file has another size: the worker does not know it yet.
     pub(super) fn untold(&mut self) {
         self.told = None;
     }
 
-    /// The worker was told of the file as it is.
+    /// The worker was notified of the file as it is.
     pub(super) fn told(&mut self, now: Instant) {
         self.told.get_or_insert(now);
     }
@@ -59,7 +59,7 @@ impl Pool {
         self.told.filter(|_| in_file < self.obeyed).map(|told| told + settle)
     }
 
-    /// The jobs that run and the size that the worker keeps to, now that the file tells `in_file`.
+    /// The jobs that run and the size that the worker keeps to, now that the file says `in_file`.
     pub(super) fn look(&mut self, in_file: u32, settle: Duration, now: Instant) -> (u32, u32) {
         let most = self.running.max(self.obeyed);
         if self.settles(in_file, settle).is_some_and(|at| at <= now) {
@@ -74,7 +74,7 @@ impl Pool {
     }
 }
 
-/// The number in a file; none where there is none.
+/// The number in a file, if it holds one.
 fn count_in(path: &Path) -> Option<u32> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| {
@@ -84,7 +84,7 @@ fn count_in(path: &Path) -> Option<u32> {
     let whole = read.is_ok_and(|read| read as u64 <= COUNT_BYTES_MAX);
     let count = whole.then(|| text.trim().parse().ok()).flatten();
     if count.is_none() {
-        tracing::debug!(path = %path.display(), "no count of jobs: it counts as full");
+        tracing::debug!(path = %path.display(), "no count of jobs: every slot counts as used");
     }
     count
 }

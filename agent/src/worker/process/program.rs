@@ -1,28 +1,20 @@
 //! One stream's program, and what is remembered of those before it.
 
-use std::time::Duration;
-
 use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, StreamKey, Token};
 use rustix::process::Signal;
 
-use super::verdict::{self, Leads, Rules, Running, Verdict};
-use crate::group::Group;
-use crate::init::Exit;
+use super::action::{self, Action, LeadTimes, Rules, Running};
+use crate::backoff;
 use crate::metrics::Metrics;
-
-/// The wait before a program is started again, doubled with each end up to [`RESTART_MAX`].
-const RESTART_MIN: Duration = Duration::from_millis(100);
-/// See [`RESTART_MIN`].
-const RESTART_MAX: Duration = Duration::from_secs(30);
-/// A program that ran so long was well: the wait begins anew.
-const RAN_WELL: Duration = Duration::from_secs(60);
+use crate::process_group::ProcessGroup;
+use crate::reaper::Exit;
 
 /// A stream's place.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct StreamEntry {
     pub(super) program: Option<Program>,
-    /// Ends in a row that nobody wanted.
+    /// Unwanted exits in a row.
     failures: u32,
     /// When it may be started again.
     again: Option<Moment>,
@@ -33,29 +25,29 @@ pub(super) struct Slot {
 /// A program that runs.
 #[derive(Debug)]
 pub(super) struct Program {
-    pub(super) group: Group,
+    pub(super) group: ProcessGroup,
     pub(super) state: Running,
     since: Moment,
-    /// Another agent has started it: nobody tells its end.
+    /// Another agent has started it: the system does not report its end.
     pub(super) adopted: bool,
     exit: Option<Exit>,
-    /// It began to end without having been told to.
+    /// It exited without a signal of the agent.
     unasked: bool,
-    /// The log was told that it takes long to end.
+    /// The log says that it takes long to exit.
     reminded: bool,
 }
 
 impl Program {
-    pub(super) fn new(group: Group, token: Token, adopted: bool, now: Moment) -> Self {
-        let state = Running { token, headless: false, told: None, killed: None };
+    pub(super) fn new(group: ProcessGroup, token: Token, adopted: bool, now: Moment) -> Self {
+        let state = Running { token, leader_exited: false, told: None, killed: None };
         let (exit, unasked, reminded) = (None, false, false);
         Self { group, state, since: now, adopted, exit, unasked, reminded }
     }
 
     /// Its first process has ended.
-    pub(super) fn has_lost_its_head(&mut self, exit: Option<Exit>) {
-        if !self.state.headless {
-            self.state.headless = true;
+    pub(super) fn note_leader_exit(&mut self, exit: Option<Exit>) {
+        if !self.state.leader_exited {
+            self.state.leader_exited = true;
             self.unasked = self.state.told.is_none() && self.state.killed.is_none();
         }
         self.exit = self.exit.or(exit);
@@ -68,41 +60,41 @@ impl Program {
     }
 }
 
-impl Slot {
+impl StreamEntry {
     /// What is to happen now.
-    pub(super) fn judge(
+    pub(super) fn decide(
         &self,
         held: Option<&StreamLease>,
         rules: Rules,
-        leads: Leads,
+        leads: LeadTimes,
         now: Moment,
-    ) -> Verdict {
+    ) -> Action {
         match &self.program {
-            Some(program) => verdict::with_program(held, program.state, rules, leads, now),
-            None => verdict::without_program(held, self.again, leads, now),
+            Some(program) => action::action_for_program(held, program.state, rules, leads, now),
+            None => action::action_without_program(held, self.again, leads, now),
         }
     }
 
-    /// Tells the program to end.
+    /// Sends the program SIGTERM.
     pub(super) fn terminate(&mut self, stream: &StreamKey, why: &str, now: Moment) {
         let Some(program) = &mut self.program else { return };
-        tracing::info!(%stream, pid = program.group.id, why, "the program is told to end");
+        tracing::info!(%stream, pid = program.group.id, why, "sent SIGTERM to the program");
         program.state.told = Some(now);
         program.group.signal(Signal::TERM);
         // One that is stopped would not hear it.
         program.group.signal(Signal::CONT);
     }
 
-    /// Makes the program end; whether it is the first time.
+    /// Sends the program SIGKILL; returns whether that is the first time.
     pub(super) fn kill(&mut self, stream: &StreamKey, why: &str, now: Moment) -> bool {
         let Some(program) = &mut self.program else { return false };
-        tracing::warn!(%stream, pid = program.group.id, why, "the program is killed");
+        tracing::warn!(%stream, pid = program.group.id, why, "sent SIGKILL to the program");
         program.group.signal(Signal::KILL);
         program.state.killed.replace(now).is_none()
     }
 
     /// Takes leave of a program of which nothing runs any more; whether it still has one.
-    pub(super) fn bury(
+    pub(super) fn reap(
         &mut self,
         stream: &StreamKey,
         rules: Rules,
@@ -110,10 +102,10 @@ impl Slot {
         now: Moment,
     ) {
         let Some(program) = &mut self.program else { return };
-        if program.adopted && !program.group.is_led() {
-            program.has_lost_its_head(None);
+        if program.adopted && !program.group.has_leader() {
+            program.note_leader_exit(None);
         }
-        if !program.state.headless || program.group.exists() {
+        if !program.state.leader_exited || program.group.exists() {
             program.remind(stream, rules, now);
             return;
         }
@@ -122,19 +114,19 @@ impl Slot {
         let unasked = program.unasked;
         self.program = None;
         if !unasked {
-            tracing::info!(%stream, pid, code, "the program has ended");
+            tracing::info!(%stream, pid, code, "the program has exited");
             (self.failures, self.again) = (0, None);
             return;
         }
         metrics.process_exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.failures = if ran >= RAN_WELL { 0 } else { self.failures.saturating_add(1) };
-        let wait = RESTART_MIN.saturating_mul(1 << self.failures.min(16)).min(RESTART_MAX);
+        self.failures = if ran >= backoff::RAN_WELL { 0 } else { self.failures.saturating_add(1) };
+        let wait = backoff::RESTART.wait(self.failures);
         self.again = Some(now + wait);
         // A program that ends again and again must not fill the log.
         if self.failures.is_power_of_two() || self.failures == 0 {
             let (failures, why) = (self.failures, self.problem.as_deref());
             tracing::warn!(%stream, pid, code, failures, why, ?ran, ?wait,
-                "the program has ended by itself: it is started again");
+                "the program has exited by itself: it restarts");
         }
     }
 }
@@ -145,8 +137,8 @@ impl Program {
         if late && !self.reminded && !rules.kill {
             self.reminded = true;
             tracing::warn!(%stream, pid = self.group.id,
-                "the program has not ended on SIGTERM; the stream stays until it has, or its \
-                 lease ends");
+                "the program has not exited after SIGTERM; the stream stays until it has, or \
+                 until its lease ends");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The record of the programs that run, in the state folder: what an agent that comes back finds
-//! of the one before. Numbers of processes mean nothing after another boot of the host.
+//! of the previous one. Numbers of processes mean nothing after another boot of the host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold_types::{StreamKey, Token};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::group::Group;
+use crate::process_group::ProcessGroup;
 use crate::state_dir::{self, StateDir, boot_id};
 
 /// Bytes of the file that are read: four thousand programs with the longest names need 4 MB.
@@ -21,32 +21,33 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Text {
+struct RecordFile {
     boot_id: String,
-    guard: Option<Group>,
-    programs: Vec<Written>,
+    #[serde(rename = "guard")]
+    watchdog: Option<ProcessGroup>,
+    programs: Vec<ProgramRecord>,
 }
 
 /// One stream's program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Written {
+pub(super) struct ProgramRecord {
     pub(super) stream: StreamKey,
     pub(super) token: Token,
-    pub(super) group: Group,
+    pub(super) group: ProcessGroup,
 }
 
-/// Where the programs are written down; nowhere without a state folder.
+/// Where the programs are recorded; nowhere without a state folder.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     path: Option<PathBuf>,
 }
 
-/// What an agent before this one has left running.
+/// What a previous agent has left running.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     pub(super) record: Record,
-    pub(super) guard: Option<Group>,
-    pub(super) programs: Vec<Written>,
+    pub(super) watchdog: Option<ProcessGroup>,
+    pub(super) programs: Vec<ProgramRecord>,
 }
 
 impl Leftovers {
@@ -58,20 +59,20 @@ impl Leftovers {
     ) -> anyhow::Result<Self> {
         let record = Record { path: dir.map(|dir| dir.file("programs.json")) };
         let text = record.read()?;
-        let guard = text.guard.filter(Group::is_led);
+        let watchdog = text.watchdog.filter(ProcessGroup::has_leader);
         let running = text.programs.into_iter().filter(|program| program.group.exists());
         let (programs, over): (Vec<_>, Vec<_>) =
             running.partition(|program| claimed(&program.stream, program.token));
-        for Written { stream, token, group } in &over {
+        for ProgramRecord { stream, token, group } in &over {
             tracing::warn!(%stream, %token, pid = group.id,
-                "a program of the agent before runs without a lease: it is killed");
+                "a program of the previous agent runs without a lease: this agent kills it");
         }
         end(over.iter().map(|program| &program.group)).await?;
-        Ok(Self { record, guard, programs })
+        Ok(Self { record, watchdog, programs })
     }
 }
 
-/// A program of a stream that an agent before this one has left running, and its process.
+/// A program of a stream that a previous agent has left running, and its process.
 pub(crate) fn first_running(dir: &StateDir) -> anyhow::Result<Option<(StreamKey, i32)>> {
     let record = Record { path: Some(dir.file("programs.json")) };
     let programs = record.read()?.programs.into_iter();
@@ -85,11 +86,15 @@ impl Record {
         self.path.is_some()
     }
 
-    /// Writes down all that runs, whole and at one stroke.
-    pub(super) fn write(&self, guard: &Group, programs: Vec<Written>) -> anyhow::Result<()> {
+    /// Records all that runs, whole and at one stroke.
+    pub(super) fn write(
+        &self,
+        watchdog: &ProcessGroup,
+        programs: Vec<ProgramRecord>,
+    ) -> anyhow::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let boot_id = boot_id().unwrap_or_default();
-        let text = Text { boot_id, guard: Some(guard.clone()), programs };
+        let text = RecordFile { boot_id, watchdog: Some(watchdog.clone()), programs };
         let text = serde_json::to_vec(&text).expect("a record has only plain fields");
         let written = state_dir::replace(path, &text);
         written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
@@ -102,33 +107,37 @@ impl Record {
         }
     }
 
-    fn read(&self) -> anyhow::Result<Text> {
-        let Some(path) = &self.path else { return Ok(Text::default()) };
+    fn read(&self) -> anyhow::Result<RecordFile> {
+        let Some(path) = &self.path else { return Ok(RecordFile::default()) };
         let text = state_dir::read(path, BYTES_MAX)
             .with_context(|| format!("{} cannot be read", path.display()))?;
-        let Some(text) = text else { return Ok(Text::default()) };
-        let text: Text = serde_json::from_slice(&text).with_context(|| {
+        let Some(text) = text else { return Ok(RecordFile::default()) };
+        let text: RecordFile = serde_json::from_slice(&text).with_context(|| {
             format!(
-                "{} tells which programs may still run, and makes no sense: end them, then \
-                 remove it",
+                "cannot parse {}, the record of programs that may still run: stop those that run, \
+                 then remove the file",
                 path.display()
             )
         })?;
         let same_boot = boot_id().is_some_and(|id| id == text.boot_id);
-        Ok(if same_boot { text } else { Text::default() })
+        Ok(if same_boot { text } else { RecordFile::default() })
     }
 }
 
 /// Kills groups, and waits until nothing of them runs.
-pub(super) async fn end(groups: impl Iterator<Item = &Group>) -> anyhow::Result<()> {
-    let mut left: Vec<&Group> = groups.collect();
+pub(super) async fn end(groups: impl Iterator<Item = &ProcessGroup>) -> anyhow::Result<()> {
+    let mut left: Vec<&ProcessGroup> = groups.collect();
     let until = tokio::time::Instant::now() + KILLED;
     loop {
         left.iter().for_each(|group| group.signal(Signal::KILL));
         left.retain(|group| group.exists());
         let Some(first) = left.first() else { return Ok(()) };
         if tokio::time::Instant::now() >= until {
-            bail!("{} programs do not end on SIGKILL, process {} first", left.len(), first.id);
+            bail!(
+                "{} programs do not exit after SIGKILL, process {} is one of them",
+                left.len(),
+                first.id
+            );
         }
         tokio::time::sleep(LOOK).await;
     }

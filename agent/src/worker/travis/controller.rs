@@ -7,11 +7,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hyper::Method;
 use hyper::header::HeaderValue;
+use leasehold_types::duration;
 use serde::Deserialize;
 
-use super::pool::{Figures, Telling};
+use super::pool::{Figures, PoolOrder};
 use crate::config::{TravisAdapter, TravisAuth};
-use crate::http_client::{Answer, Call, Failure};
+use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, CallError};
 
 /// How long a question may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
@@ -28,12 +29,12 @@ pub(super) struct Info {
 
 /// What came of an order.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum OrderResult {
     /// It was carried out.
-    Yes,
+    Done,
     /// It was not sent, or was refused.
-    No(anyhow::Error),
-    /// Nobody knows.
+    NotDone(anyhow::Error),
+    /// The result is unknown.
     Unknown(anyhow::Error),
 }
 
@@ -55,47 +56,53 @@ struct Processor {
     status: String,
 }
 
-/// Asks how things stand; none where nobody listens.
+/// Polls the worker; none where nothing listens.
 pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
     match send(adapter, Method::GET, "/worker", None, LOOK_MAX).await? {
-        Err(Failure::Refused) => Ok(None),
+        Err(CallError::Refused) => Ok(None),
         Err(failure) => Err(failure).with_context(|| adapter.url.to_string()),
         Ok(answer) if answer.status == 200 => read(&answer.body).map(Some),
         Ok(answer) => Err(refusal(adapter, answer.status)),
     }
 }
 
-/// Tells it something.
-pub(super) async fn tell(adapter: &TravisAdapter, telling: Telling) -> Told {
-    let pause = match telling {
-        Telling::Size(size) => {
-            return order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
+/// Sends an order.
+pub(super) async fn tell(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
+    let pause = match order {
+        PoolOrder::Size(size) => {
+            return send_order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
         }
-        Telling::Pause => true,
-        Telling::Rest => false,
-        Telling::Leave { toggle } => toggle,
+        PoolOrder::Pause => true,
+        PoolOrder::Rest => false,
+        PoolOrder::Leave { toggle } => toggle,
     };
-    order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
+    send_order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
 }
 
-async fn order(adapter: &TravisAdapter, method: Method, body: String) -> Told {
-    // A worker that has no queue yet crashes on what it is told.
+async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> OrderResult {
+    // A worker that has no queue yet crashes on an order.
     match send(adapter, Method::GET, "/ready", None, LOOK_MAX).await {
         Ok(Ok(Answer { status: 200, .. })) => {}
-        Ok(Ok(Answer { status, .. })) => return Told::No(anyhow!("not ready yet: {status}")),
-        Ok(Err(failure)) => return Told::No(anyhow!("GET {}ready: {failure}", adapter.url)),
-        Err(error) => return Told::No(error),
+        Ok(Ok(Answer { status, .. })) => {
+            return OrderResult::NotDone(anyhow!("not ready yet: {status}"));
+        }
+        Ok(Err(failure)) => {
+            return OrderResult::NotDone(anyhow!("GET {}ready: {failure}", adapter.url));
+        }
+        Err(error) => return OrderResult::NotDone(error),
     }
     let said = format!("{method} {}worker", adapter.url);
     match send(adapter, method, "/worker", Some(body), ORDER_MAX).await {
-        Err(error) => Told::No(error),
-        Ok(Ok(Answer { status: 204, .. })) => Told::Yes,
-        Ok(Ok(Answer { status: status @ (400..500), .. })) => Told::No(refusal(adapter, status)),
-        Ok(Ok(Answer { status, .. })) => Told::Unknown(anyhow!("{said}: {status}")),
-        Ok(Err(failure @ (Failure::Refused | Failure::Unsent(_)))) => {
-            Told::No(anyhow!("{said}: {failure}"))
+        Err(error) => OrderResult::NotDone(error),
+        Ok(Ok(Answer { status: 204, .. })) => OrderResult::Done,
+        Ok(Ok(Answer { status: status @ (400..500), .. })) => {
+            OrderResult::NotDone(refusal(adapter, status))
         }
-        Ok(Err(failure @ Failure::Lost(_))) => Told::Unknown(anyhow!("{said}: {failure}")),
+        Ok(Ok(Answer { status, .. })) => OrderResult::Unknown(anyhow!("{said}: {status}")),
+        Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
+            OrderResult::NotDone(anyhow!("{said}: {failure}"))
+        }
+        Ok(Err(failure @ CallError::Lost(_))) => OrderResult::Unknown(anyhow!("{said}: {failure}")),
     }
 }
 
@@ -105,11 +112,13 @@ async fn send(
     method: Method,
     path: &'static str,
     json: Option<String>,
-    within: Duration,
-) -> anyhow::Result<Result<Answer, Failure>> {
+    limit: Duration,
+) -> anyhow::Result<Result<Answer, CallError>> {
     let url = adapter.url.at(path);
     let authorization = Some(authorization(&adapter.auth).await?);
-    Ok(Call { method, url: &url, authorization, json, within }.send().await)
+    let (timeout, answer_bytes_max) = (Some(limit), ANSWER_BYTES_MAX);
+    let call = Call { method, url: &url, authorization, json, timeout, answer_bytes_max };
+    Ok(call.send().await)
 }
 
 /// The header that proves who asks.
@@ -118,12 +127,12 @@ async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
         TravisAuth::Given(secret) => secret.reveal().to_owned(),
         TravisAuth::File(path) => {
             let text = tokio::fs::read_to_string(path).await;
-            text.with_context(|| format!("--travis-auth-file {}", path.display()))?
+            text.with_context(|| format!("cannot read --travis-auth-file {}", path.display()))?
         }
     };
     let text = text.trim();
     if !text.contains(':') {
-        bail!("the user and the password are not written as USER:PASSWORD");
+        bail!("invalid user and password: expected USER:PASSWORD");
     }
     let value = format!("Basic {}", BASE64_STANDARD.encode(text));
     let mut value = HeaderValue::from_str(&value).expect("base64 is plain text");
@@ -134,20 +143,22 @@ async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
 fn refusal(adapter: &TravisAdapter, status: u16) -> anyhow::Error {
     let url = &adapter.url;
     match status {
-        401 => anyhow!("{url}: 401: it got no user and password"),
+        401 => anyhow!("{url}: 401: it received no user and password"),
         403 => anyhow!(
-            "{url}: 403: --travis-auth is not what TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH says"
+            "{url}: 403: --travis-auth differs from the worker's \
+             TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
         ),
         404 => anyhow!(
-            "{url}: 404: this is no remote controller; the worker has one where \
-             TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR and TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH are set"
+            "{url}: 404: this is not a remote controller; set the worker's \
+             TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR and TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
         ),
         _ => anyhow!("{url}: {status}"),
     }
 }
 
 fn read(body: &[u8]) -> anyhow::Result<Info> {
-    let worker: Worker = serde_json::from_slice(body).context("the answer to GET /worker")?;
+    let worker: Worker =
+        serde_json::from_slice(body).context("cannot parse the answer to GET /worker")?;
     let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
     let processors = worker.processors.unwrap_or_default();
     let processing = processors.iter().filter(|it| it.status == "processing").count();
@@ -156,31 +167,7 @@ fn read(body: &[u8]) -> anyhow::Result<Info> {
         expected: count(worker.expected_pool_size),
         processing: u32::try_from(processing).unwrap_or(u32::MAX),
     };
-    Ok(Info { figures, uptime: go_duration(&worker.uptime) })
-}
-
-/// A duration as Go writes it: `1h2m3.4s`, `850ms`, `7.2µs`, `0s`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut sum = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        sum += number
-            * match &rest[..unit] {
-                "h" => 3600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                "µs" | "μs" | "us" => 1e-6,
-                "ns" => 1e-9,
-                _ => return None,
-            };
-        rest = &rest[unit..];
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(sum).ok())?
+    Ok(Info { figures, uptime: duration::GO.parse(&worker.uptime).ok() })
 }
 
 #[cfg(test)]
@@ -200,17 +187,5 @@ mod tests {
         let none = Info { figures: Figures::default(), uptime: None };
         assert_eq!(read(body).expect("it is one"), none);
         assert!(read(b"{}").is_err());
-    }
-
-    #[test]
-    fn uptimes_are_read_as_go_writes_them() {
-        for (text, millis) in
-            [("0s", 0), ("850ms", 850), ("2m0.5s", 120_500), ("1h0m0s", 3_600_000), ("7.5µs", 0)]
-        {
-            assert_eq!(go_duration(text).map(|it| it.as_millis()), Some(millis), "{text}");
-        }
-        for text in ["", "s", "1", "1d", "-1s", "1..2s"] {
-            assert_eq!(go_duration(text), None, "{text}");
-        }
     }
 }

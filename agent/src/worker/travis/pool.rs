@@ -1,13 +1,13 @@
-//! What is known of a Travis worker's pool, and what to tell it next.
+//! The state of a Travis worker's pool, and the next order for it.
 //!
 //! Invariant: the bound is never below the jobs that the worker may come to run, whatever came of
 //! the orders that it was sent.
 
-use crate::worker::counted::{Need, Sight, Target};
+use crate::worker::sizing::{Adjustment, Observation, Target};
 
 /// Looks that may not show yet what became of an order whose answer was lost.
 const DISTRUST: u8 = 3;
-/// Looks at a worker that runs nothing, though nobody here told it to, until it is taken for one
+/// Polls of a worker that runs nothing without an order of this agent, until it counts as one
 /// that stays and not for one that is about to end.
 const EMPTY_LOOKS: u32 = 3;
 
@@ -22,9 +22,9 @@ pub(super) struct Figures {
     pub(super) processing: u32,
 }
 
-/// What a worker is told.
+/// An order for the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Telling {
+pub(super) enum PoolOrder {
     /// How many processors take jobs from now on, which is above 0.
     Size(u32),
     /// None takes a job any more; the process stays. This toggles its pause.
@@ -46,13 +46,13 @@ pub(super) enum Pause {
     /// It was not.
     #[default]
     Never,
-    /// The order went out, and nothing shows yet whether it was heard.
+    /// The order went out, and nothing shows yet whether it arrived.
     Asked,
     /// It was.
     Toggled,
 }
 
-/// Whether the process was told to end after its jobs.
+/// Whether the process was ordered to end after its jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Leaving {
     /// It was not.
@@ -60,7 +60,7 @@ enum Leaving {
     No,
     /// The order went out.
     Asked,
-    /// It was heard.
+    /// It arrived.
     Yes,
     /// The process before this one was: it is started again wherever it runs, and stays at 0.
     Before,
@@ -76,7 +76,7 @@ pub(super) struct Pool {
     distrust: u8,
     pause: Pause,
     leaving: Leaving,
-    /// The last size that it was told.
+    /// The last size that it was set to.
     told: Option<u32>,
     /// It was seen with processors.
     ran: bool,
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// Takes an answer; returns what it shows.
-    pub(super) fn see(&mut self, figures: Figures) -> Sight {
+    pub(super) fn see(&mut self, figures: Figures) -> Observation {
         let running = figures.processing.saturating_add(figures.draining());
         let limit = figures.size.max(figures.expected).max(running);
         self.running = match self.distrust {
@@ -118,11 +118,11 @@ impl Pool {
         self.empty_looks = if empty { self.empty_looks.saturating_add(1) } else { 0 };
         self.ran |= !empty;
         self.seen = figures;
-        Sight::Working { running: self.running, limit: self.bound }
+        Observation::Working { running: self.running, limit: self.bound }
     }
 
-    /// What to tell it next.
-    pub(super) fn need(&self, target: Target) -> Need {
+    /// The next adjustment.
+    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         let Figures { size, expected, .. } = self.seen;
         // What drains runs beside the new size, and leaves that much less for it.
         let wanted = target.size.saturating_sub(self.seen.draining());
@@ -130,14 +130,14 @@ impl Pool {
             && self.pause != Pause::Never
             && matches!(self.leaving, Leaving::No | Leaving::Asked);
         match wanted.cmp(&expected) {
-            std::cmp::Ordering::Equal if self.distrust > 0 => Need::Look,
-            std::cmp::Ordering::Equal if stays => Need::Order { size: 0, grows: false },
-            std::cmp::Ordering::Equal if size == expected => Need::Nothing,
-            std::cmp::Ordering::Equal => Need::Look,
-            _ if self.distrust > 0 => Need::Look,
-            std::cmp::Ordering::Greater if target.draining || !self.may_grow() => Need::Look,
-            std::cmp::Ordering::Greater => Need::Order { size: wanted, grows: true },
-            std::cmp::Ordering::Less => Need::Order { size: wanted, grows: false },
+            std::cmp::Ordering::Equal if self.distrust > 0 => Adjustment::Look,
+            std::cmp::Ordering::Equal if stays => Adjustment::Order { size: 0, grows: false },
+            std::cmp::Ordering::Equal if size == expected => Adjustment::Nothing,
+            std::cmp::Ordering::Equal => Adjustment::Look,
+            _ if self.distrust > 0 => Adjustment::Look,
+            std::cmp::Ordering::Greater if target.draining || !self.may_grow() => Adjustment::Look,
+            std::cmp::Ordering::Greater => Adjustment::Order { size: wanted, grows: true },
+            std::cmp::Ordering::Less => Adjustment::Order { size: wanted, grows: false },
         }
     }
 
@@ -147,13 +147,13 @@ impl Pool {
         self.seen.expected > 0 || by_order || self.empty_looks >= EMPTY_LOOKS
     }
 
-    /// How to tell it this size; in a drain it is 0, for good.
-    pub(super) fn telling(&self, size: u32, draining: bool) -> Telling {
+    /// The order for this size; in a drain it is 0, for good.
+    pub(super) fn order(&self, size: u32, draining: bool) -> PoolOrder {
         match (self.pause, draining && self.leaving != Leaving::Before) {
-            _ if size > 0 => Telling::Size(size),
-            (pause, true) => Telling::Leave { toggle: pause != Pause::Never },
-            (Pause::Never, false) => Telling::Pause,
-            (Pause::Asked | Pause::Toggled, false) => Telling::Rest,
+            _ if size > 0 => PoolOrder::Size(size),
+            (pause, true) => PoolOrder::Leave { toggle: pause != Pause::Never },
+            (Pause::Never, false) => PoolOrder::Pause,
+            (Pause::Asked | Pause::Toggled, false) => PoolOrder::Rest,
         }
     }
 
@@ -177,14 +177,14 @@ impl Pool {
     }
 
     /// An order goes out.
-    pub(super) fn sending(&mut self, telling: Telling) {
-        match telling {
-            Telling::Size(size) => {
+    pub(super) fn sending(&mut self, order: PoolOrder) {
+        match order {
+            PoolOrder::Size(size) => {
                 self.bound = self.bound.max(size.saturating_add(self.seen.draining()));
             }
-            Telling::Pause => self.pause = Pause::Asked,
-            Telling::Rest => {}
-            Telling::Leave { .. } => self.leaving = Leaving::Asked,
+            PoolOrder::Pause => self.pause = Pause::Asked,
+            PoolOrder::Rest => {}
+            PoolOrder::Leave { .. } => self.leaving = Leaving::Asked,
         }
     }
 
@@ -194,25 +194,25 @@ impl Pool {
     }
 
     /// It was answered.
-    pub(super) fn answered(&mut self, telling: Telling) {
-        self.note_told(telling);
-        match telling {
-            Telling::Size(_) | Telling::Rest => {}
-            Telling::Pause => self.pause = Pause::Toggled,
-            Telling::Leave { .. } => self.leaving = Leaving::Yes,
+    pub(super) fn answered(&mut self, order: PoolOrder) {
+        self.note_told(order);
+        match order {
+            PoolOrder::Size(_) | PoolOrder::Rest => {}
+            PoolOrder::Pause => self.pause = Pause::Toggled,
+            PoolOrder::Leave { .. } => self.leaving = Leaving::Yes,
         }
     }
 
-    /// Nobody knows whether it was heard.
-    pub(super) fn lost(&mut self, telling: Telling) {
-        self.note_told(telling);
+    /// It is unknown whether it arrived.
+    pub(super) fn lost(&mut self, order: PoolOrder) {
+        self.note_told(order);
         self.distrust = DISTRUST;
     }
 
-    fn note_told(&mut self, telling: Telling) {
-        let size = match telling {
-            Telling::Size(size) => size,
-            Telling::Pause | Telling::Rest | Telling::Leave { .. } => 0,
+    fn note_told(&mut self, order: PoolOrder) {
+        let size = match order {
+            PoolOrder::Size(size) => size,
+            PoolOrder::Pause | PoolOrder::Rest | PoolOrder::Leave { .. } => 0,
         };
         self.told = Some(size);
         self.ran |= size > 0;
@@ -231,86 +231,89 @@ mod tests {
         Target { size, draining: false }
     }
 
-    fn told(pool: &mut Pool, telling: Telling) {
-        pool.sending(telling);
-        pool.answered(telling);
+    fn told(pool: &mut Pool, order: PoolOrder) {
+        pool.sending(order);
+        pool.answered(order);
     }
 
     #[test]
     fn what_drains_runs_and_leaves_less_to_grow_by() {
         let mut pool = Pool::default();
-        assert_eq!(pool.see(figures(3, 3, 3)), Sight::Working { running: 3, limit: 3 });
-        assert_eq!(pool.need(target(1)), Need::Order { size: 1, grows: false });
-        told(&mut pool, Telling::Size(1));
-        assert_eq!(pool.see(figures(3, 1, 1)), Sight::Working { running: 3, limit: 3 });
-        // Told 3 now, it would run 5.
-        assert_eq!(pool.need(target(3)), Need::Look);
-        assert_eq!(pool.need(target(4)), Need::Order { size: 2, grows: true });
-        assert_eq!(pool.need(target(2)), Need::Order { size: 0, grows: false });
-        assert_eq!(pool.see(figures(2, 1, 0)), Sight::Working { running: 1, limit: 2 });
+        assert_eq!(pool.see(figures(3, 3, 3)), Observation::Working { running: 3, limit: 3 });
+        assert_eq!(pool.adjustment(target(1)), Adjustment::Order { size: 1, grows: false });
+        told(&mut pool, PoolOrder::Size(1));
+        assert_eq!(pool.see(figures(3, 1, 1)), Observation::Working { running: 3, limit: 3 });
+        // OrderResult 3 now, it would run 5.
+        assert_eq!(pool.adjustment(target(3)), Adjustment::Look);
+        assert_eq!(pool.adjustment(target(4)), Adjustment::Order { size: 2, grows: true });
+        assert_eq!(pool.adjustment(target(2)), Adjustment::Order { size: 0, grows: false });
+        assert_eq!(pool.see(figures(2, 1, 0)), Observation::Working { running: 1, limit: 2 });
     }
 
     #[test]
     fn the_pause_is_toggled_once_in_the_life_of_a_process() {
         let mut pool = Pool::default();
         pool.see(figures(2, 2, 2));
-        assert_eq!(pool.telling(0, false), Telling::Pause);
-        told(&mut pool, Telling::Pause);
+        assert_eq!(pool.order(0, false), PoolOrder::Pause);
+        told(&mut pool, PoolOrder::Pause);
         pool.see(figures(2, 0, 0));
-        assert_eq!(pool.need(target(0)), Need::Look);
-        assert_eq!(pool.need(target(3)), Need::Order { size: 1, grows: true });
-        told(&mut pool, Telling::Size(1));
+        assert_eq!(pool.adjustment(target(0)), Adjustment::Look);
+        assert_eq!(pool.adjustment(target(3)), Adjustment::Order { size: 1, grows: true });
+        told(&mut pool, PoolOrder::Size(1));
         pool.see(figures(1, 1, 1));
-        assert_eq!(pool.need(target(0)), Need::Order { size: 0, grows: false });
-        assert_eq!(pool.telling(0, false), Telling::Rest);
+        assert_eq!(pool.adjustment(target(0)), Adjustment::Order { size: 0, grows: false });
+        assert_eq!(pool.order(0, false), PoolOrder::Rest);
     }
 
     #[test]
     fn in_a_drain_the_process_ends_once_and_one_that_follows_stays_at_0() {
         let drain = Target { size: 0, draining: true };
-        let leave = |toggle| Telling::Leave { toggle };
+        let leave = |toggle| PoolOrder::Leave { toggle };
         let mut pool = Pool::default();
-        assert_eq!((pool.need(drain), pool.telling(0, true)), (Need::Nothing, leave(false)));
+        assert_eq!(
+            (pool.adjustment(drain), pool.order(0, true)),
+            (Adjustment::Nothing, leave(false))
+        );
         pool.see(figures(2, 2, 2));
-        told(&mut pool, Telling::Pause);
+        told(&mut pool, PoolOrder::Pause);
         pool.see(figures(1, 0, 0));
-        assert_eq!(pool.need(drain), Need::Order { size: 0, grows: false });
-        assert_eq!(pool.telling(0, true), leave(true));
+        assert_eq!(pool.adjustment(drain), Adjustment::Order { size: 0, grows: false });
+        assert_eq!(pool.order(0, true), leave(true));
         told(&mut pool, leave(true));
         pool.see(figures(1, 0, 0));
-        assert_eq!(pool.need(drain), Need::Look);
+        assert_eq!(pool.adjustment(drain), Adjustment::Look);
         let mut next = pool.of_next_process();
-        assert_eq!(next.need(drain), Need::Nothing);
+        assert_eq!(next.adjustment(drain), Adjustment::Nothing);
         next.see(figures(1, 1, 1));
-        assert_eq!(next.need(drain), Need::Order { size: 0, grows: false });
-        assert_eq!(next.telling(0, true), Telling::Pause);
-        told(&mut next, Telling::Pause);
+        assert_eq!(next.adjustment(drain), Adjustment::Order { size: 0, grows: false });
+        assert_eq!(next.order(0, true), PoolOrder::Pause);
+        told(&mut next, PoolOrder::Pause);
         next.see(figures(0, 0, 0));
-        assert_eq!(next.need(drain), Need::Nothing);
+        assert_eq!(next.adjustment(drain), Adjustment::Nothing);
     }
 
     #[test]
     fn a_lost_answer_counts_as_heard_and_as_unheard() {
         let mut pool = Pool::default();
         pool.see(figures(1, 1, 1));
-        pool.sending(Telling::Size(4));
-        pool.lost(Telling::Size(4));
+        pool.sending(PoolOrder::Size(4));
+        pool.lost(PoolOrder::Size(4));
         for _ in 0..DISTRUST {
-            assert_eq!(pool.need(target(4)), Need::Look);
-            assert_eq!(pool.see(figures(1, 1, 0)), Sight::Working { running: 1, limit: 4 });
+            assert_eq!(pool.adjustment(target(4)), Adjustment::Look);
+            assert_eq!(pool.see(figures(1, 1, 0)), Observation::Working { running: 1, limit: 4 });
         }
-        assert_eq!(pool.see(figures(1, 1, 0)), Sight::Working { running: 0, limit: 1 });
-        assert_eq!(pool.need(target(4)), Need::Order { size: 4, grows: true });
-        // A pause whose answer was lost is toggled again only if it surely was not heard.
-        for (shown, telling) in [(0, Telling::Rest), (1, Telling::Pause)] {
+        assert_eq!(pool.see(figures(1, 1, 0)), Observation::Working { running: 0, limit: 1 });
+        assert_eq!(pool.adjustment(target(4)), Adjustment::Order { size: 4, grows: true });
+        // A pause whose answer was lost is toggled again only if it surely did not arrive.
+        for (shown, order) in [(0, PoolOrder::Rest), (1, PoolOrder::Pause)] {
             let mut pool = pool.clone();
-            pool.sending(Telling::Pause);
-            pool.lost(Telling::Pause);
+            pool.sending(PoolOrder::Pause);
+            pool.lost(PoolOrder::Pause);
             for _ in 0..DISTRUST {
-                assert_eq!(pool.need(target(0)), Need::Look);
+                assert_eq!(pool.adjustment(target(0)), Adjustment::Look);
                 pool.see(figures(1, shown, 0));
             }
-            assert_eq!(pool.telling(0, false), telling);
+            assert_eq!(pool.order(0, false), order);
         }
     }
 
@@ -319,21 +322,21 @@ mod tests {
         let mut pool = Pool::default();
         pool.see(figures(2, 2, 2));
         pool.see(figures(2, 0, 0));
-        assert_eq!(pool.need(target(4)), Need::Look);
+        assert_eq!(pool.adjustment(target(4)), Adjustment::Look);
         for _ in 0..EMPTY_LOOKS {
-            assert_eq!(pool.need(target(4)), Need::Look);
+            assert_eq!(pool.adjustment(target(4)), Adjustment::Look);
             pool.see(figures(0, 0, 0));
         }
-        assert_eq!(pool.need(target(4)), Need::Order { size: 4, grows: true });
+        assert_eq!(pool.adjustment(target(4)), Adjustment::Order { size: 4, grows: true });
     }
 
     #[test]
     fn the_orders_of_an_agent_before_may_still_be_on_their_way() {
         let mut pool = Pool::inherited(5);
-        assert_eq!(pool.see(figures(2, 2, 0)), Sight::Working { running: 0, limit: 5 });
+        assert_eq!(pool.see(figures(2, 2, 0)), Observation::Working { running: 0, limit: 5 });
         for _ in 1..DISTRUST {
             pool.see(figures(2, 2, 0));
         }
-        assert_eq!(pool.see(figures(2, 2, 0)), Sight::Working { running: 0, limit: 2 });
+        assert_eq!(pool.see(figures(2, 2, 0)), Observation::Working { running: 0, limit: 2 });
     }
 }

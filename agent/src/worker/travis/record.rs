@@ -1,4 +1,4 @@
-//! What an agent keeps of its Travis worker's pause: the worker itself does not tell.
+//! A record of the Travis worker's pause: the worker itself does not report it.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ const BYTES_MAX: usize = 1024;
 pub(super) struct Record {
     /// When the process began, in milliseconds since 1970.
     pub(super) born_ms: u64,
-    /// It was heard; otherwise the order may have been lost.
+    /// It arrived; otherwise the order may have been lost.
     pub(super) heard: bool,
 }
 
 impl Record {
-    /// The record in a file; none where there is none that makes sense.
+    /// The record in a file, if it holds a valid one.
     pub(super) fn read(path: &Path) -> Option<Self> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() <= BYTES_MAX)?;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Whether it tells of the process that began then.
+    /// Whether it is of the process that began then.
     pub(super) fn is_of(&self, born_ms: u64) -> bool {
         self.born_ms.abs_diff(born_ms) <= APART_MS_MAX
     }
 
-    /// Writes it in place of the one before.
+    /// Writes it in place of the previous one.
     pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self).expect("it has only plain fields");
         let new = path.with_extension("new");
@@ -38,9 +38,9 @@ impl Record {
         std::fs::rename(&new, path)
     }
 
-    /// There is nothing to tell of.
+    /// The pause was never toggled.
     pub(super) fn remove(path: &Path) {
-        // Should it stay, the worker may be told to end after its jobs: none is lost by that.
+        // If it stays, the worker may be ordered to end after its jobs: that loses no job.
         let _ = std::fs::remove_file(path);
     }
 }

@@ -1,4 +1,4 @@
-//! What is handed out, given back and told, lease by lease.
+//! What is handed out, released and told, lease by lease.
 
 use super::*;
 
@@ -171,7 +171,7 @@ fn an_agent_without_memory_hears_of_fewer_jobs_as_those_of_before_end() {
     state.end_heard("a", 1);
     assert!(state.fewer_unnamed);
     assert_eq!(state.unnamed_left(), 1);
-    // What the process before has heard, its successor may not know.
+    // What the previous process has heard, its successor may not know.
     assert_eq!(state.begin_era(), 1);
     state.end("b");
     state.end_heard("b", 1);

@@ -1,7 +1,7 @@
 //! A command of the user's that must not outlive its agent: a process of the agent's own executable
 //! runs it in a group of its own, and kills that group when the agent lets go, however it ends.
 //!
-//! Invariant: nothing that the command has started is left once its leash is gone, unless the
+//! Invariant: nothing that the command has started is left once its runner is gone, unless the
 //! command ended by itself before.
 
 use std::ffi::{OsStr, OsString};
@@ -14,22 +14,22 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::gate::EXECUTABLE;
-use crate::init::{Exit, Reaper};
+use crate::launcher::EXECUTABLE;
+use crate::reaper::{Exit, Reaper};
 
 /// What the executable is called in this part.
-pub(crate) const NAME: &str = "leasehold-leash";
+pub(crate) const NAME: &str = "leasehold-command";
 
 /// A command that runs; it is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Leash {
+pub(super) struct ShellCommand {
     /// How it has ended.
     pub(super) exit: oneshot::Receiver<Exit>,
     /// Closed by the system where the agent is killed.
     _held: UnixStream,
 }
 
-impl Leash {
+impl ShellCommand {
     /// Runs `sh -c LINE` with `environment` beside the agent's own; what it prints goes to
     /// `outputs`, standard output first.
     pub(super) fn start<V: AsRef<OsStr>>(
@@ -49,7 +49,7 @@ impl Leash {
     }
 }
 
-/// The leash itself: runs the command, and ends as it does.
+/// The runner itself: runs the command, and ends as it does.
 pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::from(126);

@@ -6,11 +6,12 @@ use std::num::NonZeroU16;
 use leasehold_types::share::WorkerAddress;
 
 /// The address, with the port where it names none.
-pub(super) fn reached(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddress, String> {
+pub(super) fn parse(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddress, String> {
     let wrong = || {
         format!(
-            "--worker-address {text:?} is no address: write HOST or HOST:PORT, as in 10.0.0.7, \
-             fd00::7 or worker-0:8080"
+            "invalid address {text:?}: expected HOST or HOST:PORT, for example 10.0.0.7, fd00::7 \
+             or \
+             worker-0:8080"
         )
     };
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
@@ -48,12 +49,12 @@ mod tests {
             ("[fd00::7]:9090", 8080, "[fd00::7]:9090"),
             ("fe80::1%eth0", 8080, "[fe80::1%eth0]:8080"),
         ] {
-            let reached = reached(text, NonZeroU16::new(port)).expect(text);
-            assert_eq!(reached.as_str(), whole, "{text} {port}");
+            let parsed = parse(text, NonZeroU16::new(port)).expect(text);
+            assert_eq!(parsed.as_str(), whole, "{text} {port}");
         }
         for bad in ["", "a b", "http://a", "a:b", "a:0", "a:b:c", "[a]", "[fd00::7]x", "[]"] {
             for port in [None, NonZeroU16::new(8080)] {
-                assert!(reached(bad, port).is_err(), "{bad:?} {port:?}");
+                assert!(parse(bad, port).is_err(), "{bad:?} {port:?}");
             }
         }
     }

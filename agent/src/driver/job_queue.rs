@@ -6,10 +6,10 @@ use std::sync::Arc;
 use leasehold_agent_core::{Holder, Refused};
 use leasehold_types::{JobId, Moment, Token};
 
-use super::door::Reply;
+use super::handle::Reply;
 use crate::journal::AgentJournal;
 use crate::metrics::Metrics;
-use crate::worker::reason;
+use crate::refusal::reason;
 
 /// Jobs that may wait for a slot at once: each may have a connection of its own, and the rest of
 /// the connections are for what frees slots.
@@ -17,7 +17,7 @@ const WAITERS_MAX: usize = 512;
 
 /// A job that wants to begin.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct QueuedJob {
     pub(super) job: JobId,
     pub(super) until: Moment,
     pub(super) reply: Reply<Token>,
@@ -25,18 +25,18 @@ pub(super) struct Waiter {
 
 /// Jobs that wait.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    queue: VecDeque<Waiter>,
+pub(super) struct JobQueue {
+    queue: VecDeque<QueuedJob>,
     /// A slot may have come free.
     look: bool,
 }
 
-impl Waiting {
+impl JobQueue {
     /// Lets a job begin, refuses it, or lets it wait.
     pub(super) fn begin(
         &mut self,
         holder: &mut Holder<AgentJournal>,
-        waiter: Waiter,
+        waiter: QueuedJob,
         metrics: &Arc<Metrics>,
         now: Moment,
     ) {
@@ -83,10 +83,10 @@ impl Waiting {
 /// Asks the holder; gives the waiter back where it is to wait on.
 fn attempt(
     holder: &mut Holder<AgentJournal>,
-    waiter: Waiter,
+    waiter: QueuedJob,
     metrics: &Arc<Metrics>,
     now: Moment,
-) -> Option<Waiter> {
+) -> Option<QueuedJob> {
     let answer = holder.begin_job(waiter.job.clone(), now);
     if let Err(refused) = &answer {
         let may_change = matches!(refused, Refused::NoSlot { .. } | Refused::NoLease);

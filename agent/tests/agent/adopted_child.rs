@@ -87,7 +87,7 @@ async fn however_early_an_agent_is_killed_its_successor_starts_no_second_worker(
         agent.status().await;
         let mut successor = stage.agent(&coordinator, &state).await;
         until("a worker runs", || stage.running() > 0).await;
-        let known = || successor.log.count("adopted") + successor.log.count("child started") > 0;
+        let known = || successor.log.count("adopts it") + successor.log.count("child started") > 0;
         until("its agent knows it", known).await;
         assert_eq!(read(&stage.path("twice")), "", "two at once, {life:?} after the port listened");
         assert_eq!(stage.started().len(), 1, "{life:?}: {}", successor.log.text());
@@ -116,10 +116,10 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
 
     // The worker lives: the next agent takes it up with its jobs, though it can write nothing.
     let mut agent = stage.agent(&coordinator, &state).await;
-    agent.log.line("adopted").await;
+    agent.log.line("adopts it").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
-    assert!(why.contains("the journal cannot be written"), "{why}");
+    assert!(why.contains("cannot write the journal"), "{why}");
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["pool"]["running"], begun, "{lease}");
     kill_process(agent.pid, Signal::KILL).unwrap();
@@ -129,7 +129,7 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
     stage.kill_all();
     until("it has ended", || stage.running() == 0).await;
     let agent = stage.agent(&coordinator, &state).await;
-    agent.log.line("COMMAND is not started before its start is written down").await;
+    agent.log.line("cannot record the start of COMMAND").await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["pool"]["running"], begun, "nobody has written that they are over");
@@ -159,7 +159,7 @@ async fn what_a_dead_worker_has_left_in_its_group_keeps_another_from_starting() 
     kill_process(first, Signal::KILL).unwrap();
     until("it has ended", || !runs(first)).await;
     let agent = Agent::start(&coordinator, &args).await;
-    agent.log.line("COMMAND is not started before all of this process group has ended").await;
+    agent.log.line("COMMAND starts when this process group is empty").await;
     assert!(runs(rest));
     assert_eq!(stage.started().len(), 2, "another one was started");
     kill_process(rest, Signal::KILL).unwrap();
@@ -176,6 +176,6 @@ async fn a_record_of_the_worker_that_makes_no_sense_is_no_licence_to_start_one()
     let mut agent = stage.agent(&coordinator, &state).await;
     assert_eq!(agent.code().await, Some(1));
     let said = agent.log.text();
-    assert!(said.contains("makes no sense") && said.contains("child"), "{said}");
+    assert!(said.contains("cannot parse") && said.contains("child"), "{said}");
     assert_eq!(stage.started().len(), 0);
 }

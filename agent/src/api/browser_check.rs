@@ -1,5 +1,5 @@
 //! Keeps web pages out: a browser on this machine can be made to send requests to localhost, but
-//! not without naming the page's origin, nor, by a name that was bound anew, with our own name.
+//! not without naming the page's origin, nor, by a name that was bound again, with our own name.
 
 use std::net::IpAddr;
 
@@ -21,15 +21,13 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
 
 fn objection(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     if let Some(origin) = headers.get(header::ORIGIN) {
-        return Some(format!("requests of web pages are refused (origin {origin:?})"));
+        return Some(format!("requests from web pages are refused (origin {origin:?})"));
     }
     let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?").to_owned());
     let host = uri.host().map(str::to_owned).or(named)?;
     match is_local(&host) {
         true => None,
-        false => {
-            Some(format!("host {host:?} is not this machine's: use localhost, 127.0.0.1 or [::1]"))
-        }
+        false => Some(format!("invalid host {host:?}: use localhost, 127.0.0.1 or [::1]")),
     }
 }
 

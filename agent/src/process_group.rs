@@ -8,18 +8,16 @@
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
-use crate::child::start_time;
-
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     /// Its number: the id of its first process.
     pub(crate) id: i32,
     /// When that one started, in the kernel's ticks since the boot.
     pub(crate) started: String,
 }
 
-impl Group {
+impl ProcessGroup {
     /// The group of a process that has just been started as its first; none where it has ended
     /// already.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
@@ -27,15 +25,16 @@ impl Group {
     }
 
     /// Whether its first process runs.
-    pub(crate) fn is_led(&self) -> bool {
+    pub(crate) fn has_leader(&self) -> bool {
         self.pid().and_then(start_time).as_deref() == Some(self.started.as_str())
     }
 
-    /// Whether anything of it runs. What has ended and waits to be noticed runs no more.
+    /// Whether any process of it runs. A zombie does not count.
     pub(crate) fn exists(&self) -> bool {
         let Some(pid) = self.pid().filter(|_| !self.is_anothers()) else { return false };
         // A program of another user may refuse the signal: it runs all the same.
-        test_kill_process_group(pid) != Err(Errno::SRCH) && (self.is_led() || self.has_members())
+        test_kill_process_group(pid) != Err(Errno::SRCH)
+            && (self.has_leader() || self.has_members())
     }
 
     /// Sends a signal to all of it; what has ended needs none.
@@ -68,6 +67,17 @@ impl Group {
     }
 }
 
+/// When a process started, in the kernel's ticks since boot (field 22 of its stat); none where it
+/// does not run.
+fn start_time(pid: Pid) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    // The second field is the program's name in brackets, which may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then(|| fields.nth(18).map(str::to_owned))?
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt;
@@ -82,14 +92,14 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut first = command.spawn().expect("sh");
-        let group = Group::of(Pid::from_child(&first)).expect("it waits for its input");
-        let other = Group { started: "1".into(), ..group.clone() };
+        let group = ProcessGroup::of(Pid::from_child(&first)).expect("it waits for its input");
+        let other = ProcessGroup { started: "1".into(), ..group.clone() };
         assert!(!other.exists(), "another start is another group");
         other.signal(Signal::KILL);
         assert!(group.exists());
         // This closes its input, too.
         first.wait().expect("it ends");
-        assert!(!group.is_led());
+        assert!(!group.has_leader());
         assert!(group.exists(), "what it has started runs on");
         group.signal(Signal::KILL);
         while group.exists() {

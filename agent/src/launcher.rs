@@ -1,5 +1,5 @@
 //! A program before it runs: a process of the agent's own executable, which becomes the program
-//! only when it is told to.
+//! only when the agent says so.
 //!
 //! Invariant: no program runs that is not in a record on disk: an agent that is killed between the
 //! start of a process and its entry, or cannot write it, leaves one behind that just ends.
@@ -22,10 +22,10 @@ use rustix::net::{
 use rustix::process::Pid;
 use tokio::io::AsyncReadExt;
 
-use crate::init::{Process, Reaper};
+use crate::reaper::{Process, Reaper};
 
 /// What the executable is called in this part.
-pub(crate) const NAME: &str = "leasehold-gate";
+pub(crate) const NAME: &str = "leasehold-launcher";
 /// This program's own executable, also where it was replaced on disk.
 pub(crate) const EXECUTABLE: &str = "/proc/self/exe";
 /// How long a program may take until it runs.
@@ -33,35 +33,35 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest reason why it does not.
 const REASON_BYTES_MAX: u64 = 4096;
 /// What lets the program run.
-const WORD: [u8; 1] = *b"!";
+const START: [u8; 1] = *b"!";
 
-/// A closed gate.
+/// A closed launch.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Launch {
     socket: tokio::net::UnixStream,
 }
 
-impl Gate {
+impl Launch {
     /// Starts a process that will be `command`, in a group of its own.
-    pub(crate) fn close(
+    pub(crate) fn prepare(
         command: &[OsString],
         environment: &[(&'static str, String)],
         reaper: &Reaper,
     ) -> anyhow::Result<(Self, Process)> {
-        let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
+        let (ours, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
         ours.set_nonblocking(true).context("a socket pair")?;
         let socket = tokio::net::UnixStream::from_std(ours).context("a socket pair")?;
-        let mut gate = Command::new(EXECUTABLE);
-        gate.arg0(NAME).args(command).envs(environment.iter().cloned());
-        gate.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
-        let process = reaper.spawn(&mut gate).context("no process can be started")?;
+        let mut launch = Command::new(EXECUTABLE);
+        launch.arg0(NAME).args(command).envs(environment.iter().cloned());
+        launch.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
+        let process = reaper.spawn(&mut launch).context("cannot start a process")?;
         Ok((Self { socket }, process))
     }
 
     /// Lets the program run, with this input or none.
-    pub(crate) async fn open(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+    pub(crate) async fn exec(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
         let opening = async {
-            send_word(&self.socket, stdin).context("it ended before it ran")?;
+            send_start(&self.socket, stdin).context("its process ended before it ran")?;
             let mut reason = String::new();
             // The end of the program's loading closes the other end of the socket.
             self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
@@ -71,24 +71,24 @@ impl Gate {
             }
         };
         let opened = tokio::time::timeout(TIMEOUT, opening).await;
-        opened.with_context(|| format!("it is not loaded after {TIMEOUT:?}"))?
+        opened.with_context(|| format!("it did not start within {TIMEOUT:?}"))?
     }
 }
 
-/// Whether this process is a gate: it has not become its program yet, and may never do.
-pub(crate) fn is_gate(pid: Pid) -> bool {
+/// Whether this process is a launch: it has not become its program yet, and may never do.
+pub(crate) fn is_launcher(pid: Pid) -> bool {
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
     line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
 }
 
-/// The gate itself: waits for the word, and becomes the program.
+/// The launcher's own process: waits for the message, and becomes the program.
 pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     // A copy that the program will not inherit.
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::from(126);
     };
     let mut socket = UnixStream::from(socket);
-    let Some(stdin) = hear_word(&socket) else { return ExitCode::SUCCESS };
+    let Some(stdin) = receive_start(&socket) else { return ExitCode::SUCCESS };
     let Some(program) = command.next() else { return ExitCode::from(126) };
     let error = Command::new(program).args(command).stdin(stdin).exec();
     let _ = write!(socket, "{error}");
@@ -98,7 +98,7 @@ pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn send_word(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+fn send_start(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let inputs: Vec<BorrowedFd<'_>> = stdin.into_iter().collect();
@@ -106,22 +106,22 @@ fn send_word(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Re
         return Err(Errno::NOBUFS);
     }
     // The socket is new: it has room for a byte.
-    sendmsg(socket, &[IoSlice::new(&WORD)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    sendmsg(socket, &[IoSlice::new(&START)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// The program's input, once the word has come; none where nobody is left to say it.
-fn hear_word(socket: &UnixStream) -> Option<Stdio> {
+/// The program's input, once the message has come; none if the agent has gone.
+fn receive_start(socket: &UnixStream) -> Option<Stdio> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut word = [0];
-    let heard = loop {
-        let mut parts = [IoSliceMut::new(&mut word)];
+    let mut byte = [0];
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut byte)];
         match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            heard => break heard,
+            received => break received,
         }
     };
-    heard.ok().filter(|message| message.bytes == WORD.len())?;
+    received.ok().filter(|received| received.bytes == START.len())?;
     let inputs = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut inputs) => inputs.next(),
         _ => None,

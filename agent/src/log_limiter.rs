@@ -13,7 +13,7 @@ const CAUSES_MAX: usize = 64;
 
 /// The causes that were said, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints {
+pub(crate) struct LogLimiter {
     said: BTreeMap<(String, String), Said>,
 }
 
@@ -23,7 +23,7 @@ struct Said {
     unsaid: u64,
 }
 
-impl Complaints {
+impl LogLimiter {
     /// Whether to say this cause now, and how often it came up unsaid since the last time.
     pub(crate) fn admit(&mut self, address: &str, cause: &str, now: Moment) -> Option<u64> {
         let key = (address.to_owned(), cause.to_owned());
@@ -51,17 +51,17 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_at_once_then_every_half_minute_with_its_count() {
-        let mut complaints = Complaints::default();
+        let mut log_limiter = LogLimiter::default();
         let at = |secs| Moment::default() + Duration::from_secs(secs);
-        assert_eq!(complaints.admit("a:1", "refused", at(0)), Some(0));
-        assert_eq!(complaints.admit("b:1", "refused", at(0)), Some(0));
-        assert_eq!(complaints.admit("a:1", "garbage", at(1)), Some(0));
-        assert_eq!(complaints.admit("a:1", "refused", at(2)), None);
-        assert_eq!(complaints.admit("a:1", "refused", at(29)), None);
-        assert_eq!(complaints.admit("a:1", "refused", at(30)), Some(2));
+        assert_eq!(log_limiter.admit("a:1", "refused", at(0)), Some(0));
+        assert_eq!(log_limiter.admit("b:1", "refused", at(0)), Some(0));
+        assert_eq!(log_limiter.admit("a:1", "garbage", at(1)), Some(0));
+        assert_eq!(log_limiter.admit("a:1", "refused", at(2)), None);
+        assert_eq!(log_limiter.admit("a:1", "refused", at(29)), None);
+        assert_eq!(log_limiter.admit("a:1", "refused", at(30)), Some(2));
         for number in 0..1000 {
-            complaints.admit("a:1", &number.to_string(), at(31));
+            log_limiter.admit("a:1", &number.to_string(), at(31));
         }
-        assert_eq!(complaints.said.len(), CAUSES_MAX);
+        assert_eq!(log_limiter.said.len(), CAUSES_MAX);
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::init::{Exit, Reaper};
-use crate::worker::leash::Leash;
+use crate::reaper::{Exit, Reaper};
+use crate::worker::shell_command::ShellCommand;
 
 /// Bytes that are kept of each output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -18,7 +18,7 @@ const SHOWN_MAX: usize = 200;
 
 /// A program and what it is to know.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct UserCommand {
     /// The option that gives it, for messages.
     pub(super) option: &'static str,
     /// What `sh -c` runs.
@@ -29,16 +29,16 @@ pub(super) struct Program {
     pub(super) timeout: Duration,
 }
 
-impl Program {
+impl UserCommand {
     /// Runs it, and returns what it has printed.
     ///
     /// # Errors
     /// Where it has not ended with 0 in time, with the last line that it wrote to stderr.
     pub(super) async fn run(&self, reaper: &Reaper) -> anyhow::Result<String> {
         let option = self.option;
-        let (mut leash, mut stdout, mut stderr) = self.start(reaper).context(option)?;
+        let (mut shell, mut stdout, mut stderr) = self.start(reaper).context(option)?;
         let ended = tokio::select! {
-            exit = &mut leash.exit => Some(exit),
+            exit = &mut shell.exit => Some(exit),
             () = stdout.fill() => unreachable!("it goes on after the end of the output"),
             () = stderr.fill() => unreachable!("it goes on after the end of the output"),
             () = tokio::time::sleep(self.timeout) => None,
@@ -46,27 +46,27 @@ impl Program {
         stdout.take_rest();
         stderr.take_rest();
         let Some(exit) = ended else {
-            // Its leash ends here: it is killed, with all that it has started.
-            bail!("{option} has not ended within {:?}{}", self.timeout, stderr.last_words());
+            // Its shell ends here: it is killed, with all that it has started.
+            bail!("{option} did not end within {:?}{}", self.timeout, stderr.last_line());
         };
-        let exit = exit.with_context(|| format!("{option}: nobody knows how it ended"))?;
+        let exit = exit.with_context(|| format!("{option}: its exit code is unknown"))?;
         if exit != Exit(0) {
-            bail!("{option} ended with {}{}", exit.0, stderr.last_words());
+            bail!("{option} ended with {}{}", exit.0, stderr.last_line());
         }
         if stdout.overflowed {
-            bail!("{option} has printed more than {OUTPUT_BYTES_MAX} bytes");
+            bail!("{option} printed more than {OUTPUT_BYTES_MAX} bytes");
         }
         Ok(String::from_utf8_lossy(&stdout.bytes).into_owned())
     }
 
-    fn start(&self, reaper: &Reaper) -> std::io::Result<(Leash, Output, Output)> {
+    fn start(&self, reaper: &Reaper) -> std::io::Result<(ShellCommand, Output, Output)> {
         let (stdout, stdout_end) = std::io::pipe()?;
         let (stderr, stderr_end) = std::io::pipe()?;
         let environment = self.environment.iter().map(|(name, value)| (*name, value));
         let outputs = [stdout_end.into(), stderr_end.into()];
-        let leash = Leash::start(&self.line, environment, outputs, reaper)?;
+        let shell = ShellCommand::start(&self.line, environment, outputs, reaper)?;
         let output = |end: OwnedFd| Receiver::from_owned_fd(end).map(Output::new);
-        Ok((leash, output(stdout.into())?, output(stderr.into())?))
+        Ok((shell, output(stdout.into())?, output(stderr.into())?))
     }
 }
 
@@ -96,7 +96,7 @@ impl Output {
     }
 
     /// Takes what is there. Something that the program has started may hold the pipe open for
-    /// long, so nobody waits for its end.
+    /// long, so the agent does not wait for its end.
     fn take_rest(&mut self) {
         let mut left = OUTPUT_BYTES_MAX;
         while !self.over && left > 0 {
@@ -125,7 +125,7 @@ impl Output {
     }
 
     /// The last line that is not empty, as the end of a message.
-    fn last_words(&self) -> String {
+    fn last_line(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
         let words = line.map(|line| line.chars().take(SHOWN_MAX).collect::<String>());

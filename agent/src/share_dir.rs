@@ -17,16 +17,16 @@ const MODE: u32 = 0o755;
 const COMPARED_AT_ONCE: usize = 64 * 1024;
 
 /// Puts a copy of this program into the folder, unless it is there.
-pub(crate) fn share(dir: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).context("the folder cannot be made")?;
-    let mut own = File::open("/proc/self/exe").context("this program cannot be read")?;
+pub(crate) fn install(dir: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).context("cannot create the folder")?;
+    let mut own = File::open("/proc/self/exe").context("cannot read this program's file")?;
     let path = dir.join(NAME);
     if is_there(&path, &own)? {
         return Ok(());
     }
-    own.rewind().context("this program cannot be read from its beginning")?;
+    own.rewind().context("cannot rewind this program's file")?;
     replace(&path, &mut own).with_context(|| format!("{} cannot be written", path.display()))?;
-    tracing::info!(path = %path.display(), "this program is there for the worker to run");
+    tracing::info!(path = %path.display(), "copied this program for the worker to run");
     Ok(())
 }
 
@@ -93,10 +93,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let (dir, path) = (dir.path().join("bin"), dir.path().join("bin").join(NAME));
         let own = std::fs::read("/proc/self/exe").expect("this test");
-        share(&dir).expect("it is copied");
+        install(&dir).expect("it is copied");
         let first = of(&path);
         assert!(first.1 == own, "the copy differs");
-        share(&dir).expect("it is there");
+        install(&dir).expect("it is there");
         assert_eq!(of(&path).0, first.0, "a copy that was right was replaced");
 
         // As long, and another; not to be run; half written.
@@ -105,11 +105,11 @@ mod tests {
         std::fs::write(path.with_extension("new"), "half").expect("it is written");
         for wrong in [&other[..], b"short"] {
             std::fs::write(&path, wrong).expect("it is written");
-            share(&dir).expect("it is copied");
+            install(&dir).expect("it is copied");
             assert!(of(&path).1 == own, "the copy differs");
         }
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its mode");
-        share(&dir).expect("it is copied");
+        install(&dir).expect("it is copied");
         let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
         assert!(!path.with_extension("new").exists());

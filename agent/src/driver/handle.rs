@@ -1,4 +1,4 @@
-//! The door to the driver: how every other task asks the holder something.
+//! The driver to the driver: how every other task asks the holder something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
 
 /// A request to the driver.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum DriverRequest {
     /// Show the worker its lease, with these kinds of leases beside the pool.
     Lease { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
     /// The lease for the agent's own eyes: the worker has not seen it.
     Peek { reply: oneshot::Sender<Lease> },
     /// What is waited for, in words; none where nothing is.
-    Awaited { reply: oneshot::Sender<Option<String>> },
-    /// The pool size alone, for a worker that counts for itself and is about to be told of it.
+    Outstanding { reply: oneshot::Sender<Option<String>> },
+    /// The pool size alone, for a polled worker that is about to get it.
     Size { reply: oneshot::Sender<u32> },
     /// The worker starts.
     Start { start: StartId, running: u32, reply: Reply<()> },
@@ -30,9 +30,9 @@ pub(crate) enum Command {
     Begin { job: JobId, wait: Duration, reply: Reply<Token> },
     /// A job has ended.
     End { job: JobId, reply: Reply<()> },
-    /// The worker tells its own count and the pool size that it obeys.
+    /// The worker's own count, and the pool size that it keeps to.
     Count { running: u32, obeyed: u32, reply: Reply<()> },
-    /// The worker has let a stream go.
+    /// The worker has released a stream.
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
     /// Drain, and say when that has ended.
     Drain { ended: Option<oneshot::Sender<u32>> },
@@ -47,27 +47,27 @@ pub(crate) struct Snapshot {
     pub(crate) lease: Arc<Lease>,
     /// The moment, which is after the question was asked.
     pub(crate) now: Moment,
-    /// How long a lease lasts from one renewal on, once a coordinator has told.
+    /// How long a lease lasts from one renewal on, once a coordinator has sent that.
     pub(crate) ttl: Option<Duration>,
 }
 
-/// The driver is no more.
+/// The driver has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the agent stops")]
-pub(crate) struct Gone;
+#[error("the agent is stopping")]
+pub(crate) struct DriverStopped;
 
-/// The door.
+/// The driver.
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
-    commands: mpsc::Sender<Command>,
+pub(crate) struct DriverHandle {
+    commands: mpsc::Sender<DriverRequest>,
     changes: watch::Receiver<u64>,
     outcome: watch::Receiver<Option<Outcome>>,
     metrics: Arc<Metrics>,
 }
 
-impl Door {
+impl DriverHandle {
     pub(super) fn new(
-        commands: mpsc::Sender<Command>,
+        commands: mpsc::Sender<DriverRequest>,
         changes: watch::Receiver<u64>,
         outcome: watch::Receiver<Option<Outcome>>,
         metrics: Arc<Metrics>,
@@ -78,39 +78,39 @@ impl Door {
     /// Asks the driver something.
     pub(crate) async fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Result<T, Gone> {
+        command: impl FnOnce(oneshot::Sender<T>) -> DriverRequest,
+    ) -> Result<T, DriverStopped> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| Gone)?;
-        answer.await.map_err(|_| Gone)
+        self.commands.send(command(reply)).await.map_err(|_| DriverStopped)?;
+        answer.await.map_err(|_| DriverStopped)
     }
 
     /// The lease now, shown to the worker.
-    pub(crate) async fn lease(&self) -> Result<Snapshot, Gone> {
+    pub(crate) async fn lease(&self) -> Result<Snapshot, DriverStopped> {
         self.lease_of(Kinds::ALL).await
     }
 
     /// The same for a worker that takes leases of these kinds alone.
-    pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, Gone> {
-        self.ask(|reply| Command::Lease { kinds, reply }).await
+    pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
+        self.ask(|reply| DriverRequest::Lease { kinds, reply }).await
     }
 
-    /// Tells the holder that whatever the worker ran before is over.
+    /// Reports to the holder that all earlier jobs of the worker have ended.
     pub(crate) async fn start_anew(&self) -> Result<(), String> {
         let id = format!("agent-{:016x}", fastrand::u64(..));
         let start = StartId::new(&id).expect("letters and digits are printable");
-        let told = self.ask(|reply| Command::Start { start, running: 0, reply }).await;
-        told.map_err(|gone| gone.to_string())?.map_err(|refused| crate::worker::words(&refused))
+        let told = self.ask(|reply| DriverRequest::Start { start, running: 0, reply }).await;
+        told.map_err(|gone| gone.to_string())?.map_err(|refused| crate::refusal::message(&refused))
     }
 
     /// Begins a drain and does not wait for its end.
-    pub(crate) async fn drain(&self) -> Result<(), Gone> {
-        self.commands.send(Command::Drain { ended: None }).await.map_err(|_| Gone)
+    pub(crate) async fn drain(&self) -> Result<(), DriverStopped> {
+        self.commands.send(DriverRequest::Drain { ended: None }).await.map_err(|_| DriverStopped)
     }
 
     /// Lets the driver end.
     pub(crate) async fn stop(&self) {
-        let _ = self.commands.send(Command::Stop).await;
+        let _ = self.commands.send(DriverRequest::Stop).await;
     }
 
     /// Changes whenever the lease reads differently or is renewed.
@@ -119,18 +119,18 @@ impl Door {
     }
 
     /// Why the agent is to end, once it is.
-    pub(crate) async fn ended(&self) -> Result<Outcome, Gone> {
+    pub(crate) async fn ended(&self) -> Result<Outcome, DriverStopped> {
         let mut outcome = self.outcome.clone();
-        let ended = outcome.wait_for(Option::is_some).await.map_err(|_| Gone)?;
+        let ended = outcome.wait_for(Option::is_some).await.map_err(|_| DriverStopped)?;
         Ok(ended.expect("it was waited for"))
     }
 
-    /// Waits until there is no more for this agent to do but to end: a newer one speaks for its
+    /// Waits until this agent must end: a newer one runs for its
     /// worker, or the driver is gone.
-    pub(crate) async fn superseded(&self) -> Result<Outcome, Gone> {
+    pub(crate) async fn superseded(&self) -> Result<Outcome, DriverStopped> {
         let mut outcome = self.outcome.clone();
         let superseded = |outcome: &Option<Outcome>| *outcome == Some(Outcome::Superseded);
-        outcome.wait_for(superseded).await.map_err(|_| Gone)?;
+        outcome.wait_for(superseded).await.map_err(|_| DriverStopped)?;
         Ok(Outcome::Superseded)
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Exit(pub(crate) u8);
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// Tells how it ended.
+    /// Resolves with how it ended.
     pub(crate) exit: oneshot::Receiver<Exit>,
 }
 

@@ -1,6 +1,6 @@
 //! The start of the adapter that the configuration names, and its end.
 //!
-//! Invariant: what an agent before this one has left running has ended, or is adopted, before
+//! Invariant: what a previous agent has left running has ended, or is adopted, before
 //! anything else of this one runs.
 
 use std::time::Duration;
@@ -9,25 +9,25 @@ use leasehold_agent_core::Memory;
 use leasehold_types::{StreamKey, Token, WorkerName};
 use tokio::task::JoinHandle;
 
-use super::command;
-use super::counted::{CountedWorker, Kind};
+use super::command::{CommandWorker, Streams};
 use super::file::{FileWorker, Remembered};
 use super::http::HttpWorker;
+use super::polled::{Kind, PolledWorker};
 use super::process::{self, Leftovers, ProcessWorker};
 use super::travis::Travis;
 use crate::child::ChildPid;
 use crate::clock;
-use crate::config::Adapter;
-use crate::driver::Door;
-use crate::init::Reaper;
+use crate::config::{Adapter, CommandAdapter};
+use crate::driver::DriverHandle;
+use crate::reaper::Reaper;
 use crate::state_dir::StateDir;
 
 /// How long the last word to a drained worker may take.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an agent before this one has left behind.
+/// What a previous agent has left behind.
 #[derive(Debug)]
-pub(crate) struct Past {
+pub(crate) struct Predecessor {
     /// Nothing is remembered.
     forgot: bool,
     /// The pool size that a worker which counts for itself may keep to.
@@ -38,26 +38,26 @@ pub(crate) struct Past {
 
 /// What an adapter is started with.
 #[derive(Debug)]
-pub(crate) struct Start<'a> {
+pub(crate) struct AdapterContext<'a> {
     pub(crate) worker: &'a WorkerName,
-    pub(crate) door: &'a Door,
+    pub(crate) driver: &'a DriverHandle,
     pub(crate) reaper: &'a Reaper,
     /// The worker's process, where it is the agent's child.
     pub(crate) child: &'a ChildPid,
-    /// What every program is told.
+    /// The environment of every program.
     pub(crate) environment: &'a [(&'static str, String)],
     pub(crate) state_dir: Option<&'a StateDir>,
-    pub(crate) past: Past,
+    pub(crate) past: Predecessor,
 }
 
 /// An adapter that runs.
 #[derive(Debug, Default)]
-pub(crate) struct Started {
+pub(crate) struct RunningAdapter {
     programs: Option<ProcessWorker>,
-    counted: Option<JoinHandle<()>>,
+    polled: Option<JoinHandle<()>>,
 }
 
-impl Past {
+impl Predecessor {
     /// Finds it. Programs of streams are let run only where the journal claims their streams and
     /// this adapter minds them.
     pub(crate) async fn find(
@@ -79,50 +79,71 @@ impl Past {
     }
 }
 
-impl Start<'_> {
+impl AdapterContext<'_> {
     /// Starts the adapter.
-    pub(crate) async fn adapter(self, adapter: &Adapter) -> Started {
-        let Past { forgot, obeyed, leftovers } = self.past;
-        let door = self.door.clone();
+    pub(crate) async fn adapter(self, adapter: &Adapter) -> RunningAdapter {
+        let Predecessor { forgot, obeyed, leftovers } = self.past;
+        let driver = self.driver.clone();
         let reaper = self.reaper.clone();
-        let counted = |kind, interval| {
-            let worker = CountedWorker::new(kind, interval, self.door.clone());
-            Started { counted: Some(tokio::spawn(worker.run())), programs: None }
+        let polled = |kind, interval| {
+            let worker = PolledWorker::new(kind, interval, self.driver.clone());
+            RunningAdapter { polled: Some(tokio::spawn(worker.run())), programs: None }
         };
         match adapter.clone() {
-            Adapter::Api => Started::default(),
+            Adapter::Api => RunningAdapter::default(),
             Adapter::File(adapter) => {
                 let remembered = Remembered { pool_size: obeyed.unwrap_or(0) };
                 let remembered = (!forgot).then_some(remembered);
                 let (name, child) = (self.worker.to_string(), self.child.clone());
-                let worker = FileWorker::new(name, adapter, door, reaper, child, remembered);
+                let worker = FileWorker::new(name, adapter, driver, reaper, child, remembered);
                 tokio::spawn(worker.run());
-                Started::default()
+                RunningAdapter::default()
             }
             Adapter::Process(adapter) => {
                 let environment = self.environment.to_vec();
-                let setting =
-                    process::Setting { adapter, environment, door, reaper, leftovers, forgot };
-                Started { programs: Some(ProcessWorker::start(setting)), counted: None }
+                let context = process::ProcessContext {
+                    adapter,
+                    environment,
+                    driver,
+                    reaper,
+                    leftovers,
+                    forgot,
+                };
+                RunningAdapter { programs: Some(ProcessWorker::start(context)), polled: None }
             }
             Adapter::Travis(adapter) => {
                 let record = self.state_dir.map(|dir| dir.file("travis.json"));
                 let interval = adapter.interval;
-                counted(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
+                polled(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
             }
             Adapter::Http(adapter) => {
                 let interval = adapter.interval;
-                counted(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
+                polled(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
             }
             Adapter::Command(adapter) => {
-                let counted = command::start(adapter, &door, &reaper, forgot, obeyed).await;
-                Started { counted, programs: None }
+                let CommandAdapter { jobs, streams, timeout, interval } = adapter;
+                if let Some(programs) = streams {
+                    tokio::spawn(Streams::new(programs, timeout, reaper.clone(), driver).run());
+                }
+                match jobs {
+                    Some(jobs) => {
+                        let worker = CommandWorker::new(jobs, timeout, reaper, obeyed);
+                        polled(Kind::Command(worker), interval)
+                    }
+                    None => {
+                        // A worker that only consumes streams runs no jobs: the agent must say so.
+                        if forgot && let Err(why) = self.driver.start_anew().await {
+                            tracing::warn!(why, "cannot record that the worker runs no jobs");
+                        }
+                        RunningAdapter::default()
+                    }
+                }
             }
         }
     }
 }
 
-impl Started {
+impl RunningAdapter {
     /// Ends every program that is left. To be called while the driver runs.
     pub(crate) async fn stop_programs(&mut self) -> anyhow::Result<()> {
         match self.programs.take() {
@@ -133,8 +154,8 @@ impl Started {
 
     /// Lets a last word to a drained worker out. To be called when the driver has ended.
     pub(crate) async fn finish(self) {
-        if let Some(counted) = self.counted {
-            let _ = tokio::time::timeout(FAREWELL, counted).await;
+        if let Some(polled) = self.polled {
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, polled).await;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Workers that count for themselves: the agent asks how many jobs run, tells how many may, and
+//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and
 //! reports both.
 //!
-//! Invariant: a larger size is written down before the worker is told of it, and a smaller one
-//! counts only once the worker, asked after it was told, has shown that it keeps to it. A worker
+//! Invariant: a larger size is journalled before the worker gets it, and a smaller one
+//! counts only once the worker, polled after it got it, has shown that it keeps to it. A worker
 //! that does not answer keeps the counts that it had.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,17 +13,20 @@ use leasehold_agent_core::Lease;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{command::CommandWorker, http::HttpWorker, retry, travis::Travis, words};
+use super::sizing::{Adjustment, Observation, Target};
+use super::{command::CommandWorker, http::HttpWorker, travis::Travis};
+use crate::backoff;
 use crate::clock;
-use crate::driver::{Command, Door, Gone, Outcome};
-use crate::link::Complaints;
+use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
+use crate::log_limiter::LogLimiter;
+use crate::refusal;
 
 /// While something is to change the worker is asked so much more often.
 const HASTE: u32 = 5;
 /// How long after an answered order the worker surely shows what it has done.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What a worker that counts for itself is.
+/// What a worker that reports counts is.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A Travis worker.
@@ -34,54 +37,13 @@ pub(crate) enum Kind {
     Command(CommandWorker),
 }
 
-/// What a worker shows of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
-    /// It works.
-    Working {
-        /// Jobs that run.
-        running: u32,
-        /// The most jobs that it may come to run at once without another order.
-        limit: u32,
-    },
-    /// It is to be told a size before it is known how many jobs it may come to run.
-    Unsized,
-    /// Its process has ended, and its jobs with it.
-    Ended,
-}
-
-/// What the worker is to keep to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// Jobs at once.
-    pub(crate) size: u32,
-    /// It is to start none any more, for good; the size is 0.
-    pub(crate) draining: bool,
-}
-
-/// What is to be done for the worker to keep to its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Nothing.
-    Nothing,
-    /// It is to be asked again soon.
-    Look,
-    /// It is to be told of this size.
-    Order {
-        /// The size, by the worker's own way of counting.
-        size: u32,
-        /// It may then run more jobs than before.
-        grows: bool,
-    },
-}
-
 /// The agent's side of one worker that counts for itself.
 #[derive(Debug)]
-pub(crate) struct CountedWorker {
-    door: Door,
+pub(crate) struct PolledWorker {
+    driver: DriverHandle,
     kind: Kind,
     interval: Duration,
-    complaints: Complaints,
+    log_limiter: LogLimiter,
     /// It has failed so often since it last answered.
     failures: u32,
     /// It has answered.
@@ -102,7 +64,7 @@ enum Next {
 }
 
 impl Kind {
-    async fn look(&mut self) -> anyhow::Result<Sight> {
+    async fn look(&mut self) -> anyhow::Result<Observation> {
         match self {
             Self::Travis(travis) => travis.look().await,
             Self::Http(http) => http.look().await,
@@ -110,11 +72,11 @@ impl Kind {
         }
     }
 
-    fn need(&self, target: Target) -> Need {
+    fn adjustment(&self, target: Target) -> Adjustment {
         match self {
-            Self::Travis(travis) => travis.need(target),
-            Self::Http(http) => http.need(target),
-            Self::Command(command) => command.need(target),
+            Self::Travis(travis) => travis.adjustment(target),
+            Self::Http(http) => http.adjustment(target),
+            Self::Command(command) => command.adjustment(target),
         }
     }
 
@@ -127,33 +89,40 @@ impl Kind {
     }
 }
 
-impl CountedWorker {
+impl PolledWorker {
     /// The agent's side of a worker of this kind, which is asked at this interval.
-    pub(crate) fn new(kind: Kind, interval: Duration, door: Door) -> Self {
-        Self { door, kind, interval, complaints: Complaints::default(), failures: 0, well: false }
+    pub(crate) fn new(kind: Kind, interval: Duration, driver: DriverHandle) -> Self {
+        Self {
+            driver,
+            kind,
+            interval,
+            log_limiter: LogLimiter::default(),
+            failures: 0,
+            well: false,
+        }
     }
 
-    /// Runs until the driver ends, and then tells a drained worker what it is still to be told.
+    /// Runs until the driver ends, and then sends a drained worker its last order.
     pub(crate) async fn run(mut self) {
-        let mut changes = self.door.changes();
+        let mut changes = self.driver.changes();
         while self.turn(&mut changes).await.is_ok() {}
-        if !matches!(self.door.outcome(), Some(Outcome::Drained { .. })) {
+        if !matches!(self.driver.outcome(), Some(Outcome::Drained { .. })) {
             return;
         }
         let target = Target { size: 0, draining: true };
-        if let Need::Order { size, .. } = self.kind.need(target)
+        if let Adjustment::Order { size, .. } = self.kind.adjustment(target)
             && let Err(error) = self.kind.order(size, target).await
         {
-            tracing::warn!("the drained worker could not be told to end: {error:#}");
+            tracing::warn!("cannot stop the drained worker: {error:#}");
         }
     }
 
     /// One look at the worker, what follows from it, and the wait for the next.
-    async fn turn(&mut self, changes: &mut watch::Receiver<u64>) -> Result<(), Gone> {
+    async fn turn(&mut self, changes: &mut watch::Receiver<u64>) -> Result<(), DriverStopped> {
         changes.mark_unchanged();
         let (next, target) = match self.step().await {
             Ok(next) => next,
-            Err(error) if error.is::<Gone>() => return Err(Gone),
+            Err(error) if error.is::<DriverStopped>() => return Err(DriverStopped),
             Err(error) => {
                 self.silent(&error);
                 (Next::Retry, self.target().await?)
@@ -168,26 +137,28 @@ impl CountedWorker {
         self.wait(changes, pause, target).await
     }
 
-    /// Looks, reports, and tells the worker what it is to keep to; with that, when to look again.
+    /// Polls the worker, reports, and adjusts its size; returns when to poll again.
     async fn step(&mut self) -> anyhow::Result<(Next, Target)> {
         let sight = self.kind.look().await?;
         match sight {
-            Sight::Working { running, limit } => self.report(running, limit).await?,
-            Sight::Unsized => {}
-            Sight::Ended => self.report(0, 0).await?,
+            Observation::Working { running, limit } => self.report(running, limit).await?,
+            Observation::Unsized => {}
+            Observation::Ended => self.report(0, 0).await?,
         }
         let target = self.target().await?;
-        if sight == Sight::Ended {
-            self.door.metrics().set_worker_problem(Some("its process has ended".into()));
+        if sight == Observation::Ended {
+            self.driver.metrics().set_worker_problem(Some("its process has exited".into()));
             return Ok((Next::Soon, target));
         }
         self.answered();
-        let next = match self.kind.need(target) {
-            Need::Nothing => Next::Idle,
-            Need::Look => Next::Soon,
-            Need::Order { size, grows } => {
-                if grows && self.door.ask(|reply| Command::Size { reply }).await? != target.size {
-                    // It has changed meanwhile, or could not be written down.
+        let next = match self.kind.adjustment(target) {
+            Adjustment::Nothing => Next::Idle,
+            Adjustment::Look => Next::Soon,
+            Adjustment::Order { size, grows } => {
+                if grows
+                    && self.driver.ask(|reply| DriverRequest::Size { reply }).await? != target.size
+                {
+                    // It has changed meanwhile, or could not be recorded.
                     return Ok((Next::Soon, target));
                 }
                 self.kind.order(size, target).await?;
@@ -198,12 +169,14 @@ impl CountedWorker {
     }
 
     async fn report(&self, running: u32, obeyed: u32) -> anyhow::Result<()> {
-        let told = self.door.ask(|reply| Command::Count { running, obeyed, reply }).await?;
-        told.or_else(|refused| bail!("its count of {running} jobs: {}", words(&refused)))
+        let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await?;
+        told.or_else(|refused| {
+            bail!("cannot report its {running} jobs: {}", refusal::message(&refused))
+        })
     }
 
-    async fn target(&self) -> Result<Target, Gone> {
-        let lease: Lease = self.door.ask(|reply| Command::Peek { reply }).await?;
+    async fn target(&self) -> Result<Target, DriverStopped> {
+        let lease: Lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await?;
         Ok(Target { size: lease.pool.size, draining: lease.draining })
     }
 
@@ -213,13 +186,13 @@ impl CountedWorker {
         changes: &mut watch::Receiver<u64>,
         pause: Duration,
         target: Target,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), DriverStopped> {
         let end = Instant::now() + pause;
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(end) => return Ok(()),
                 changed = changes.changed() => {
-                    changed.map_err(|_| Gone)?;
+                    changed.map_err(|_| DriverStopped)?;
                     if self.target().await? != target {
                         return Ok(());
                     }
@@ -232,7 +205,7 @@ impl CountedWorker {
     fn retry(&self) -> Duration {
         match self.kind {
             Kind::Travis(_) | Kind::Http(_) => Duration::ZERO,
-            Kind::Command(_) => retry::wait(self.failures),
+            Kind::Command(_) => backoff::RETRY.wait(self.failures),
         }
     }
 
@@ -241,17 +214,17 @@ impl CountedWorker {
         if !std::mem::replace(&mut self.well, true) {
             tracing::info!("the worker answers");
         }
-        self.door.metrics().set_worker_problem(None);
+        self.driver.metrics().set_worker_problem(None);
     }
 
     fn silent(&mut self, error: &anyhow::Error) {
         self.well = false;
         self.failures = self.failures.saturating_add(1);
         let why = format!("{error:#}");
-        self.door.metrics().worker_failures.fetch_add(1, Relaxed);
-        if let Some(unsaid) = self.complaints.admit("worker", &why, clock::now()) {
-            tracing::warn!(why, unsaid, "the worker cannot be told; its last counts stand");
+        self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
+        if let Some(unsaid) = self.log_limiter.admit("worker", &why, clock::now()) {
+            tracing::warn!(why, unsaid, "cannot reach the worker; its last counts stay in force");
         }
-        self.door.metrics().set_worker_problem(Some(why));
+        self.driver.metrics().set_worker_problem(Some(why));
     }
 }

@@ -1,7 +1,7 @@
 //! What is to happen with one stream's program: a pure function of its lease, the program and the
 //! time.
 //!
-//! Invariant: a program is killed before its lease ends, and no lease is given back before its
+//! Invariant: a program is killed before its lease ends, and no lease is released before its
 //! program has ended.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use leasehold_types::{Moment, Token};
 
 /// How long after SIGKILL it is sent again.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
-/// How long a lease lasts, where no coordinator has told yet.
+/// How long a lease lasts, where no coordinator has sent that yet.
 const TTL_UNKNOWN: Duration = Duration::from_secs(5);
 /// SIGKILL comes no earlier than this before the end of the lease, and no later than
 /// [`KILL_LEAD_MIN`].
@@ -28,15 +28,15 @@ pub(super) struct Rules {
     pub(super) kill: bool,
 }
 
-/// How long before the end of a lease its program is told to end, and how long before it is made
-/// to.
+/// How long before the end of a lease its program gets SIGTERM, and how long before it gets
+/// SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leads {
+pub(super) struct LeadTimes {
     pub(super) term: Duration,
     pub(super) kill: Duration,
 }
 
-impl Leads {
+impl LeadTimes {
     /// For leases that last so long from one renewal on. An agent that hears nothing looks for
     /// another coordinator after three fifths of that: a fifth is left for a renewal by that one.
     pub(super) fn new(ttl: Option<Duration>, rules: Rules) -> Self {
@@ -45,35 +45,35 @@ impl Leads {
         Self { term: rules.grace.min(ttl / 5).max(kill), kill }
     }
 
-    /// When the guard kills what the agent has not.
+    /// When the watchdog kills what the agent has not.
     pub(super) fn guarded(&self, until: Moment) -> Moment {
         before(until, self.kill / 2)
     }
 }
 
-/// A program that runs, as far as the verdict goes.
+/// A program that runs, as far as the action goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Running {
     /// The token that it was started with.
     pub(super) token: Token,
     /// Its first process has ended, and others that it has started run on.
-    pub(super) headless: bool,
-    /// When it was told to end.
+    pub(super) leader_exited: bool,
+    /// When it got SIGTERM.
     pub(super) told: Option<Moment>,
-    /// When it was last made to.
+    /// When it last got SIGKILL.
     pub(super) killed: Option<Moment>,
 }
 
 /// What is to happen now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Action {
     /// Nothing, until something changes or this moment has come.
     Wait(Option<Moment>),
     /// Start the program.
     Start,
-    /// Tell it to end.
+    /// Send it SIGTERM.
     Terminate(&'static str),
-    /// Make it end.
+    /// Send it SIGKILL.
     Kill(&'static str),
     /// The program has ended: give the stream back.
     Release,
@@ -82,61 +82,61 @@ pub(super) enum Verdict {
 }
 
 /// Judges a stream without a program; `again` is when it may be started again.
-pub(super) fn without_program(
+pub(super) fn action_without_program(
     held: Option<&StreamLease>,
     again: Option<Moment>,
-    leads: Leads,
+    leads: LeadTimes,
     now: Moment,
-) -> Verdict {
-    let Some(held) = held else { return Verdict::Forget };
+) -> Action {
+    let Some(held) = held else { return Action::Forget };
     if held.revoked.is_some() {
-        return Verdict::Release;
+        return Action::Release;
     }
     if held.until.is_some_and(|until| before(until, leads.term) <= now) {
         // Only a renewal makes a start worth while.
-        return Verdict::Wait(None);
+        return Action::Wait(None);
     }
     match again.filter(|again| *again > now) {
-        None => Verdict::Start,
-        again => Verdict::Wait(again),
+        None => Action::Start,
+        again => Action::Wait(again),
     }
 }
 
 /// Judges a stream whose program runs.
-pub(super) fn with_program(
+pub(super) fn action_for_program(
     held: Option<&StreamLease>,
     program: Running,
     rules: Rules,
-    leads: Leads,
+    leads: LeadTimes,
     now: Moment,
-) -> Verdict {
+) -> Action {
     let held = held.filter(|held| held.token == program.token);
     let kill_at = held.and_then(|held| held.until).map(|until| before(until, leads.kill));
     if let Some(killed) = program.killed {
         return match killed + KILL_AGAIN <= now {
-            true => Verdict::Kill("it has not ended on SIGKILL"),
-            false => Verdict::Wait(Some(killed + KILL_AGAIN)),
+            true => Action::Kill("it has not exited after SIGKILL"),
+            false => Action::Wait(Some(killed + KILL_AGAIN)),
         };
     }
-    let Some(held) = held else { return Verdict::Kill("its lease is over") };
+    let Some(held) = held else { return Action::Kill("its lease has ended") };
     if kill_at.is_some_and(|at| at <= now) {
-        return Verdict::Kill("its lease ends");
+        return Action::Kill("its lease ends");
     }
     let Some(told) = program.told else {
         let term_at = held.until.map(|until| before(until, leads.term));
         return match () {
-            () if held.revoked.is_some() => Verdict::Terminate("the stream is asked back"),
-            () if program.headless => Verdict::Terminate("its first process has ended"),
+            () if held.revoked.is_some() => Action::Terminate("the stream is revoked"),
+            () if program.leader_exited => Action::Terminate("its first process has exited"),
             () if term_at.is_some_and(|at| at <= now) => {
-                Verdict::Terminate("its lease ends soon without renewal")
+                Action::Terminate("its lease ends soon without renewal")
             }
-            () => Verdict::Wait(term_at),
+            () => Action::Wait(term_at),
         };
     };
     let grace_at = rules.kill.then_some(told + rules.grace);
     match grace_at.is_some_and(|at| at <= now) {
-        true => Verdict::Kill("it has not ended on SIGTERM"),
-        false => Verdict::Wait(grace_at.into_iter().chain(kill_at).min()),
+        true => Action::Kill("it has not exited after SIGTERM"),
+        false => Action::Wait(grace_at.into_iter().chain(kill_at).min()),
     }
 }
 
@@ -170,63 +170,66 @@ mod tests {
     }
 
     fn running() -> Running {
-        Running { token: token(1), headless: false, told: None, killed: None }
+        Running { token: token(1), leader_exited: false, told: None, killed: None }
     }
 
-    fn judge(held: &StreamLease, program: Running, now: u64) -> Verdict {
-        with_program(Some(held), program, RULES, Leads::new(Some(TTL), RULES), at(now))
+    fn decide(held: &StreamLease, program: Running, now: u64) -> Action {
+        action_for_program(Some(held), program, RULES, LeadTimes::new(Some(TTL), RULES), at(now))
     }
 
     #[test]
     fn without_renewal_it_is_told_to_end_and_killed_before_its_lease_ends() {
         let held = lease(Some(110), false);
-        assert_eq!(judge(&held, running(), 100), Verdict::Wait(Some(at(108))));
-        assert!(matches!(judge(&held, running(), 108), Verdict::Terminate(_)));
+        assert_eq!(decide(&held, running(), 100), Action::Wait(Some(at(108))));
+        assert!(matches!(decide(&held, running(), 108), Action::Terminate(_)));
         let told = Running { told: Some(at(108)), ..running() };
         let kill_at = Moment(at(110).0 - 500_000_000);
-        assert_eq!(judge(&held, told, 109), Verdict::Wait(Some(kill_at)));
-        let leads = Leads::new(Some(TTL), RULES);
-        assert!(matches!(with_program(Some(&held), told, RULES, leads, kill_at), Verdict::Kill(_)));
+        assert_eq!(decide(&held, told, 109), Action::Wait(Some(kill_at)));
+        let leads = LeadTimes::new(Some(TTL), RULES);
+        assert!(matches!(
+            action_for_program(Some(&held), told, RULES, leads, kill_at),
+            Action::Kill(_)
+        ));
         let guarded = leads.guarded(at(110));
         assert!(kill_at < guarded && guarded < at(110), "{guarded:?}");
         let killed = Running { killed: Some(at(109)), ..told };
-        assert_eq!(judge(&held, killed, 109), Verdict::Wait(Some(at(110))));
-        assert!(matches!(judge(&held, killed, 110), Verdict::Kill(_)), "once more");
+        assert_eq!(decide(&held, killed, 109), Action::Wait(Some(at(110))));
+        assert!(matches!(decide(&held, killed, 110), Action::Kill(_)), "once more");
     }
 
     #[test]
     fn asked_back_it_is_told_to_end_and_killed_only_on_request_or_with_its_lease() {
         let pinned = lease(None, true);
-        assert!(matches!(judge(&pinned, running(), 100), Verdict::Terminate(_)));
+        assert!(matches!(decide(&pinned, running(), 100), Action::Terminate(_)));
         let told = Running { told: Some(at(100)), ..running() };
-        assert_eq!(judge(&pinned, told, 1_000), Verdict::Wait(None));
+        assert_eq!(decide(&pinned, told, 1_000), Action::Wait(None));
         let rules = Rules { kill: true, ..RULES };
-        let leads = Leads::new(Some(TTL), rules);
-        let verdict = |now| with_program(Some(&pinned), told, rules, leads, at(now));
-        assert_eq!(verdict(129), Verdict::Wait(Some(at(130))));
-        assert!(matches!(verdict(130), Verdict::Kill(_)));
+        let leads = LeadTimes::new(Some(TTL), rules);
+        let action = |now| action_for_program(Some(&pinned), told, rules, leads, at(now));
+        assert_eq!(action(129), Action::Wait(Some(at(130))));
+        assert!(matches!(action(130), Action::Kill(_)));
     }
 
     #[test]
     fn no_lease_or_one_under_another_token_ends_it_at_once() {
-        let leads = Leads::new(None, RULES);
-        let verdict = with_program(None, running(), RULES, leads, at(1));
-        assert!(matches!(verdict, Verdict::Kill(_)));
+        let leads = LeadTimes::new(None, RULES);
+        let action = action_for_program(None, running(), RULES, leads, at(1));
+        assert!(matches!(action, Action::Kill(_)));
         let old = Running { token: token(0), ..running() };
-        assert!(matches!(judge(&lease(Some(110), false), old, 100), Verdict::Kill(_)));
+        assert!(matches!(decide(&lease(Some(110), false), old, 100), Action::Kill(_)));
     }
 
     #[test]
     fn it_is_started_while_there_is_time_and_the_stream_goes_back_only_without_it() {
-        let leads = Leads::new(Some(TTL), RULES);
+        let leads = LeadTimes::new(Some(TTL), RULES);
         let held = lease(Some(110), false);
-        let judge = |held, again, now| without_program(held, again, leads, at(now));
-        assert_eq!(judge(Some(&held), None, 100), Verdict::Start);
-        assert_eq!(judge(Some(&held), Some(at(105)), 100), Verdict::Wait(Some(at(105))));
-        assert_eq!(judge(Some(&held), Some(at(105)), 105), Verdict::Start);
-        assert_eq!(judge(Some(&held), None, 109), Verdict::Wait(None), "its lease ends soon");
+        let decide = |held, again, now| action_without_program(held, again, leads, at(now));
+        assert_eq!(decide(Some(&held), None, 100), Action::Start);
+        assert_eq!(decide(Some(&held), Some(at(105)), 100), Action::Wait(Some(at(105))));
+        assert_eq!(decide(Some(&held), Some(at(105)), 105), Action::Start);
+        assert_eq!(decide(Some(&held), None, 109), Action::Wait(None), "its lease ends soon");
         let revoked = lease(Some(110), true);
-        assert_eq!(judge(Some(&revoked), None, 100), Verdict::Release);
-        assert_eq!(judge(None, None, 100), Verdict::Forget);
+        assert_eq!(decide(Some(&revoked), None, 100), Action::Release);
+        assert_eq!(decide(None, None, 100), Action::Forget);
     }
 }

@@ -1,0 +1,176 @@
+//! The open connections of a port: a bounded number, and the newest is always accepted.
+//!
+//! Invariant: a connection that is accepted is served, whatever the others do: at the
+//! limit the one that has been idle for longest is closed for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The connections of a port.
+#[derive(Debug)]
+pub(super) struct Connections {
+    max: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    connections: BTreeMap<u64, Arc<Connection>>,
+}
+
+/// Counts one connection as open, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionGuard {
+    number: u64,
+    connection: Arc<Connection>,
+    connections: Arc<Connections>,
+}
+
+/// The use of a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    usage: Mutex<Usage>,
+    evicted: Notify,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    /// Requests that are being served.
+    requests: u32,
+    /// When the last of them began or ended, or the connection was accepted.
+    since: Instant,
+}
+
+/// A request that is being served, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ActiveRequest(Arc<Connection>);
+
+impl Connections {
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, taken: Mutex::default() })
+    }
+
+    /// Whether any connection was ever accepted.
+    pub(super) fn any_accepted(&self) -> bool {
+        self.look().next > 0
+    }
+
+    /// Registers a connection that was just accepted.
+    pub(super) fn take(self: &Arc<Self>) -> ConnectionGuard {
+        if self.look().connections.len() >= self.max {
+            self.evict();
+        }
+        let usage = Mutex::new(Usage { requests: 0, since: Instant::now() });
+        let connection = Arc::new(Connection { usage, evicted: Notify::new() });
+        let mut taken = self.look();
+        let number = taken.next;
+        taken.next += 1;
+        taken.connections.insert(number, connection.clone());
+        ConnectionGuard { number, connection, connections: self.clone() }
+    }
+
+    /// Has the connection closed that has asked for nothing for longest; where every one waits for
+    /// an answer, the one that has waited longest. Whether there was one.
+    pub(super) fn evict(&self) -> bool {
+        let mut taken = self.look();
+        let rank = |connection: &Connection| {
+            let Usage { requests, since } = *connection.look();
+            (requests > 0, since)
+        };
+        let longest = taken.connections.iter().min_by_key(|(_, connection)| rank(connection));
+        let Some(number) = longest.map(|(number, _)| *number) else { return false };
+        if let Some(connection) = taken.connections.remove(&number) {
+            connection.evicted.notify_one();
+        }
+        true
+    }
+
+    fn look(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().expect("nobody panics with it")
+    }
+}
+
+impl ConnectionGuard {
+    /// The connection.
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.connections.look().connections.remove(&self.number);
+    }
+}
+
+impl Connection {
+    /// A request is served from here on.
+    pub(super) fn begin(self: &Arc<Self>) -> ActiveRequest {
+        let mut usage = self.look();
+        *usage = Usage { requests: usage.requests + 1, since: Instant::now() };
+        ActiveRequest(self.clone())
+    }
+
+    /// Whether a request is being served.
+    pub(super) fn is_busy(&self) -> bool {
+        self.look().requests > 0
+    }
+
+    /// Ends when the connection is to make room for another one.
+    pub(super) async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+
+    /// Ends when nothing was asked for so long.
+    pub(super) async fn idle_for(&self, limit: Duration) {
+        loop {
+            let Usage { requests, since } = *self.look();
+            let idle = if requests > 0 { Duration::ZERO } else { since.elapsed() };
+            if idle >= limit {
+                return;
+            }
+            tokio::time::sleep(limit - idle).await;
+        }
+    }
+
+    fn look(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().expect("nobody panics with it")
+    }
+}
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        let mut usage = self.0.look();
+        *usage = Usage { requests: usage.requests - 1, since: Instant::now() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_newest_gets_the_place_of_the_one_that_has_been_idle_for_longest() {
+        let connections = Connections::new(3);
+        let (waits, silent, asked) = (connections.take(), connections.take(), connections.take());
+        let busy = waits.connection().begin();
+        drop(asked.connection().begin());
+        let newest = connections.take();
+        silent.connection().evicted().await;
+        drop(silent);
+        drop(connections.take());
+        asked.connection().evicted().await;
+        // Only connections that wait for an answer are left.
+        let also = newest.connection().begin();
+        let last = connections.take();
+        let third = last.connection().begin();
+        drop(connections.take());
+        waits.connection().evicted().await;
+        drop((busy, also, third));
+    }
+}

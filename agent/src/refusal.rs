@@ -1,0 +1,32 @@
+//! Why the holder refused a request, as HTTP, gRPC, metrics and logs name it.
+
+use leasehold_agent_core::Refused;
+
+/// A refusal's reason as HTTP, gRPC and the figures name it.
+pub(crate) fn reason(refused: &Refused) -> &'static str {
+    match refused {
+        Refused::NoLease => "no_lease",
+        Refused::NoSlot { .. } => "no_slot",
+        Refused::Draining => "draining",
+        Refused::NotHeld { .. } => "not_held",
+        Refused::Limit { .. } => "limit",
+        Refused::Journal(_) => "journal",
+    }
+}
+
+/// A refusal in words.
+pub(crate) fn message(refused: &Refused) -> String {
+    match refused {
+        Refused::NoLease => "no pool lease is in force: no job may start".into(),
+        Refused::NoSlot { size, running } => {
+            format!("every slot is in use: {running} of {size}")
+        }
+        Refused::Draining => "the worker is draining: no new job may start".into(),
+        Refused::NotHeld { held: None } => "this worker does not hold this lease".into(),
+        Refused::NotHeld { held: Some(held) } => {
+            format!("this worker holds this lease under token {held}, not under the given one")
+        }
+        Refused::Limit { what, max } => format!("too many {what}: at most {max}"),
+        Refused::Journal(why) => format!("cannot write the agent's journal: {why}"),
+    }
+}

@@ -1,0 +1,203 @@
+//! The watchdog: a process of the agent's own executable. It kills the process groups that the
+//! agent has not ended by the end of their leases, should the agent be killed, be stopped or hang.
+//!
+//! Invariant: the watchdog knows of a program before that runs, and kills it no later than the
+//! newest end that the agent sent. It knows nothing of leases: only groups and moments.
+
+use std::io::{BufRead, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use leasehold_types::Moment;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::sync::{oneshot, watch};
+
+use crate::clock;
+use crate::launcher::EXECUTABLE;
+use crate::process_group::ProcessGroup;
+use crate::reaper::{Exit, Reaper};
+
+/// The name under which the executable runs as a watchdog.
+pub(crate) const NAME: &str = "leasehold-watchdog";
+/// How long a watchdog may take to acknowledge a list.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// It looks at the clock at least this often while a group has an end: a timer does not count the
+/// time that a suspended host slept.
+const LOOK: Duration = Duration::from_secs(1);
+/// The same once its agent is gone.
+const LOOK_WITHOUT_AGENT: Duration = Duration::from_millis(200);
+/// A group that is over and has not ended is killed again, but no more often than this.
+const LOOK_MIN: Duration = Duration::from_millis(20);
+
+/// All groups to watch: it replaces the list before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct WatchList {
+    /// Counts the lists; the acknowledgement names it.
+    number: u64,
+    /// Without their agent the groups run on until their end: its successor will find them.
+    outlive: bool,
+    groups: Vec<WatchedGroup>,
+}
+
+/// A group and its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WatchedGroup {
+    pub(crate) group: ProcessGroup,
+    /// In nanoseconds of the clock of leases; none if no time ends it.
+    pub(crate) end: Option<u64>,
+}
+
+/// The agent's handle of a running watchdog.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    /// The watchdog's own process.
+    pub(crate) group: ProcessGroup,
+    exit: oneshot::Receiver<Exit>,
+    lists: watch::Sender<WatchList>,
+    acknowledged: watch::Receiver<u64>,
+}
+
+impl Watchdog {
+    /// Starts a watchdog. Where its groups are to `outlive` the agent, a successor must find them.
+    pub(crate) fn start(reaper: &Reaper, outlive: bool) -> anyhow::Result<Self> {
+        let pair = || "cannot create a socket pair for the watchdog";
+        let (ours, theirs) = UnixStream::pair().with_context(pair)?;
+        ours.set_nonblocking(true).with_context(pair)?;
+        let socket = tokio::net::UnixStream::from_std(ours).with_context(pair)?;
+        let mut command = Command::new(EXECUTABLE);
+        // In a group of its own, so that Ctrl-C reaches the agent alone.
+        command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
+        let process = reaper.spawn(&mut command).context("cannot start a watchdog")?;
+        let group = ProcessGroup::of(process.pid).context("the watchdog has ended at once")?;
+        let (lists, newest) = watch::channel(WatchList { outlive, ..WatchList::default() });
+        let (acknowledge, acknowledged) = watch::channel(0);
+        tokio::spawn(send_lists(socket, newest, acknowledge));
+        Ok(Self { group, exit: process.exit, lists, acknowledged })
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.exit.is_terminated() || !self.exit.is_empty()
+    }
+
+    /// Waits until it has ended, which it does not while its agent lives.
+    pub(crate) async fn ended(&mut self) {
+        let _ = (&mut self.exit).await;
+    }
+
+    /// Has it watch these groups from now on, in place of those before.
+    pub(crate) fn watch(&self, groups: Vec<WatchedGroup>) {
+        self.lists.send_if_modified(|list| {
+            let changed = list.groups != groups;
+            if changed {
+                list.number += 1;
+                list.groups = groups;
+            }
+            changed
+        });
+    }
+
+    /// Waits until it has acknowledged the newest list.
+    pub(crate) async fn acknowledged(&mut self) -> anyhow::Result<()> {
+        let number = self.lists.borrow().number;
+        let acknowledged = self.acknowledged.wait_for(|seen| *seen >= number);
+        match tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, acknowledged).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => bail!("the watchdog has ended"),
+            Err(_) => bail!("the watchdog has not answered within {ACKNOWLEDGE_TIMEOUT:?}"),
+        }
+    }
+}
+
+/// Sends the newest list and passes acknowledgements on; a slow watchdog skips those between.
+async fn send_lists(
+    socket: tokio::net::UnixStream,
+    mut newest: watch::Receiver<WatchList>,
+    acknowledge: watch::Sender<u64>,
+) {
+    let (read, mut write) = socket.into_split();
+    let mut lines = tokio::io::BufReader::new(read).lines();
+    while newest.changed().await.is_ok() {
+        let list = newest.borrow_and_update().clone();
+        let mut line = serde_json::to_vec(&list).expect("a list has only plain fields");
+        line.push(b'\n');
+        if write.write_all(&line).await.is_err() {
+            return;
+        }
+        let Ok(Some(answer)) = lines.next_line().await else { return };
+        acknowledge.send_replace(answer.parse().unwrap_or(0));
+    }
+}
+
+enum Message {
+    List(WatchList),
+    /// The agent has ended.
+    AgentGone,
+}
+
+/// The watchdog's own process: obeys the lists on its standard input.
+pub(crate) fn main() -> ExitCode {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
+    let ends = socket.and_then(|socket| socket.try_clone().map(|answers| (socket, answers)));
+    let Ok((socket, answers)) = ends else { return ExitCode::FAILURE };
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::BufReader::new(socket).lines() {
+            let list = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+            let Some(list) = list else { break };
+            if sender.send(Message::List(list)).is_err() {
+                return;
+            }
+        }
+        let _ = sender.send(Message::AgentGone);
+    });
+    run(&messages, answers);
+    ExitCode::SUCCESS
+}
+
+fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
+    let mut list = WatchList::default();
+    let mut agent_gone = false;
+    loop {
+        match messages.recv_timeout(pause(&list, agent_gone, clock::now())) {
+            Ok(Message::List(newer)) => {
+                list = newer;
+                let _ = writeln!(answers, "{}", list.number);
+            }
+            Ok(Message::AgentGone) => agent_gone = true,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_WITHOUT_AGENT),
+        }
+        let now = clock::now();
+        for watched in &list.groups {
+            if watched.is_over(now) || (agent_gone && !list.outlive) {
+                watched.group.signal(Signal::KILL);
+            }
+        }
+        // A group that has ended is over for good.
+        list.groups.retain(|it| !(agent_gone || it.is_over(now)) || it.group.exists());
+        if agent_gone && list.groups.is_empty() {
+            return;
+        }
+    }
+}
+
+fn pause(list: &WatchList, agent_gone: bool, now: Moment) -> Duration {
+    let ends = list.groups.iter().filter_map(|watched| watched.end);
+    let next = ends.map(|end| Moment(end).since(now)).min();
+    let longest = if agent_gone { LOOK_WITHOUT_AGENT } else { LOOK };
+    next.map_or(longest, |next| next.clamp(LOOK_MIN, longest))
+}
+
+impl WatchedGroup {
+    fn is_over(&self, now: Moment) -> bool {
+        self.end.is_some_and(|end| Moment(end) <= now)
+    }
+}
