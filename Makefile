@@ -67,7 +67,7 @@ model: ## Every state of small worlds, explored to the end; some ten minutes. `m
 	    --mutations
 
 .PHONY: lint
-lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's syntax. `make lint`
+lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax. `make lint`
 	$(call say,formatting)
 	@cargo fmt --all --check
 	$(call say,clippy on everything (a few minutes the first time))
@@ -82,6 +82,8 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, Python's synta
 	    echo "!!! LEFT OUT: buf is not installed, so the protos were not checked"; \
 	    [[ "$${CI:-}" != true ]]; \
 	fi
+	$(call say,dependencies)
+	@tests/tools/check_dependencies
 	$(call say,Python)
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
 
