@@ -17,8 +17,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use self::changes::Changes;
-pub use self::changes::{Attempt, Change};
-pub use self::entry::{EntryVersion, Write, resolve};
+pub use self::entry::{Attempt, Change, EntryVersion, Write, resolve};
 use crate::effect::Order;
 use crate::event::{Elected, Event, Renewed};
 use crate::exposure::{Entry, Exposure, Life};

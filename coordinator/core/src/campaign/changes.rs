@@ -7,37 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::{Moment, WorkerKey};
 
-use super::{EntryVersion, Written};
-use crate::exposure::{Exposure, Life};
-
-/// A change of one worker's entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The worker may hold this much, in this life.
-    Enter(WorkerKey, Life, Exposure),
-    /// The worker holds nothing.
-    Strike(WorkerKey),
-}
-
-impl Change {
-    /// The worker.
-    #[must_use]
-    pub fn key(&self) -> &WorkerKey {
-        match self {
-            Self::Enter(key, ..) | Self::Strike(key) => key,
-        }
-    }
-}
-
-/// A change that is to be tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The change.
-    pub change: Change,
-    /// An entry that cannot be read may be replaced up to this version: leadership was renewed
-    /// after it was read.
-    pub confirmed: EntryVersion,
-}
+use super::Written;
+use super::entry::{Attempt, Change, EntryVersion};
 
 /// The changes that are not done.
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerKey};
 
-use super::super::Leader;
 use super::spec_changes::is_in_force;
 use super::state::NodeState;
+use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
@@ -108,12 +108,12 @@ impl Leader {
     }
 
     /// Something of a class has changed that those who wait may have waited for.
-    pub(in crate::core) fn recheck_class(&mut self, class: &leasehold_types::ClusterName) {
+    pub(in crate::core::leader) fn recheck_class(&mut self, class: &leasehold_types::ClusterName) {
         self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
     }
 
     /// A worker of a class has begun to drain, or is found draining, or works again.
-    pub(in crate::core) fn note_draining(&mut self, key: &WorkerKey) {
+    pub(in crate::core::leader) fn note_draining(&mut self, key: &WorkerKey) {
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
         if !leaves {
             self.pipelines.draining.remove(key);

@@ -9,59 +9,16 @@ use std::sync::Arc;
 use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
 
 use super::Leader;
+use crate::core::turn_budget::STEP;
 use crate::desired::StreamSet;
 use crate::effect::Freed;
 use crate::event::ConnId;
 use crate::merge::merge;
 
-/// Units of work that one turn may take by default. Handling one stream, claim or account is one
-/// unit.
-pub(super) const SLICE: u32 = 3_072;
-/// The most units that one task takes before the next task runs.
-pub(super) const STEP: usize = 256;
 /// Units that one connection costs when the desired state has changed.
 const UNITS_PER_CONN: usize = 4;
 /// Claim slots that are scanned for one unit.
 const SLOTS_PER_UNIT: usize = 16;
-
-/// The work that a turn may still do.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TurnBudget {
-    left: u32,
-    spent: u32,
-}
-
-impl TurnBudget {
-    /// So much from now on.
-    pub(super) fn allow(&mut self, units: u32) {
-        self.left = units.max(1);
-    }
-
-    pub(super) fn spend(&mut self, units: usize) {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        self.left = self.left.saturating_sub(units);
-        self.spent = self.spent.saturating_add(units);
-    }
-
-    /// Work that was done whatever is left.
-    pub(super) fn count(&mut self, units: usize) {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        self.spent = self.spent.saturating_add(units);
-    }
-
-    pub(super) fn is_left(&self) -> bool {
-        self.left > 0
-    }
-
-    pub(super) fn left(&self) -> usize {
-        self.left as usize
-    }
-
-    /// The units spent since the last call.
-    pub(super) fn take_spent(&mut self) -> u32 {
-        std::mem::take(&mut self.spent)
-    }
-}
 
 /// Work that goes on where it was left.
 #[derive(Clone, Debug)]

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::super::Leader;
 use super::class_rooms::{ClassRooms, MissingWorkers};
 use super::phases::waits_for;
 use super::placement::NodeParts;
+use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// Broken pipelines that one look heals: some tens of milliseconds. The others follow as soon as
@@ -18,7 +18,7 @@ const HEALED_MAX: usize = 256;
 
 impl Leader {
     /// A worker is lost: each pipeline that it served is Broken, and no other.
-    pub(in crate::core) fn lose_worker(&mut self, key: &WorkerKey, now: Moment) {
+    pub(in crate::core::leader) fn lose_worker(&mut self, key: &WorkerKey, now: Moment) {
         self.pipelines.draining.remove(key);
         self.recheck_class(&key.cluster);
         let shares =

@@ -4,8 +4,8 @@
 
 use leasehold_types::{NodeName, PipelineName};
 
-use super::super::Leader;
 use super::class_rooms::MissingWorkers;
+use crate::core::Leader;
 use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
@@ -82,7 +82,7 @@ impl Leader {
     }
 
     /// Gives a notice for every binding that has changed.
-    pub(in crate::core) fn notify_endpoints(&mut self) {
+    pub(in crate::core::leader) fn notify_endpoints(&mut self) {
         for (pipeline, node) in std::mem::take(&mut self.pipelines.unnotified) {
             let notice = Notice::Endpoints { pipeline, node };
             self.replica.notice(notice);

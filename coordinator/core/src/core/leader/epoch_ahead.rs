@@ -97,7 +97,7 @@ impl Leader {
     }
 
     /// The term stood in the store at that moment: agents that said otherwise before it are named.
-    pub(super) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
+    pub(in crate::core) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
         if self.ledger.epoch() != epoch {
             return;
         }

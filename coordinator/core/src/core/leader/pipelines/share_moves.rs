@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
-use super::super::Leader;
 use super::class_rooms::{ClassRooms, NodeRequest};
 use super::placement::NodeParts;
 use super::state::PlannedShare;
+use crate::core::Leader;
 use crate::planner::pipelines::{MovableShare, make_room};
 use crate::view::PipelinePhase;
 

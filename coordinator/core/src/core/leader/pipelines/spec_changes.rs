@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Moment, PipelineName};
 
-use super::super::Leader;
 use super::state::{NodeState, PipelineState};
+use crate::core::Leader;
 use crate::desired::{Desired, Pipeline};
 use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
     /// Takes over what is other than it was.
-    pub(in crate::core) fn apply_pipeline_specs(&mut self, before: &Desired, now: Moment) {
+    pub(in crate::core::leader) fn apply_pipeline_specs(&mut self, before: &Desired, now: Moment) {
         let desired = self.replica.desired.clone();
         let gone = self.pipelines.all.keys().filter(|name| !desired.pipelines.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {

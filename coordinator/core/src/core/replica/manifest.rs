@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Moment, SetName, StreamName};
+use leasehold_types::{ClusterName, SetName};
 
 use super::position_index::PositionIndex;
-use super::sliced_work::{STEP, SlicedTask};
-use super::{ClusterState, Leader, Replica, SetState, StreamSlot};
-use crate::desired::{Cluster, Desired, Mode, StreamSet};
+use super::{Replica, SetState, StreamSlot};
+use crate::core::turn_budget::STEP;
+use crate::desired::{Desired, Mode, StreamSet};
 
 /// A manifest that is not in force yet.
 #[derive(Clone, Debug)]
@@ -41,21 +41,21 @@ struct SetDraft {
 
 /// What a manifest that was put in force changes for a leader.
 #[derive(Debug)]
-pub(super) struct ManifestChange {
+pub(in crate::core) struct ManifestChange {
     /// What was in force before.
-    before: Arc<Desired>,
+    pub(in crate::core) before: Arc<Desired>,
     /// Clusters whose sets have changed.
-    clusters: BTreeSet<ClusterName>,
+    pub(in crate::core) clusters: BTreeSet<ClusterName>,
     /// Sets of which a worker may have streams that are desired otherwise now.
-    altered: BTreeSet<SetName>,
+    pub(in crate::core) altered: BTreeSet<SetName>,
     /// Sets that are gone, with the time that a worker has to let go of their streams.
-    gone: Vec<(SetName, Duration)>,
+    pub(in crate::core) gone: Vec<(SetName, Duration)>,
 }
 
 impl Replica {
     /// Takes a manifest in place of any other that is not in force yet; where it is short, it is
     /// put in force at once.
-    pub(super) fn receive(&mut self, desired: Arc<Desired>) -> Option<ManifestChange> {
+    pub(in crate::core) fn receive(&mut self, desired: Arc<Desired>) -> Option<ManifestChange> {
         let mut earlier = self.incoming.take().map(|it| it.drafts).unwrap_or_default();
         let mut incoming =
             IncomingManifest { desired, unread: Vec::new(), drafts: SetDrafts::new() };
@@ -80,7 +80,7 @@ impl Replica {
     }
 
     /// Goes on with a manifest until it is in force, as far as the budget goes.
-    pub(super) fn read_manifest(&mut self) -> Option<ManifestChange> {
+    pub(in crate::core) fn read_manifest(&mut self) -> Option<ManifestChange> {
         while self.budget.is_left() && self.incoming.is_some() {
             let most = STEP.min(self.budget.left());
             let read = self.read_slice(most);
@@ -219,68 +219,6 @@ impl Replica {
     }
 }
 
-impl Leader {
-    /// The term begins with the manifest that is in force.
-    pub(super) fn begin_with_desired(&mut self, now: Moment) {
-        self.apply_cluster_specs();
-        self.replica.forget_plans();
-        let clusters: Vec<_> = self.replica.cluster_sets.keys().cloned().collect();
-        for cluster in &clusters {
-            self.plan_now(cluster, now);
-        }
-        let desired = self.replica.desired.clone();
-        self.apply_pipeline_specs(&desired, now);
-    }
-
-    /// Another manifest was put in force.
-    pub(super) fn apply_manifest(&mut self, enforced: ManifestChange, now: Moment) {
-        let ManifestChange { before, clusters, altered, gone } = enforced;
-        self.apply_cluster_specs();
-        self.reschedule_give_ups(&before);
-        if !gone.is_empty() {
-            let former = &mut self.replica.former_handovers;
-            former.extend(gone);
-            former.retain(|set, _| self.ledger.claimed(set) > 0);
-        }
-        for cluster in &clusters {
-            self.plan_now(cluster, now);
-        }
-        // A stream that is no longer desired is in no plan: its owner is asked to give it back.
-        if !altered.is_empty() {
-            self.sliced_tasks.push_back(SlicedTask::ClaimsOfSets { sets: altered, slot: 0 });
-        }
-        self.recheck_blocked(now);
-        self.apply_pipeline_specs(&before, now);
-        let begins = |walk: &SlicedTask| matches!(walk, SlicedTask::Connections { after: None });
-        if !self.sliced_tasks.iter().any(begins) {
-            self.sliced_tasks.push_back(SlicedTask::Connections { after: None });
-        }
-    }
-
-    /// Brings the clusters up to what is desired.
-    fn apply_cluster_specs(&mut self) {
-        let desired = self.replica.desired.clone();
-        for (name, state) in &mut self.clusters {
-            state.defined = desired.clusters.contains_key(name);
-            if !state.defined {
-                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-        }
-        for (name, spec) in &desired.clusters {
-            let cluster = || ClusterState::new(spec.clone());
-            let state = self.clusters.entry(name.clone()).or_insert_with(cluster);
-            if state.spec != *spec || !state.hold_ended {
-                state.pools.spec_changed();
-                self.due.insert(name.clone());
-            }
-            state.spec = spec.clone();
-        }
-        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
-    }
-}
-
 impl SetDraft {
     fn new(spec: &Arc<StreamSet>) -> Self {
         let former = Vec::with_capacity(spec.streams.len());
@@ -355,13 +293,6 @@ fn rearranged(former: &mut Vec<StreamSlot>, positions: &[Option<u32>]) -> Vec<St
     former.extend(streams.drain(kept..));
     streams.resize_with(positions.len(), StreamSlot::default);
     streams
-}
-
-impl SetState {
-    /// Where a stream is in the manifest's list.
-    pub(super) fn position(&self, name: &StreamName) -> Option<usize> {
-        self.index.get(&self.spec.streams, name)
-    }
 }
 
 #[cfg(test)]

@@ -12,10 +12,9 @@ use leasehold_types::{
     WorkerKey, WorkerName,
 };
 
-use super::super::Leader;
-use super::super::grants::state;
-use super::super::planned_lease::PlannedLease;
 use super::state::NodeState;
+use crate::core::Leader;
+use crate::core::leader::planned_lease::PlannedLease;
 use crate::ledger::{Claim, Phase};
 
 /// A planned share as it stands.
@@ -35,7 +34,7 @@ const ENDPOINT_BYTES: usize = 24;
 
 /// The room that is left in one message for where documents go next.
 #[derive(Debug)]
-pub(in crate::core) struct RouteBudget(usize);
+pub(in crate::core::leader) struct RouteBudget(usize);
 
 impl Default for RouteBudget {
     fn default() -> Self {
@@ -44,11 +43,11 @@ impl Default for RouteBudget {
 }
 
 impl RouteBudget {
-    pub(in crate::core) fn is_left(&self) -> bool {
+    pub(in crate::core::leader) fn is_left(&self) -> bool {
         self.0 > 0
     }
 
-    pub(in crate::core) fn take(&mut self, share: &Share) {
+    pub(in crate::core::leader) fn take(&mut self, share: &Share) {
         let endpoints = share.next.iter().flat_map(|route| &route.endpoints);
         let bytes = endpoints.map(|it| {
             let address = it.address.as_ref().map_or(0, |address| address.as_str().len());
@@ -60,10 +59,10 @@ impl RouteBudget {
 
 /// What a snapshot says of a share.
 #[derive(Debug)]
-pub(in crate::core) struct SnapshotShare {
-    pub(in crate::core) share: Option<Arc<Share>>,
+pub(in crate::core::leader) struct SnapshotShare {
+    pub(in crate::core::leader) share: Option<Arc<Share>>,
     /// The route follows in another message.
-    pub(in crate::core) follows: bool,
+    pub(in crate::core::leader) follows: bool,
 }
 
 impl Leader {
@@ -84,7 +83,7 @@ impl Leader {
     /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
     /// be in use, whatever the class of their workers, must be within the node's load together with
     /// this one.
-    pub(in crate::core) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
+    pub(in crate::core::leader) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
         let node = ShareKey::of(stream).and_then(|key| {
             // The load of a share is known only after recovery.
             (!self.pipelines.recovering.contains(&key.pipeline)).then_some(())?;
@@ -102,7 +101,7 @@ impl Leader {
     }
 
     /// Has the workers of a share's node checked: their grants may have waited for this share.
-    pub(in crate::core) fn recheck_node(&mut self, stream: &StreamKey) {
+    pub(in crate::core::leader) fn recheck_node(&mut self, stream: &StreamKey) {
         let Some(key) = ShareKey::of(stream) else { return };
         let state = self.pipelines.all.get(&key.pipeline);
         let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
@@ -213,7 +212,7 @@ impl Leader {
 
     /// What a grant of a share says beside its token: its load and routes. None while agents may
     /// still report shares of the pipeline: until then the holder keeps the routes that it has.
-    pub(in crate::core) fn share_for_grant(
+    pub(in crate::core::leader) fn share_for_grant(
         &self,
         stream: &StreamKey,
         load: Load,
@@ -233,7 +232,7 @@ impl Leader {
 
     /// The shares of a worker whose routes have changed, as far as they fit into one message.
     /// Shares that are asked back are included: the worker works on them until it lets go.
-    pub(in crate::core) fn route_updates(
+    pub(in crate::core::leader) fn route_updates(
         &mut self,
         key: &WorkerKey,
         room: &mut RouteBudget,
@@ -248,7 +247,7 @@ impl Leader {
             let Some((claim, load)) = claim.and_then(|claim| Some((claim, claim.load?))) else {
                 continue;
             };
-            let (token, state) = (claim.token, state(claim, now));
+            let (token, state) = (claim.token, claim.state(now));
             if let Some((state, share)) = state.zip(self.share_for_grant(&stream, load)) {
                 room.take(&share);
                 told.push(StreamGrant { stream, token, state, share: Some(share) });
@@ -259,7 +258,7 @@ impl Leader {
 
     /// What a snapshot says of a share. A route that does not fit follows in the next message;
     /// until then the holder keeps the routes that it has, or keeps its documents.
-    pub(in crate::core) fn share_for_snapshot(
+    pub(in crate::core::leader) fn share_for_snapshot(
         &self,
         stream: &StreamKey,
         claim: &Claim,
@@ -278,7 +277,7 @@ impl Leader {
     }
 
     /// The new route of a share that is asked back, if it has changed.
-    pub(in crate::core) fn changed_route(
+    pub(in crate::core::leader) fn changed_route(
         &mut self,
         stream: &StreamKey,
         key: &WorkerKey,
@@ -289,7 +288,7 @@ impl Leader {
     }
 
     /// Something of a share's leases is other than it was.
-    pub(in crate::core) fn note_share(&mut self, stream: &StreamKey) {
+    pub(in crate::core::leader) fn note_share(&mut self, stream: &StreamKey) {
         if let Some(key) = ShareKey::of(stream)
             && self.pipelines.all.contains_key(&key.pipeline)
         {
@@ -298,7 +297,7 @@ impl Leader {
     }
 
     /// Something of a worker has changed that the nodes before it have to know.
-    pub(in crate::core) fn note_shares_of(&mut self, key: &WorkerKey) {
+    pub(in crate::core::leader) fn note_shares_of(&mut self, key: &WorkerKey) {
         let account = self.ledger.account(key);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
         for stream in &streams {
@@ -307,7 +306,7 @@ impl Leader {
     }
 
     /// A worker was granted a stream: where it is a share, it matters when its agent knows.
-    pub(in crate::core) fn note_granted(&mut self, stream: &StreamKey, key: &WorkerKey) {
+    pub(in crate::core::leader) fn note_granted(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if !stream.set.is_shares() {
             return;
         }
@@ -320,7 +319,7 @@ impl Leader {
     }
 
     /// A worker's agent has applied all grants up to this one.
-    pub(in crate::core) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
+    pub(in crate::core::leader) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
         let Some(worker) = self.worker_mut(key) else { return };
         let mut known = Vec::new();
         while worker.unacknowledged.first().is_some_and(|(told, _)| *told <= applied) {

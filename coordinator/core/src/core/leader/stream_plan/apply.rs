@@ -6,7 +6,7 @@ use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
 use super::{Range, SetPlan, SetState, Stage, StreamPlan};
 use crate::core::Leader;
-use crate::core::sliced_work::SlicedTask;
+use crate::core::leader::sliced_work::SlicedTask;
 use crate::planner::streams::{Placement, Unplaced};
 
 /// What is done about one stream.

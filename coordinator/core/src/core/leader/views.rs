@@ -8,7 +8,9 @@ use leasehold_types::{
     ClusterName, Incarnation, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
 };
 
-use super::{Core, Leader, Replica, SetState};
+use super::Leader;
+use crate::core::Core;
+use crate::core::replica::{Replica, SetState};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName};
 
-use super::super::Leader;
 use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
 use super::phases::waits_for;
 use super::state::{NodeState, PipelineState};
+use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// Waiting pipelines that one look tries to make room for: each try takes some milliseconds where a

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
-use super::super::{Core, Leader, Replica};
 use super::class_rooms::ClassRooms;
+use crate::core::{Core, Leader, Replica};
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
@@ -120,7 +120,7 @@ impl Leader {
     }
 
     /// The shares that a class's workers are to have, and how many somebody has.
-    pub(in crate::core) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
+    pub(in crate::core::leader) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
         let planned = self
             .pipelines
             .shares_by_worker(class)

@@ -10,8 +10,9 @@ use leasehold_types::message::{Beat, Jobs, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use super::sliced_work::{ClaimCheck, STEP};
+use super::sliced_work::ClaimCheck;
 use super::{Leader, Timer};
+use crate::core::turn_budget::STEP;
 use crate::effect::Freed;
 use crate::event::ConnId;
 use crate::ledger::{AbsentClaims, AdoptionStart, Unknown};

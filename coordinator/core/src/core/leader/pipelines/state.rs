@@ -7,13 +7,13 @@ use std::sync::Arc;
 use leasehold_types::share::Endpoint;
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, WorkerKey, WorkerName};
 
-use super::super::planned_lease::PlannedLease;
+use crate::core::leader::planned_lease::PlannedLease;
 use crate::desired::Pipeline;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// All pipelines of a term.
 #[derive(Clone, Debug, Default)]
-pub(in crate::core) struct Pipelines {
+pub(in crate::core::leader) struct Pipelines {
     pub(super) all: BTreeMap<PipelineName, PipelineState>,
     /// What counts in the plan, by worker.
     pub(super) worker_shares: BTreeMap<WorkerKey, WorkerShares>,
@@ -94,7 +94,10 @@ pub(super) struct PlannedShare {
 
 impl Pipelines {
     /// What the plan wants of a share; none where its node is in no plan.
-    pub(in crate::core) fn planned_lease(&self, key: &ShareKey) -> Option<PlannedLease<'_>> {
+    pub(in crate::core::leader) fn planned_lease(
+        &self,
+        key: &ShareKey,
+    ) -> Option<PlannedLease<'_>> {
         let state = self.all.get(&key.pipeline)?;
         let node = state.nodes.get(&key.node)?;
         let counts = self.counts(&key.pipeline, state);
@@ -110,7 +113,12 @@ impl Pipelines {
     }
 
     /// An agent has reported a share: while its pipeline is being recovered, that becomes the plan.
-    pub(in crate::core) fn adopt(&mut self, key: &ShareKey, worker: &WorkerKey, load: Load) {
+    pub(in crate::core::leader) fn adopt(
+        &mut self,
+        key: &ShareKey,
+        worker: &WorkerKey,
+        load: Load,
+    ) {
         if !self.recovering.contains(&key.pipeline) {
             return;
         }
@@ -267,7 +275,7 @@ impl Pipelines {
     }
 
     /// Whether any binding is to be observed.
-    pub(in crate::core) fn has_changed(&self) -> bool {
+    pub(in crate::core::leader) fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 }

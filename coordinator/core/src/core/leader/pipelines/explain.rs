@@ -2,7 +2,7 @@
 
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
-use super::super::{Core, Leader};
+use crate::core::{Core, Leader};
 use crate::desired::Class;
 use crate::view::{BindingView, Explanation, WorkerView};
 
@@ -88,14 +88,14 @@ impl Leader {
     }
 
     /// What a worker of a class may have, is to have, and can take.
-    pub(in crate::core) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
+    pub(in crate::core::leader) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
         let planned = self.pipelines.load_of(&view.key);
         let (load, capacity) = (view.load, class.capacity);
         format!("it can take {capacity}; the plan wants {planned} on it, and it may have {load}")
     }
 
     /// The shares that a worker is to have.
-    pub(in crate::core) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
+    pub(in crate::core::leader) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
         let worker_shares = self.pipelines.worker_shares.get(key);
         let Some(worker_shares) = worker_shares else {
             return vec!["the plan wants nothing on it".into()];

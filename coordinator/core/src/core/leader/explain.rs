@@ -4,8 +4,9 @@
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
+use super::Leader;
 use super::views::{reason, stream_view};
-use super::{Core, Leader};
+use crate::core::Core;
 use crate::ledger::Account;
 use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
 

@@ -5,9 +5,9 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::super::planned_lease::PlannedLease;
-use super::super::{Core, Leader};
 use super::state::{NodeState, PipelineState};
+use crate::core::leader::planned_lease::PlannedLease;
+use crate::core::{Core, Leader};
 use crate::desired::{Node, Pipeline};
 use crate::ledger::Claim;
 use crate::view::{BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView};

@@ -17,7 +17,7 @@ use super::round_robin::RoundRobin;
 use super::{Leader, Timer};
 use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
-use crate::ledger::{Claim, Ledger, Phase};
+use crate::ledger::{Ledger, Phase};
 
 /// Streams that one message asks back, and streams that one message grants: the others follow in
 /// the next one. A snapshot lists all that is held.
@@ -433,7 +433,7 @@ impl Leader {
         let mut room = RouteBudget::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {
-            let state = state(&claim, now)?;
+            let state = claim.state(now)?;
             let SnapshotShare { share, follows } =
                 self.share_for_snapshot(&stream, &claim, &mut room);
             follow.extend(follows.then(|| stream.clone()));
@@ -444,19 +444,5 @@ impl Leader {
             worker.reroutes.extend(follow);
         }
         streams
-    }
-}
-
-/// The state that a message gives a claim; none for a claim that the present agent does not have.
-pub(super) fn state(claim: &Claim, now: Moment) -> Option<StreamState> {
-    match claim.phase {
-        Phase::Held => Some(StreamState::Held { pinned: claim.timeless }),
-        Phase::Revoking { deadline } => {
-            Some(StreamState::Revoked { deadline: deadline.since(now), renewed: true })
-        }
-        Phase::Lapsing { .. } => {
-            Some(StreamState::Revoked { deadline: Duration::ZERO, renewed: false })
-        }
-        Phase::Orphaned { .. } => None,
     }
 }

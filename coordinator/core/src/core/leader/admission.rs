@@ -13,7 +13,8 @@ use leasehold_types::message::{CoordinatorMessage, RefusalReason, Terms, Welcome
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::{Config, Leader, Timer};
+use super::{Leader, Timer};
+use crate::core::Config;
 use crate::effect::Effect;
 use crate::event::ConnId;
 

@@ -3,7 +3,7 @@
 
 use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 
-use super::super::Leader;
+use crate::core::Leader;
 use crate::desired::Rebalance;
 use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
 

@@ -18,7 +18,7 @@ use crate::observed::{Session, Worker};
 pub(super) type HelloRefusal = (RefusalReason, String);
 
 impl Leader {
-    pub(super) fn hello(
+    pub(in crate::core) fn hello(
         &mut self,
         conn: ConnId,
         hello: Hello,
@@ -154,7 +154,7 @@ impl Leader {
         self.replica.refuse(old.conn, reason, message);
     }
 
-    pub(super) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
+    pub(in crate::core) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let epoch = self.ledger.epoch();
         let cluster = self.clusters.get_mut(&key.cluster);
@@ -201,7 +201,7 @@ impl Leader {
         self.check_left(key, now);
     }
 
-    pub(super) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
+    pub(in crate::core) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
         let cluster = self.clusters.get_mut(&key.cluster);
@@ -268,7 +268,7 @@ impl Leader {
         Some(key)
     }
 
-    pub(super) fn closed(&mut self, conn: ConnId) {
+    pub(in crate::core) fn closed(&mut self, conn: ConnId) {
         let Some(key) = self.forget_conn(conn) else { return };
         let Some(worker) = self.worker_mut(&key) else { return };
         let reported = worker.is_connected();
@@ -279,7 +279,7 @@ impl Leader {
         }
     }
 
-    pub(super) fn sent(&mut self, conn: ConnId) {
+    pub(in crate::core) fn sent(&mut self, conn: ConnId) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
         if let Some(session) = session.filter(|session| session.conn == conn) {

@@ -12,7 +12,7 @@ use crate::observed::Worker;
 
 impl Leader {
     /// What the platform has written down may be granted now.
-    pub(super) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
+    pub(in crate::core) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
         for (key, life, exposure) in workers {
             let Some(mut account) = self.ledger.account_mut(&key) else { continue };
             // The entry of an earlier life was struck since.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::sliced_work::STEP;
 use super::{Replica, StreamSlot};
+use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
 use crate::ledger::Ledger;
 

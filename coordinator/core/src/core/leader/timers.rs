@@ -14,7 +14,7 @@ use crate::ledger::Phase;
 
 /// A reminder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
+pub(in crate::core) enum Timer {
     /// Leadership ends.
     Term,
     /// What a worker may hold unheard of has ended.

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
-use super::sliced_work::STEP;
-use super::{Leader, SetState};
+use super::Leader;
+use crate::core::replica::SetState;
+use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
 use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
