@@ -26,7 +26,7 @@ pub(super) struct Changes {
 
 impl Changes {
     /// Takes a change in place of an earlier one of the same worker.
-    pub(super) fn ask(&mut self, change: Change) {
+    pub(super) fn add(&mut self, change: Change) {
         let key = change.key().clone();
         self.enters.remove(&key);
         self.strikes.remove(&key);
@@ -80,7 +80,7 @@ impl Changes {
             Written::Unreadable(version) => {
                 self.unreadable.insert(key.clone(), (now, version));
                 if is_newest {
-                    self.ask(change.clone());
+                    self.add(change.clone());
                 }
             }
             Written::Done | Written::Superseded => drop(self.confirmed.remove(key)),
@@ -100,7 +100,7 @@ impl Changes {
     pub(super) fn retry(&mut self) {
         if self.enters.is_empty() && self.strikes.is_empty() {
             for (_, change) in std::mem::take(&mut self.failed) {
-                self.ask(change);
+                self.add(change);
             }
         }
     }

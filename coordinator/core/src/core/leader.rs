@@ -210,9 +210,9 @@ impl Leader {
 
     /// Whether work was left for another turn.
     pub(super) fn has_more(&self) -> bool {
-        let walks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
+        let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
         let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
-        let all_done = self.adoptions.is_empty() && walks_done && self.is_all_sent();
+        let all_done = self.adoptions.is_empty() && tasks_done && self.is_all_sent();
         self.timers_wait || !all_done || !self.due.is_empty() || !plans_done
     }
 

@@ -188,7 +188,7 @@ mod tests {
         let Config { reports_max, small_reports_max, .. } = Config::default();
         let mut admission = Admission::default();
         assert_eq!(after(&mut admission, 0, 0), reports_max, "nothing is known");
-        assert_eq!(after(&mut admission, 16, 2), reports_max, "too early to tell");
+        assert_eq!(after(&mut admission, 16, 2), reports_max, "too few reports so far");
         assert_eq!(after(&mut admission, 200, 2), small_reports_max);
         let of_200_streams = after(&mut admission, 200, 200);
         assert!((300..=360).contains(&of_200_streams), "{of_200_streams}");

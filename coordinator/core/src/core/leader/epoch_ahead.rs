@@ -102,11 +102,14 @@ impl Leader {
             return;
         }
         for (key, seen_epoch) in &mut self.epoch_ahead.workers {
-            if seen_epoch.unchecked_since.is_none_or(|said| said > asked_at) {
+            if seen_epoch.unchecked_since.is_none_or(|since| since > asked_at) {
                 continue;
             }
             seen_epoch.unchecked_since = None;
-            if seen_epoch.noticed_at.is_none_or(|told| asked_at.since(told) >= NOTICE_EVERY) {
+            if seen_epoch
+                .noticed_at
+                .is_none_or(|noticed_at| asked_at.since(noticed_at) >= NOTICE_EVERY)
+            {
                 seen_epoch.noticed_at = Some(asked_at);
                 let notice = Notice::EpochAhead { worker: key.clone(), seen: seen_epoch.seen };
                 self.replica.notice(notice);

@@ -41,7 +41,7 @@ impl Leader {
         }
         self.recheck_blocked(now);
         self.apply_pipeline_specs(&before, now);
-        let begins = |walk: &SlicedTask| matches!(walk, SlicedTask::Connections { after: None });
+        let begins = |task: &SlicedTask| matches!(task, SlicedTask::Connections { after: None });
         if !self.sliced_tasks.iter().any(begins) {
             self.sliced_tasks.push_back(SlicedTask::Connections { after: None });
         }

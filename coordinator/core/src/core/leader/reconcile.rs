@@ -98,7 +98,7 @@ impl Leader {
         let waits = self
             .sliced_tasks
             .iter()
-            .any(|walk| matches!(walk, SlicedTask::BlockedWorkers { after: None }));
+            .any(|task| matches!(task, SlicedTask::BlockedWorkers { after: None }));
         if !waits {
             self.sliced_tasks.push_back(SlicedTask::BlockedWorkers { after: None });
         }

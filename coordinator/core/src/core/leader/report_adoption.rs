@@ -129,14 +129,14 @@ impl Leader {
         let all = adoption.report.streams.len();
         if adoption.adopted < all {
             let end = adoption.adopted.saturating_add(most).min(all);
-            let some = &adoption.report.streams[adoption.adopted..end];
-            let looked_at = some.len();
+            let part = &adoption.report.streams[adoption.adopted..end];
+            let handled = part.len();
             let report = adoption.begun.report;
             adoption.listed +=
-                ledger.adopt_streams(&key, incarnation, report, some, stops_worker, capacity);
+                ledger.adopt_streams(&key, incarnation, report, part, stops_worker, capacity);
             adoption.adopted = end;
             if !mutation::on(Mutation::ActOnHalfReport) {
-                return Some(looked_at);
+                return Some(handled);
             }
         }
         // An account of which every claim is listed needs no comparison.
@@ -145,7 +145,7 @@ impl Leader {
         let streams = account.into_iter().map(|account| &account.streams);
         let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
-        let (whole, looked_at) = (streams.len() < most, streams.len());
+        let (whole, handled) = (streams.len() < most, streams.len());
         let absent = AbsentClaims {
             incarnation,
             knows_from: adoption.report.memory.knows_from,
@@ -161,7 +161,7 @@ impl Leader {
         let at = adoption.at;
         if !whole {
             self.ended(ended, Freed::Released, at);
-            return Some(looked_at);
+            return Some(handled);
         }
         let adoption = self.adoptions.remove(&conn)?;
         self.count_as_reported(&key, &adoption.report);
@@ -182,14 +182,15 @@ impl Leader {
         let Some(account) = ledger.account(key) else { return };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
-        let told = match earlier {
+        let covers_earlier = match earlier {
             Some(earlier) => memory.knows_from <= earlier,
             None => memory.knows_from == Incarnation(0) || memory.aged,
         };
         let reports_anew = account.incarnation != Some(incarnation);
         let committed = account.committed();
         // This agent cannot know what an earlier agent in this term did not.
-        let untold = account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
+        let unknown_before =
+            account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let unheard = ledger.unheard_until(key).is_some();
         let memory_end = match reports_anew {
             true => ledger.heard(key, memory, *at),
@@ -200,8 +201,8 @@ impl Leader {
         account.incarnation = Some(incarnation);
         account.reported(report.pool, report.jobs);
         if reports_anew && !begun.new {
-            let until = if told { *at } else { memory_end.unwrap_or(begun.old_end) };
-            let until = untold.map_or(until, |untold| until.max(untold));
+            let until = if covers_earlier { *at } else { memory_end.unwrap_or(begun.old_end) };
+            let until = unknown_before.map_or(until, |before| until.max(before));
             account.unknown = (committed > 0).then_some(Unknown { slots: committed, until });
             account.settle_unknown(*at);
         }

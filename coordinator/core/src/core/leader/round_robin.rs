@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_a_turn_before_anybody_has_a_second_one() {
+    fn each_key_is_taken_once_before_any_is_taken_twice() {
         let mut turns = RoundRobin::default();
         turns.extend(0..5);
         assert_eq!(turns.take(2), [0, 1]);
@@ -72,8 +72,8 @@ mod tests {
         assert!(turns.is_empty());
         assert_eq!(turns.next(), None);
         turns.extend([0, 3]);
-        assert_eq!(turns.next(), Some(0), "nobody has waited: it begins anew");
+        assert_eq!(turns.next(), Some(0), "nothing has waited: it starts again at the first key");
         turns.extend([0]);
-        assert_eq!(turns.next(), Some(3), "it goes on behind the last one");
+        assert_eq!(turns.next(), Some(3), "it continues after the last one");
     }
 }

@@ -52,16 +52,16 @@ impl Leader {
     /// Continues the tasks, as far as the budget goes.
     pub(super) fn run_sliced_tasks(&mut self, now: Moment) {
         while self.replica.budget.is_left()
-            && let Some(walk) = self.sliced_tasks.pop_front()
+            && let Some(task) = self.sliced_tasks.pop_front()
         {
-            let rest = self.step(walk, now);
+            let rest = self.step(task, now);
             self.sliced_tasks.extend(rest);
         }
     }
 
-    fn step(&mut self, walk: SlicedTask, now: Moment) -> Option<SlicedTask> {
+    fn step(&mut self, task: SlicedTask, now: Moment) -> Option<SlicedTask> {
         let most = STEP.min(self.replica.budget.left());
-        match walk {
+        match task {
             SlicedTask::ClaimsOfWorker { key, after, check } => {
                 let account = self.ledger.account(&key)?;
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);

@@ -119,9 +119,9 @@ impl StreamPlan {
     ) -> Option<(usize, Range)> {
         let set = self.set;
         let all = all(self.sets.get(set)?);
-        let some = self.at..all.min(self.at + most);
-        (self.set, self.at) = if some.end == all { (set + 1, 0) } else { (set, some.end) };
-        Some((set, some))
+        let range = self.at..all.min(self.at + most);
+        (self.set, self.at) = if range.end == all { (set + 1, 0) } else { (set, range.end) };
+        Some((set, range))
     }
 
     /// All of the plan, once it is made.

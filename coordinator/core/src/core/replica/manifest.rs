@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_planned_of_a_stream_goes_with_it_wherever_it_goes() {
+    fn a_streams_slot_moves_with_the_stream() {
         let worker = |at: usize| WorkerName::new(&format!("w-{at}")).expect("a valid name");
         let planned = |at| StreamSlot { on: Some(worker(at)), ..StreamSlot::default() };
         let mut rng = fastrand::Rng::with_seed(1);

@@ -238,7 +238,7 @@ impl Leader {
         room: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
-        let mut told = Vec::new();
+        let mut updates = Vec::new();
         while room.is_left()
             && let Some(stream) = self.worker_mut(key).and_then(|it| it.reroutes.pop_first())
         {
@@ -250,10 +250,10 @@ impl Leader {
             let (token, state) = (claim.token, claim.state(now));
             if let Some((state, share)) = state.zip(self.share_for_grant(&stream, load)) {
                 room.take(&share);
-                told.push(StreamGrant { stream, token, state, share: Some(share) });
+                updates.push(StreamGrant { stream, token, state, share: Some(share) });
             }
         }
-        told
+        updates
     }
 
     /// What a snapshot says of a share. A route that does not fit follows in the next message;
@@ -311,9 +311,9 @@ impl Leader {
             return;
         }
         let claim = self.ledger.claim(stream, key);
-        let told = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
+        let sent_in = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
         if let Some(worker) = self.worker_mut(key) {
-            worker.unacknowledged.insert((told, stream.clone()));
+            worker.unacknowledged.insert((sent_in, stream.clone()));
         }
         self.note_share(stream);
     }
@@ -322,7 +322,7 @@ impl Leader {
     pub(in crate::core::leader) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
         let Some(worker) = self.worker_mut(key) else { return };
         let mut known = Vec::new();
-        while worker.unacknowledged.first().is_some_and(|(told, _)| *told <= applied) {
+        while worker.unacknowledged.first().is_some_and(|(sent_in, _)| *sent_in <= applied) {
             known.extend(worker.unacknowledged.pop_first());
         }
         for (_, stream) in known {

@@ -23,12 +23,12 @@ struct Outcome {
 impl Leader {
     /// Applies a further slice of the plan; returns how many streams it handled.
     pub(super) fn apply_slice(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
-        let Some((at, some)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
-        let looked_at = 1 + some.len();
-        let (outcomes, is_stale) = self.outcomes(plan, at, some.clone());
+        let Some((at, range)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
+        let handled = 1 + range.len();
+        let (outcomes, is_stale) = self.outcomes(plan, at, range.clone());
         plan.is_stale |= is_stale;
         let set_plan = &mut plan.sets[at];
-        let Some(set) = self.replica.sets.get_mut(&set_plan.name) else { return looked_at };
+        let Some(set) = self.replica.sets.get_mut(&set_plan.name) else { return handled };
         set.is_planned = true;
         let cooldown = set.spec.moves.cooldown;
         for outcome in outcomes {
@@ -46,15 +46,15 @@ impl Leader {
             let thaws = planned.moved_at.map(|moved| moved + cooldown);
             plan.thaw = plan.thaw.into_iter().chain(thaws.filter(|at| *at > plan.begun)).min();
         }
-        if some.end == set_plan.which.len() {
+        if range.end == set_plan.which.len() {
             // Where nothing may move at all now, what moves already makes room for the rest.
             set.limited = set_plan.moves >= set_plan.moves_max();
         }
-        looked_at
+        handled
     }
 
     /// What a plan means for some streams as they are now, and whether any is not as it was.
-    fn outcomes(&self, plan: &StreamPlan, at: usize, some: Range) -> (Vec<Outcome>, bool) {
+    fn outcomes(&self, plan: &StreamPlan, at: usize, range: Range) -> (Vec<Outcome>, bool) {
         let (set_plan, Stage::Apply(placements)) = (&plan.sets[at], &plan.stage) else {
             return (Vec::new(), false);
         };
@@ -62,9 +62,9 @@ impl Leader {
         if !set_plan.is_for(set) {
             return (Vec::new(), true);
         }
-        let mut outcomes = Vec::with_capacity(some.len());
+        let mut outcomes = Vec::with_capacity(range.len());
         let mut is_stale = false;
-        for place in some {
+        for place in range {
             let (former, spec) = (set_plan.which[place], set_plan.specs[place]);
             let (on, unplaced) = match placements[at][place] {
                 Placement::On(worker) => (Some(&plan.owners[worker as usize]), None),

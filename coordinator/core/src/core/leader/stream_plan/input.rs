@@ -34,12 +34,12 @@ impl Leader {
     /// Gathers a further slice of the plan's input; returns how many streams it read.
     pub(super) fn gather_slice(&self, plan: &mut StreamPlan, most: usize) -> usize {
         let counts = matches!(plan.stage, Stage::Count);
-        let some = plan.next_slice(most, |set| {
+        let range = plan.next_slice(most, |set| {
             let all = set.spec.streams.len();
             let is_unlimited = set.spec.moves.per_round_max >= all;
             if counts && is_unlimited { 0 } else { all }
         });
-        let Some((at, some)) = some else {
+        let Some((at, range)) = range else {
             if counts {
                 plan.place(1);
             } else {
@@ -48,17 +48,17 @@ impl Leader {
             (plan.set, plan.at) = (0, 0);
             return 1;
         };
-        let looked_at = 1 + some.len();
-        let Some(set) = self.replica.sets.get(&plan.sets[at].name) else { return looked_at };
+        let handled = 1 + range.len();
+        let Some(set) = self.replica.sets.get(&plan.sets[at].name) else { return handled };
         if counts {
-            let moving = some.filter(|at_set| {
+            let moving = range.filter(|at_set| {
                 let now = plan.sets[at].position(set, *at_set);
                 now.is_some_and(|now| self.is_moving(&plan.sets[at].name, set, now))
             });
             plan.sets[at].moving += moving.count();
-            return looked_at;
+            return handled;
         }
-        for stream in some {
+        for stream in range {
             let Some(now) = plan.sets[at].position(set, stream) else { continue };
             let spec = self.stream_spec(plan, &plan.sets[at].name, set, now);
             plan.passed_over |= spec == Err(Skipped::Unheard);
@@ -67,7 +67,7 @@ impl Leader {
                 plan.sets[at].specs.push(spec);
             }
         }
-        looked_at
+        handled
     }
 
     /// The plan's input for one stream.
