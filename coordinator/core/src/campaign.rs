@@ -17,8 +17,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use self::changes::Changes;
-pub use self::changes::{Attempt, Change};
-pub use self::entry::{EntryVersion, Write, resolve};
+pub use self::entry::{Attempt, Change, EntryVersion, Write, resolve};
 use crate::effect::Order;
 use crate::event::{Elected, Event, Renewed};
 use crate::exposure::{Entry, Exposure, Life};
@@ -143,7 +142,7 @@ impl Lead {
             requests: VecDeque::new(),
             events: VecDeque::new(),
         };
-        lead.ask(now);
+        lead.issue_requests(now);
         lead
     }
 
@@ -189,7 +188,7 @@ impl Lead {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {
                         self.unanswered.remove(&key);
                     }
-                    self.changes.ask(Change::Enter(key, life, exposure));
+                    self.changes.add(Change::Enter(key, life, exposure));
                 }
             }
             Order::Unregister(keys) => {
@@ -197,11 +196,11 @@ impl Lead {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {
                         self.unanswered.remove(&key);
                     }
-                    self.changes.ask(Change::Strike(key));
+                    self.changes.add(Change::Strike(key));
                 }
             }
         }
-        self.ask(now);
+        self.issue_requests(now);
     }
 
     /// Time has passed. A leader whose driver makes no progress does not renew by itself: the signs
@@ -216,7 +215,7 @@ impl Lead {
             self.renewal_wanted |= progresses;
             self.changes.retry();
         }
-        self.ask(now);
+        self.issue_requests(now);
     }
 
     /// The answer to [`Request::Renew`], with the moment at which that was sent.
@@ -231,13 +230,13 @@ impl Lead {
                 self.renewed_at = self.renewed_at.max(sent_at);
                 self.changes.confirm(sent_at);
                 if self.elected {
-                    self.say_registered(|known_at| known_at <= sent_at);
+                    self.answer_registrations(|known_at| known_at <= sent_at);
                     let renewed = Renewed { epoch: self.epoch, sent_at, until: self.until() };
                     self.events.push_back(Event::Renewed(renewed));
                 }
             }
         }
-        self.ask(now);
+        self.issue_requests(now);
     }
 
     /// The answer to [`Request::List`]; none where the store did not give one. The request was sent
@@ -255,7 +254,7 @@ impl Lead {
             }
             Some(_) => {}
         }
-        self.ask(now);
+        self.issue_requests(now);
     }
 
     /// The answer to [`Request::Write`]: what came of each of its changes.
@@ -275,9 +274,9 @@ impl Lead {
             }
         }
         if mutation::on(Mutation::RegisteredWithoutLeadership) {
-            self.say_registered(|_| true);
+            self.answer_registrations(|_| true);
         }
-        self.ask(now);
+        self.issue_requests(now);
     }
 
     /// The next request to a store.
@@ -297,16 +296,17 @@ impl Lead {
         self.renew_at.min(self.until()).min(list_at)
     }
 
-    fn say_registered(&mut self, confirmed: impl Fn(Moment) -> bool) {
-        let said = self.unanswered.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
-        let said: Vec<_> = said.map(|(key, (_, life, exposure))| (key, life, exposure)).collect();
-        if !said.is_empty() {
-            self.events.push_back(Event::Registered(said));
+    fn answer_registrations(&mut self, confirmed: impl Fn(Moment) -> bool) {
+        let answered = self.unanswered.extract_if(.., |_, (known_at, ..)| confirmed(*known_at));
+        let answered: Vec<_> =
+            answered.map(|(key, (_, life, exposure))| (key, life, exposure)).collect();
+        if !answered.is_empty() {
+            self.events.push_back(Event::Registered(answered));
         }
     }
 
     /// Asks the stores for what is wanted of them, as far as they may be asked more.
-    fn ask(&mut self, now: Moment) {
+    fn issue_requests(&mut self, now: Moment) {
         if self.over.is_some() {
             return;
         }

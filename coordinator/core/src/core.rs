@@ -1,31 +1,11 @@
 //! The core of one cell. It takes events, and it alone decides who holds what. Invariant: all state
 //! that only a leader has is in [`Leader`], and is dropped with the term.
 
-mod admission;
-mod cluster_plan;
 mod config;
-mod epoch_ahead;
-mod explain;
-mod garbage;
-mod grants;
 mod leader;
-mod manifest;
-mod pipelines;
-mod planned_lease;
-mod pools;
-mod position_index;
-mod reconcile;
-mod registration;
 mod replica;
-mod report_adoption;
-mod round_robin;
-mod sessions;
-mod sliced_work;
-mod stream_plan;
 mod term;
-mod timers;
-mod views;
-mod worker_names;
+mod turn_budget;
 
 use std::sync::Arc;
 
@@ -38,10 +18,9 @@ use crate::effect::{Effect, Wakeup};
 use crate::event::{ConnId, Event};
 use crate::view::Leadership;
 pub use config::Config;
-use leader::{ClusterState, Leader, PlanDue};
-use replica::{Replica, SetState, StreamSlot};
+use leader::Leader;
+use replica::Replica;
 use term::{Candidate, Standby};
-use timers::Timer;
 
 /// One cell's state.
 #[derive(Clone, Debug)]

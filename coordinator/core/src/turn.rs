@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_beat_is_read_two_beats_later() {
+    fn a_message_before_a_beat_counts_as_read_two_beats_later() {
         let mut pulse = Pulse::new(at(1_000));
         assert_eq!(pulse.read(), Moment(0));
         pulse.beat(at(1_025));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_stop_it_is_listened_first() {
+    fn after_a_stop_messages_are_read_first() {
         let mut pulse = Pulse::new(at(0));
         let mut now = 0;
         while now < 1_000 {

@@ -7,37 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::{Moment, WorkerKey};
 
-use super::{EntryVersion, Written};
-use crate::exposure::{Exposure, Life};
-
-/// A change of one worker's entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The worker may hold this much, in this life.
-    Enter(WorkerKey, Life, Exposure),
-    /// The worker holds nothing.
-    Strike(WorkerKey),
-}
-
-impl Change {
-    /// The worker.
-    #[must_use]
-    pub fn key(&self) -> &WorkerKey {
-        match self {
-            Self::Enter(key, ..) | Self::Strike(key) => key,
-        }
-    }
-}
-
-/// A change that is to be tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The change.
-    pub change: Change,
-    /// An entry that cannot be read may be replaced up to this version: leadership was renewed
-    /// after it was read.
-    pub confirmed: EntryVersion,
-}
+use super::Written;
+use super::entry::{Attempt, Change, EntryVersion};
 
 /// The changes that are not done.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +26,7 @@ pub(super) struct Changes {
 
 impl Changes {
     /// Takes a change in place of an earlier one of the same worker.
-    pub(super) fn ask(&mut self, change: Change) {
+    pub(super) fn add(&mut self, change: Change) {
         let key = change.key().clone();
         self.enters.remove(&key);
         self.strikes.remove(&key);
@@ -109,7 +80,7 @@ impl Changes {
             Written::Unreadable(version) => {
                 self.unreadable.insert(key.clone(), (now, version));
                 if is_newest {
-                    self.ask(change.clone());
+                    self.add(change.clone());
                 }
             }
             Written::Done | Written::Superseded => drop(self.confirmed.remove(key)),
@@ -129,7 +100,7 @@ impl Changes {
     pub(super) fn retry(&mut self) {
         if self.enters.is_empty() && self.strikes.is_empty() {
             for (_, change) in std::mem::take(&mut self.failed) {
-                self.ask(change);
+                self.add(change);
             }
         }
     }

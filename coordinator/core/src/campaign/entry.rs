@@ -1,15 +1,43 @@
 //! What becomes of an entry that was found in the store, for stores in which a late write of a
 //! deposed leader meets the entries of its successor.
 
-use leasehold_types::Epoch;
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Epoch, WorkerKey};
 
-use super::{Attempt, Change};
-use crate::exposure::Entry;
+use crate::exposure::{Entry, Exposure, Life};
 
 /// Numbers the states of the object that an entry is kept on; later ones are larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryVersion(pub u64);
+
+/// A change of one worker's entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The worker may hold this much, in this life.
+    Enter(WorkerKey, Life, Exposure),
+    /// The worker holds nothing.
+    Strike(WorkerKey),
+}
+
+impl Change {
+    /// The worker.
+    #[must_use]
+    pub fn key(&self) -> &WorkerKey {
+        match self {
+            Self::Enter(key, ..) | Self::Strike(key) => key,
+        }
+    }
+}
+
+/// A change that is to be tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The change.
+    pub change: Change,
+    /// An entry that cannot be read may be replaced up to this version: leadership was renewed
+    /// after it was read.
+    pub confirmed: EntryVersion,
+}
 
 /// What to write in the place of the entry that was found, if that is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]

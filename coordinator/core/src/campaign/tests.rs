@@ -58,7 +58,7 @@ fn leader() -> Lead {
     let taken = Taken { epoch: Epoch(3), sent_at: seconds(1), predecessor_end: seconds(1) };
     let mut lead = Lead::new(SETTINGS, taken, seconds(1));
     assert_eq!(requests(&mut lead), [Request::List]);
-    assert!(lead.poll_event().is_none(), "nobody leads before the list is read");
+    assert!(lead.poll_event().is_none(), "the core leads only once the list is read");
     lead.listed(Some(BTreeMap::new()), seconds(1));
     assert!(matches!(lead.poll_event(), Some(Event::Elected(_))));
     lead
@@ -67,7 +67,7 @@ fn leader() -> Lead {
 /// A driver that takes a long turn may lose a term and take the next one within it: what the core
 /// wanted for the former term comes out after the later one has adopted the entries.
 #[test]
-fn what_another_term_ordered_is_not_carried_out() {
+fn an_order_of_another_term_is_ignored() {
     let mut lead = leader();
     let (former, later) = (Epoch(2), Epoch(4));
     for epoch in [former, later] {
@@ -108,7 +108,7 @@ fn a_registration_is_answered_after_a_renewal_that_was_sent_after_it() {
 }
 
 #[test]
-fn a_strike_ends_what_was_to_be_said() {
+fn a_strike_cancels_a_pending_answer() {
     let run = || {
         let mut lead = leader();
         let both = vec![enter(0, 1), enter(1, 2)];
@@ -161,7 +161,7 @@ fn an_entry_waits_neither_for_strikes_nor_for_failed_writes() {
 }
 
 #[test]
-fn a_driver_that_makes_no_progress_ends_the_signs_of_life() {
+fn a_driver_that_makes_no_progress_stops_renewing() {
     let mut lead = leader();
     lead.tick(false, seconds(3));
     assert_eq!(requests(&mut lead), []);

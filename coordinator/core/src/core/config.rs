@@ -2,7 +2,7 @@
 
 use leasehold_types::TimeBounds;
 
-use super::sliced_work::SLICE;
+use super::turn_budget::SLICE;
 
 /// Reports of any size that a leader lets wait at once; the largest have 20,000 streams each, and
 /// 4 MB.

@@ -1,27 +1,48 @@
 //! All state of one term. Invariant: it is made when the term begins and dropped when the term
 //! ends, so no knowledge of one term is used in another.
 
+mod admission;
+mod cluster_plan;
+mod epoch_ahead;
+mod explain;
+mod grants;
+mod manifest;
+mod pipelines;
+mod planned_lease;
+mod pools;
+mod reconcile;
+mod registration;
+mod report_adoption;
+mod round_robin;
+mod sessions;
+mod sliced_work;
+mod stream_plan;
+mod timers;
+mod views;
+mod worker_names;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use leasehold_types::message::RefusalReason;
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, WorkerKey, WorkerName};
 
-use super::admission::Admission;
-use super::epoch_ahead::EpochAhead;
-use super::pipelines::Pipelines;
-use super::pools::Pools;
 use super::replica::Replica;
-use super::report_adoption::Adoption;
-use super::round_robin::RoundRobin;
-use super::sliced_work::SlicedTask;
-use super::stream_plan::StreamPlan;
-use super::timers::Timer;
 use crate::desired::Cluster;
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
-use crate::event::ConnId;
+use crate::event::{ConnId, Renewed};
 use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
+use admission::Admission;
+use epoch_ahead::EpochAhead;
+use pipelines::Pipelines;
+use pools::Pools;
+use report_adoption::Adoption;
+use round_robin::RoundRobin;
+use sliced_work::SlicedTask;
+use stream_plan::StreamPlan;
+pub(super) use timers::Timer;
 
 /// A replica that leads.
 #[derive(Clone, Debug)]
@@ -30,82 +51,82 @@ pub(super) struct Leader {
     pub(super) replica: Box<Replica>,
     pub(super) ledger: Ledger,
     /// When leadership ends unless it is renewed.
-    pub(super) until: Moment,
-    pub(super) clusters: BTreeMap<ClusterName, ClusterState>,
-    pub(super) pipelines: Pipelines,
-    pub(super) conns: BTreeMap<ConnId, WorkerKey>,
-    pub(super) admission: Admission,
+    until: Moment,
+    clusters: BTreeMap<ClusterName, ClusterState>,
+    pipelines: Pipelines,
+    conns: BTreeMap<ConnId, WorkerKey>,
+    admission: Admission,
     /// Agents that remember a later term.
-    pub(super) epoch_ahead: EpochAhead,
-    pub(super) timers: BTreeSet<(Moment, Timer)>,
+    epoch_ahead: EpochAhead,
+    timers: BTreeSet<(Moment, Timer)>,
     /// Some reminders that are due wait for the next turn.
-    pub(super) timers_wait: bool,
+    timers_wait: bool,
     /// Timers that run again once leadership is renewed.
-    pub(super) timers_awaiting_renewal: BTreeSet<Timer>,
+    timers_awaiting_renewal: BTreeSet<Timer>,
     /// Workers whose agents are granted nothing before leadership is renewed by a request sent
     /// after their hello.
-    pub(super) workers_awaiting_renewal: BTreeSet<WorkerKey>,
+    workers_awaiting_renewal: BTreeSet<WorkerKey>,
     /// A renewal was asked for, and has not come yet.
-    pub(super) renewal_requested: bool,
+    renewal_requested: bool,
     /// Workers that may have a message to get.
-    pub(super) dirty: RoundRobin<WorkerKey>,
+    dirty: RoundRobin<WorkerKey>,
     /// Those of them whose turn has come, in order.
-    pub(super) flushing: VecDeque<WorkerKey>,
+    flushing: VecDeque<WorkerKey>,
     /// Workers whose newest beat is not answered.
-    pub(super) unanswered: RoundRobin<WorkerKey>,
+    unanswered: RoundRobin<WorkerKey>,
     /// Clusters whose pools or streams may need a plan.
-    pub(super) due: RoundRobin<ClusterName>,
+    due: RoundRobin<ClusterName>,
     /// Clusters whose streams wait for a plan, in order, and the plan in the making.
-    pub(super) plan_queue: VecDeque<ClusterName>,
-    pub(super) stream_plan: Option<Box<StreamPlan>>,
+    plan_queue: VecDeque<ClusterName>,
+    stream_plan: Option<Box<StreamPlan>>,
     /// Clusters with streams that a worker may hold that has not reported. They are planned again
     /// when more is known.
-    pub(super) awaiting_reports: BTreeSet<ClusterName>,
+    awaiting_reports: BTreeSet<ClusterName>,
     /// Workers that wait for streams that were not free.
-    pub(super) blocked_workers: BTreeSet<WorkerKey>,
+    blocked_workers: BTreeSet<WorkerKey>,
     /// Workers that are gone, and whose accounts still have to end; whether that has begun.
-    pub(super) ending_accounts: BTreeMap<WorkerKey, bool>,
+    ending_accounts: BTreeMap<WorkerKey, bool>,
     /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
     /// nothing is freed there before the end of the hold.
-    pub(super) ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
+    ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
     /// Tasks that go on in slices.
-    pub(super) sliced_tasks: VecDeque<SlicedTask>,
+    sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
-    pub(super) adoptions: BTreeMap<ConnId, Adoption>,
+    adoptions: BTreeMap<ConnId, Adoption>,
     /// See the mutation `HelloDeposes`: the epoch that an agent named.
-    pub(super) deposed_by: Option<Epoch>,
+    deposed_by: Option<Epoch>,
 }
 
 /// A cluster and its workers.
 #[derive(Clone, Debug)]
-pub(super) struct ClusterState {
+struct ClusterState {
     /// As desired; with no budget, where it is no longer desired.
-    pub(super) spec: Arc<Cluster>,
-    pub(super) defined: bool,
-    pub(super) workers: BTreeMap<WorkerName, Worker>,
-    pub(super) pools: Pools,
+    spec: Arc<Cluster>,
+    defined: bool,
+    workers: BTreeMap<WorkerName, Worker>,
+    pools: Pools,
     /// When its streams are due for a plan.
-    pub(super) plan: Option<PlanDue>,
+    plan: Option<PlanDue>,
     /// When they are planned again although nothing has changed: the reason that kept some from
     /// moving is over then.
-    pub(super) plan_again: Option<Moment>,
+    plan_again: Option<Moment>,
     /// Since when nothing moves for balance, because a worker is missing.
-    pub(super) balance_waits: Option<Moment>,
+    balance_waits: Option<Moment>,
     /// It is in `Leader::plan_queue`.
-    pub(super) plan_waits: bool,
+    plan_waits: bool,
     /// The hold has ended.
-    pub(super) hold_ended: bool,
+    hold_ended: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PlanDue {
-    pub(super) at: Moment,
-    pub(super) first: Moment,
+struct PlanDue {
+    at: Moment,
+    first: Moment,
 }
 
 impl ClusterState {
     /// A cluster without workers.
-    pub(super) fn new(spec: Arc<Cluster>) -> Self {
+    fn new(spec: Arc<Cluster>) -> Self {
         Self {
             spec,
             defined: true,
@@ -189,14 +210,14 @@ impl Leader {
 
     /// Whether work was left for another turn.
     pub(super) fn has_more(&self) -> bool {
-        let walks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
+        let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
         let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
-        let all_done = self.adoptions.is_empty() && walks_done && self.is_all_sent();
+        let all_done = self.adoptions.is_empty() && tasks_done && self.is_all_sent();
         self.timers_wait || !all_done || !self.due.is_empty() || !plans_done
     }
 
     /// Whether nothing may be freed, grown or planned in a cluster yet.
-    pub(super) fn is_cluster_held(&self, name: &ClusterName) -> bool {
+    fn is_cluster_held(&self, name: &ClusterName) -> bool {
         self.ledger.held_by(name, self.replica.heard).is_some()
     }
 
@@ -206,8 +227,73 @@ impl Leader {
         Some(Wakeup { at: *at, reason: timer.reason() })
     }
 
+    /// The platform has declared these workers gone: ends their accounts, one after the other.
+    pub(super) fn end_accounts(&mut self, gone: Vec<WorkerKey>) {
+        for key in gone {
+            self.ending_accounts.entry(key).or_default();
+        }
+    }
+
+    /// The term lasts longer, and what waited for that goes on.
+    pub(super) fn renewed(&mut self, renewed: Renewed) {
+        if self.ledger.epoch() != renewed.epoch {
+            return;
+        }
+        self.timers.remove(&(self.until, Timer::Term));
+        self.until = self.until.max(renewed.until);
+        self.timers.insert((self.until, Timer::Term));
+        self.ledger.confirm(renewed.sent_at);
+        self.renewal_requested = false;
+        for timer in std::mem::take(&mut self.timers_awaiting_renewal) {
+            self.timers.insert((self.replica.heard, timer));
+        }
+        self.dirty.extend(std::mem::take(&mut self.workers_awaiting_renewal));
+        self.term_stands(renewed.epoch, renewed.sent_at);
+    }
+
+    /// Whether leadership has ended unrenewed.
+    pub(super) fn is_term_over(&self, now: Moment) -> bool {
+        now >= self.until && !mutation::on(Mutation::GrantAfterTerm)
+    }
+
+    /// Has the platform give leadership up.
+    pub(super) fn step_down(&mut self) {
+        self.order(Order::StepDown { above: None });
+    }
+
+    /// See the mutation: an agent's word alone ends the term.
+    pub(super) fn deposed_by_hello(&mut self) -> bool {
+        let above = self.deposed_by.take();
+        if above.is_some() {
+            self.order(Order::StepDown { above });
+        }
+        above.is_some()
+    }
+
+    /// Ends the term: agents are sent to the leader, or to look for one. What takes long to drop is
+    /// dropped in slices.
+    pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
+        let Self { mut replica, ledger, conns, sliced_tasks, stream_plan, .. } = *self;
+        let epoch = ledger.epoch();
+        for conn in conns.into_keys() {
+            let reason = RefusalReason::NotLeader(leader.clone());
+            replica.refuse(conn, reason, "this replica no longer leads".into());
+        }
+        for task in sliced_tasks {
+            if let SlicedTask::ReplannedStreams { set, spec, .. } = task {
+                replica.drop_spec(&set, spec);
+            }
+        }
+        for set in stream_plan.into_iter().flat_map(|plan| plan.sets) {
+            replica.drop_spec(&set.name, set.spec);
+        }
+        replica.drop_ledger(ledger);
+        replica.notice(Notice::Deposed(epoch));
+        replica
+    }
+
     /// Ends a worker's account: it has left, or the platform says that it is gone.
-    pub(super) fn gone(&mut self, key: &WorkerKey, now: Moment) {
+    fn gone(&mut self, key: &WorkerKey, now: Moment) {
         self.ending_accounts.remove(key);
         self.blocked_workers.remove(key);
         let known = self.ledger.account(key).is_some();
@@ -236,7 +322,7 @@ impl Leader {
     }
 
     /// Asks something of the platform, for the present term.
-    pub(super) fn order(&mut self, order: Order) {
+    fn order(&mut self, order: Order) {
         let epoch = self.ledger.epoch();
         self.replica.effects.push_back(Effect::Order { epoch, order });
     }
@@ -251,7 +337,7 @@ impl Leader {
     }
 
     /// Gives notices of ended leases, and reconciles the streams that are free now.
-    pub(super) fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
+    fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
         for EndedLease { stream, worker, token } in ended {
             self.reconcile_stream(&stream, now);
             self.note_single_owner(&stream, now);
@@ -265,11 +351,11 @@ impl Leader {
         }
     }
 
-    pub(super) fn observed(&self, key: &WorkerKey) -> Option<&Worker> {
+    fn observed(&self, key: &WorkerKey) -> Option<&Worker> {
         self.clusters.get(&key.cluster)?.workers.get(&key.worker)
     }
 
-    pub(super) fn worker_mut(&mut self, key: &WorkerKey) -> Option<&mut Worker> {
+    fn worker_mut(&mut self, key: &WorkerKey) -> Option<&mut Worker> {
         self.clusters.get_mut(&key.cluster)?.workers.get_mut(&key.worker)
     }
 }

@@ -1,22 +1,34 @@
 //! What a replica keeps whether it leads or not: desired state, the turn's budget and effects.
 
+mod garbage;
+mod manifest;
+mod position_index;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerName};
 
 use super::Config;
-use super::garbage::Garbage;
-use super::manifest::IncomingManifest;
-use super::position_index::PositionIndex;
-use super::sliced_work::TurnBudget;
+use super::turn_budget::TurnBudget;
 use crate::desired::{Class, Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Notice};
 use crate::event::ConnId;
 use crate::exposure::{SetList, SetLists};
+use crate::ledger::Ledger;
 use crate::planner::streams::Unplaced;
+use garbage::Garbage;
+use manifest::IncomingManifest;
+pub(super) use manifest::ManifestChange;
+use position_index::PositionIndex;
+
+/// So many beats fit into a lease: an agent that misses three answers, and then asks two replicas
+/// in vain, still has time left.
+const BEATS_PER_TTL: u32 = 5;
+/// The longest time between two beats.
+const BEAT_MAX: Duration = Duration::from_secs(2);
 
 /// What outlives a term.
 #[derive(Clone, Debug)]
@@ -24,7 +36,7 @@ pub(super) struct Replica {
     pub(super) config: Config,
     pub(super) desired: Arc<Desired>,
     /// What is desired next, and not read to its end yet.
-    pub(super) incoming: Option<IncomingManifest>,
+    incoming: Option<IncomingManifest>,
     pub(super) sets: BTreeMap<SetName, SetState>,
     /// The sets of each cluster.
     pub(super) cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
@@ -35,7 +47,7 @@ pub(super) struct Replica {
     pub(super) lists: SetLists,
     /// The handover deadlines of sets that are gone, and of which streams are still claimed.
     pub(super) former_handovers: BTreeMap<SetName, Duration>,
-    pub(super) garbage: Garbage,
+    garbage: Garbage,
     /// What a turn may still do of the work that goes on in slices.
     pub(super) budget: TurnBudget,
     /// Everything that had arrived before this moment has been taken in: silence is judged by it.
@@ -47,7 +59,7 @@ pub(super) struct Replica {
 #[derive(Clone, Debug)]
 pub(super) struct SetState {
     pub(super) spec: Arc<StreamSet>,
-    pub(super) index: PositionIndex,
+    index: PositionIndex,
     pub(super) streams: Vec<StreamSlot>,
     /// Something may be planned of it.
     pub(super) is_planned: bool,
@@ -61,6 +73,13 @@ pub(super) struct StreamSlot {
     /// When it was last moved away from a worker that could have kept it.
     pub(super) moved_at: Option<Moment>,
     pub(super) unplaced: Option<Unplaced>,
+}
+
+impl SetState {
+    /// Where a stream is in the manifest's list.
+    pub(super) fn position(&self, name: &StreamName) -> Option<usize> {
+        self.index.get(&self.spec.streams, name)
+    }
 }
 
 impl Replica {
@@ -88,9 +107,14 @@ impl Replica {
         self.drop_garbage();
     }
 
+    /// Whether a manifest has arrived that is not in force yet.
+    pub(super) fn is_reading_manifest(&self) -> bool {
+        self.incoming.is_some()
+    }
+
     /// Whether work was left for another turn.
     pub(super) fn has_more(&self) -> bool {
-        self.incoming.is_some() || !self.garbage.is_empty()
+        self.is_reading_manifest() || !self.garbage.is_empty()
     }
 
     pub(super) fn notice(&mut self, notice: Notice) {
@@ -118,6 +142,11 @@ impl Replica {
         if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
             self.garbage.add_spec(spec);
         }
+    }
+
+    /// The ledger of a term that has ended is no longer needed. Dropping it takes long.
+    pub(super) fn drop_ledger(&mut self, ledger: Ledger) {
+        self.garbage.add_ledger(ledger);
     }
 
     /// Forgets where an earlier term planned the streams. Their slots stay with the sets, because a
@@ -154,9 +183,3 @@ impl Replica {
         Some(&mut set.streams[at])
     }
 }
-
-/// So many beats fit into a lease: an agent that misses three answers, and then asks two replicas
-/// in vain, still has time left.
-const BEATS_PER_TTL: u32 = 5;
-/// The longest time between two beats.
-const BEAT_MAX: Duration = Duration::from_secs(2);

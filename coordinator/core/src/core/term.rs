@@ -5,15 +5,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use leasehold_types::message::RefusalReason;
-use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::leader::Leader;
+use super::leader::{Leader, Timer};
 use super::replica::Replica;
-use super::sliced_work::{STEP, SlicedTask};
-use super::{Core, Role, Timer};
+use super::turn_budget::STEP;
+use super::{Core, Role};
 use crate::desired::Desired;
-use crate::effect::{Notice, Order};
+use crate::effect::Notice;
 use crate::event::{ConnId, Elected, Renewed};
 use crate::ledger::Ledger;
 
@@ -58,7 +57,7 @@ impl Core {
     /// force first.
     pub(super) fn begin_term(&mut self, now: Moment) {
         if let Role::Begins(candidate) = &mut self.role
-            && candidate.replica.incoming.is_none()
+            && !candidate.replica.is_reading_manifest()
             && candidate.enter_all(now)
         {
             self.change_role(|role| match role {
@@ -91,7 +90,7 @@ impl Role {
             Self::StandsBy(standby) => standby.replica,
             Self::Begins(candidate) => {
                 let Candidate { mut replica, ledger, .. } = *candidate;
-                replica.garbage.add_ledger(ledger);
+                replica.drop_ledger(ledger);
                 replica
             }
             Self::Leads(term) => term.end(leader),
@@ -146,7 +145,7 @@ impl Candidate {
             // The entries were read under other sets and clusters.
             let Elected { epoch, predecessor_end, .. } = self.elected;
             let fresh = Ledger::new(epoch, predecessor_end, self.replica.config.bounds);
-            self.replica.garbage.add_ledger(std::mem::replace(&mut self.ledger, fresh));
+            self.replica.drop_ledger(std::mem::replace(&mut self.ledger, fresh));
             (self.desired, self.entered) = (self.replica.desired.clone(), None);
             self.timers.clear();
         }
@@ -181,79 +180,12 @@ impl Candidate {
     }
 
     fn lead(self, now: Moment) -> Leader {
-        let Self { replica, elected, ledger, timers, gone, .. } = self;
+        let Self { replica, elected, ledger, mut timers, gone, .. } = self;
+        timers.insert((elected.until, Timer::Term));
         let mut leader = Leader::new(replica, ledger, elected.until, timers);
-        leader.timers.insert((elected.until, Timer::Term));
         leader.begin_with_desired(now);
         leader.replica.notice(Notice::Elected(elected.epoch));
         leader.end_accounts(gone);
         leader
-    }
-}
-
-impl Leader {
-    /// The platform has declared these workers gone: ends their accounts, one after the other.
-    pub(super) fn end_accounts(&mut self, gone: Vec<WorkerKey>) {
-        for key in gone {
-            self.ending_accounts.entry(key).or_default();
-        }
-    }
-
-    /// The term lasts longer, and what waited for that goes on.
-    pub(super) fn renewed(&mut self, renewed: Renewed) {
-        if self.ledger.epoch() != renewed.epoch {
-            return;
-        }
-        self.timers.remove(&(self.until, Timer::Term));
-        self.until = self.until.max(renewed.until);
-        self.timers.insert((self.until, Timer::Term));
-        self.ledger.confirm(renewed.sent_at);
-        self.renewal_requested = false;
-        for timer in std::mem::take(&mut self.timers_awaiting_renewal) {
-            self.timers.insert((self.replica.heard, timer));
-        }
-        self.dirty.extend(std::mem::take(&mut self.workers_awaiting_renewal));
-        self.term_stands(renewed.epoch, renewed.sent_at);
-    }
-
-    /// Whether leadership has ended unrenewed.
-    pub(super) fn is_term_over(&self, now: Moment) -> bool {
-        now >= self.until && !mutation::on(Mutation::GrantAfterTerm)
-    }
-
-    /// Has the platform give leadership up.
-    pub(super) fn step_down(&mut self) {
-        self.order(Order::StepDown { above: None });
-    }
-
-    /// See the mutation: an agent's word alone ends the term.
-    pub(super) fn deposed_by_hello(&mut self) -> bool {
-        let above = self.deposed_by.take();
-        if above.is_some() {
-            self.order(Order::StepDown { above });
-        }
-        above.is_some()
-    }
-
-    /// Ends the term: agents are sent to the leader, or to look for one. What takes long to drop is
-    /// dropped in slices.
-    fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
-        let Self { mut replica, ledger, conns, sliced_tasks, stream_plan, .. } = *self;
-        let epoch = ledger.epoch();
-        for conn in conns.into_keys() {
-            let reason = RefusalReason::NotLeader(leader.clone());
-            replica.refuse(conn, reason, "this replica no longer leads".into());
-        }
-        for task in sliced_tasks {
-            if let SlicedTask::ReplannedStreams { set, spec, .. } = task {
-                replica.drop_spec(&set, spec);
-            }
-        }
-        for set in stream_plan.into_iter().flat_map(|plan| plan.sets) {
-            replica.drop_spec(&set.name, set.spec);
-        }
-        replica.garbage.add_ledger(ledger);
-        replica.notice(Notice::Deposed(epoch));
-        replica
     }
 }

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_that_was_only_told_is_kept_no_longer_than_it_is_in_effect() {
+    fn a_size_that_was_only_reported_is_kept_only_while_it_is_in_effect() {
         let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
         let token = Token { epoch: Epoch(1), seq: 7 };
         let sent_in = |size| Some(HeldPool { token, size });

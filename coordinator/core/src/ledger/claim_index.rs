@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_with_one_hash_are_told_apart() {
+    fn streams_with_the_same_hash_are_distinguished() {
         let mut index = ClaimIndex::default();
         index.insert(7, 1);
         index.insert(7, 2);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_types::message::HeldStream;
+use leasehold_types::message::{HeldStream, StreamState};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     GrantNumber, Incarnation, Load, Moment, SetName, StreamKey, StreamName, Token, WorkerKey,
@@ -388,6 +388,20 @@ impl Ledger {
 }
 
 impl Claim {
+    /// The state that a message gives it; none for a claim that the present agent does not have.
+    pub(crate) fn state(&self, now: Moment) -> Option<StreamState> {
+        match self.phase {
+            Phase::Held => Some(StreamState::Held { pinned: self.timeless }),
+            Phase::Revoking { deadline } => {
+                Some(StreamState::Revoked { deadline: deadline.since(now), renewed: true })
+            }
+            Phase::Lapsing { .. } => {
+                Some(StreamState::Revoked { deadline: Duration::ZERO, renewed: false })
+            }
+            Phase::Orphaned { .. } => None,
+        }
+    }
+
     pub(crate) fn is_orphaned(&self) -> bool {
         matches!(self.phase, Phase::Orphaned { .. })
     }

@@ -22,7 +22,7 @@ const INCARNATION: Incarnation = Incarnation(7);
 /// A leader that was just started has a large manifest to read and much that is written down: it
 /// takes that in slices, and what it is told meanwhile is not lost.
 #[test]
-fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() {
+fn a_term_begins_once_the_manifest_is_read_and_events_before_that_count() {
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
     let mut now = Moment(1_000_000_000);
     let worker = worker(7);
@@ -52,7 +52,7 @@ fn a_term_begins_once_the_manifest_is_read_and_what_was_said_meanwhile_counts() 
         Effect::Send { message: CoordinatorMessage::Refusal(refusal), .. } => Some(refusal),
         _ => None,
     });
-    assert_eq!(refused.expect("a word to the agent").reason, RefusalReason::NotLeader(None));
+    assert_eq!(refused.expect("a message to the agent").reason, RefusalReason::NotLeader(None));
 
     now = now + TERM;
     while core.has_more() {
@@ -78,7 +78,7 @@ fn a_term_that_is_lost_before_it_begins_never_does() {
         core.settle(now, now);
     }
     assert_eq!(core.leadership(), Leadership::StandsBy(Some("b:7400".into())));
-    assert_eq!(core.poll_effect(), None, "nobody was told that it leads");
+    assert_eq!(core.poll_effect(), None, "no notice says that it leads");
 }
 
 /// What is written down is entered under the manifest that is in force when the term begins.

@@ -54,7 +54,7 @@ impl Leader {
 }
 
 #[test]
-fn who_was_declared_gone_or_replaced_while_it_waited_is_not_welcomed() {
+fn a_worker_that_is_gone_or_replaced_while_it_waits_is_not_welcomed() {
     let mut leader = Leader::new();
     leader.hello(1, 1, 7);
     assert_eq!(leader.welcomed(), [ConnId(1)]);

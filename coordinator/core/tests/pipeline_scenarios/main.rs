@@ -88,12 +88,12 @@ fn all_that_a_worker_served_is_planned_before_any_of_it_is_acknowledged() {
     for at in 0..300 {
         story.block(&format!("pipeline p{at:03} load=1 n:blue"));
     }
-    let told = story.block("slow blue-1\ngone blue-0");
-    assert_eq!(told.matches(" Broken -> Plotted").count(), 300);
+    let effects = story.block("slow blue-1\ngone blue-0");
+    assert_eq!(effects.matches(" Broken -> Plotted").count(), 300);
 }
 
 #[test]
-fn what_is_as_it_was_is_not_told_again() {
+fn an_unchanged_state_is_not_reported_again() {
     let mut story = Story::new();
     story.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
     story.block("pipeline p load=7 n:blue\ndrain blue-0");
@@ -104,7 +104,7 @@ fn what_is_as_it_was_is_not_told_again() {
 }
 
 #[test]
-fn a_pipeline_that_waits_is_told_to_have_other_nodes() {
+fn other_nodes_of_a_waiting_pipeline_are_reported() {
     let mut story = Story::new();
     story.block("class blue capacity=10\nelect 1\npipeline p load=7 n:blue:m m:blue");
     story.renewed.clear();
@@ -113,7 +113,7 @@ fn a_pipeline_that_waits_is_told_to_have_other_nodes() {
 }
 
 #[test]
-fn the_way_on_comes_in_parts_where_a_message_is_too_small() {
+fn routes_come_in_parts_where_a_message_is_too_small() {
     let mut story = Story::new();
     story.block("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
     let worker = |at: usize| format!("green-{at:0240}");
@@ -139,7 +139,7 @@ fn the_way_on_comes_in_parts_where_a_message_is_too_small() {
 }
 
 #[test]
-fn who_can_be_spared_is_looked_for_in_bounds() {
+fn the_search_for_removable_workers_is_bounded() {
     let mut story = Story::new();
     story.block("class blue capacity=6000\nelect 1\njoin blue-0 blue-1 blue-2");
     let nodes: Vec<_> = (0..100).map(|node| format!("n{node}:blue")).collect();

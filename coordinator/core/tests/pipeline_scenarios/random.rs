@@ -12,7 +12,7 @@ use crate::story::Story;
 const CLASSES: [&str; 3] = ["blue", "green", "grey"];
 
 #[test]
-fn whatever_happens_every_pipeline_is_ready_or_waits_in_the_end() {
+fn in_the_end_every_pipeline_is_ready_or_waits() {
     let seeds = std::env::var("SEEDS").map_or(150, |seeds| seeds.parse().expect("a count"));
     for seed in 0..seeds {
         let (text, out) = story(seed);
@@ -25,31 +25,31 @@ fn whatever_happens_every_pipeline_is_ready_or_waits_in_the_end() {
 /// Runs one story; its commands and what came of them.
 fn story(seed: u64) -> (String, String) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut teller = Teller { story: Story::new(), text: String::new(), out: String::new() };
+    let mut runner = Runner { story: Story::new(), text: String::new(), out: String::new() };
     for class in CLASSES {
-        teller.tell(&class_line(&mut random, class));
+        runner.run(&class_line(&mut random, class));
     }
-    teller.tell("elect 1");
+    runner.run("elect 1");
     let mut epoch = 1;
     for _ in 0..40 {
-        let line = next(&mut random, &teller.story.workers(), &mut epoch);
-        line.lines().for_each(|line| teller.tell(line));
+        let line = next(&mut random, &runner.story.workers(), &mut epoch);
+        line.lines().for_each(|line| runner.run(line));
     }
-    teller.end(seed);
-    (teller.text, teller.out)
+    runner.end(seed);
+    (runner.text, runner.out)
 }
 
-struct Teller {
+struct Runner {
     story: Story,
     text: String,
     out: String,
 }
 
-impl Teller {
-    fn tell(&mut self, line: &str) {
+impl Runner {
+    fn run(&mut self, line: &str) {
         let _ = writeln!(self.text, "{line}");
-        let told = std::panic::AssertUnwindSafe(|| self.story.block(line));
-        match std::panic::catch_unwind(told) {
+        let run = std::panic::AssertUnwindSafe(|| self.story.block(line));
+        match std::panic::catch_unwind(run) {
             Ok(out) => self.out.push_str(&out),
             Err(_) => panic!("after\n{}", self.text),
         }
@@ -67,13 +67,13 @@ impl Teller {
     /// Everybody is heard again, or gone; then all comes to rest.
     fn end(&mut self, seed: u64) {
         for worker in self.story.workers() {
-            self.tell(&format!("wake {worker}"));
-            self.tell(&format!("let-go {worker}"));
+            self.run(&format!("wake {worker}"));
+            self.run(&format!("let-go {worker}"));
         }
         for worker in self.story.silent() {
-            self.tell(&format!("join {worker}"));
+            self.run(&format!("join {worker}"));
         }
-        self.tell("after 60000");
+        self.run("after 60000");
         let held: Vec<_> = self.story.held().iter().map(|(share, _)| (*share).clone()).collect();
         let mut placed = Load::ZERO;
         for view in self.story.views() {
@@ -116,13 +116,13 @@ impl Teller {
                 }
                 (name.clone(), loads)
             });
-            let told = agent.routes.get(stream).map_or(&[][..], Vec::as_slice);
-            let told = told.iter().map(|route| {
+            let routes = agent.routes.get(stream).map_or(&[][..], Vec::as_slice);
+            let routes = routes.iter().map(|route| {
                 let ends = route.endpoints.iter().map(|end| (end.worker.clone(), end.load));
                 (route.node.clone(), ends.collect())
             });
-            let (expected, told): (Vec<_>, Vec<_>) = (expected.collect(), told.collect());
-            assert_eq!(told, expected, "{stream:?} on {} after\n{}", agent.key, self.text);
+            let (expected, routes): (Vec<_>, Vec<_>) = (expected.collect(), routes.collect());
+            assert_eq!(routes, expected, "{stream:?} on {} after\n{}", agent.key, self.text);
         }
     }
 }

@@ -43,7 +43,7 @@ impl World {
             let nodes = pipeline.classes.iter().zip(pipeline.shares.iter().flatten());
             for (_, shares) in nodes.filter(|(of, _)| **of == class) {
                 for (worker, load) in shares {
-                    *used.get_mut(worker).expect("whoever has a share is there") += load;
+                    *used.get_mut(worker).expect("the owner of a share is there") += load;
                 }
             }
         }

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_fit_is_refused_with_the_arithmetic() {
+    fn a_pipeline_that_can_never_fit_is_refused_with_the_arithmetic() {
         assert_eq!(refusal(100, 3, &class(30, 1, 10)), None);
         assert_eq!(
             refusal(100, 3, &class(30, 1, 9)).as_deref(),

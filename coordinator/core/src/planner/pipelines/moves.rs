@@ -46,7 +46,7 @@ pub fn make_room(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Option<V
     let mut steps = STEPS_ALL_MAX;
     for moves in 1..=most {
         let mut best: Option<FoundMoves> = None;
-        for source in sources.iter().filter(|source| source.may_do(moves)) {
+        for source in sources.iter().filter(|source| source.may_suffice(moves)) {
             let mut search = MoveSearch::new(rooms, source, moves, best.as_ref().map(|it| it.load));
             search.steps = steps.min(STEPS_MAX);
             steps -= search.steps;
@@ -72,7 +72,7 @@ struct Source {
 
 impl Source {
     /// Whether this many shares could be enough.
-    fn may_do(&self, moves: usize) -> bool {
+    fn may_suffice(&self, moves: usize) -> bool {
         let largest = self.shares.iter().take(moves).map(|(_, load)| *load);
         self.shares.len() >= moves && largest.sum::<Load>() >= self.lack
     }
@@ -169,13 +169,13 @@ impl<'a> MoveSearch<'a> {
             }
             // An equal one was tried, with all that follow.
             if before.replace(load) != Some(load) {
-                self.lodge(place, load);
+                self.try_workers(place, load);
             }
         }
     }
 
     /// Tries the share on each of the others; of others with equal room on one.
-    fn lodge(&mut self, place: usize, load: Load) {
+    fn try_workers(&mut self, place: usize, load: Load) {
         for at in (0..self.others.len()).rev() {
             let room = self.others[at].0;
             let is_first = self.others[..at].iter().all(|(other, _)| *other != room);
@@ -212,14 +212,14 @@ impl<'a> MoveSearch<'a> {
     /// Each share goes to the least room that is enough.
     fn best_fit(&self, chosen: &[(usize, Load, u32)]) -> Option<Vec<(usize, u32)>> {
         let mut moves: Vec<(usize, u32)> = Vec::with_capacity(chosen.len());
-        let mut lodged: BTreeMap<u32, Load> = BTreeMap::new();
+        let mut rooms_left: BTreeMap<u32, Load> = BTreeMap::new();
         for (share, load, _) in chosen {
-            let is_new = |to: &u32| *to != self.source.worker && !lodged.contains_key(to);
-            let fresh = self.rooms.from(*load).find(is_new);
+            let is_new = |to: &u32| *to != self.source.worker && !rooms_left.contains_key(to);
+            let fresh = self.rooms.with_room_for(*load).find(is_new);
             let fresh = fresh.map(|worker| (self.rooms.room(worker), worker));
-            let used = lodged.iter().map(|(worker, room)| (*room, *worker));
+            let used = rooms_left.iter().map(|(worker, room)| (*room, *worker));
             let (room, worker) = used.filter(|(room, _)| room >= load).chain(fresh).min()?;
-            lodged.insert(worker, room - *load);
+            rooms_left.insert(worker, room - *load);
             moves.push((*share, worker));
         }
         Some(moves)
@@ -255,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn several_moves_find_room_apart() {
+    fn several_moves_go_to_different_workers() {
         assert_eq!(moves(&[&[8], &[2, 2, 2], &[8]], 8), Some(vec![(1, 0), (2, 2)]));
         assert_eq!(moves(&[&[3, 3], &[7], &[7]], 10), Some(vec![(0, 1), (1, 2)]));
     }
 
     #[test]
-    fn who_may_not_move_stays() {
+    fn a_share_that_may_not_move_stays() {
         let rooms = Rooms::new(load(10), Spread::Fewest, vec![load(6), load(6)]);
         let share =
             |worker, documents, movable| MovableShare { worker, load: load(documents), movable };

@@ -85,11 +85,11 @@ impl Rooms {
 
     /// The worker with the least room that is enough; of equal ones the first.
     pub(super) fn best_fit(&self, load: Load) -> Option<u32> {
-        self.from(load).next()
+        self.with_room_for(load).next()
     }
 
     /// Workers with room for the load, by rising room, then by name.
-    pub(super) fn from(&self, load: Load) -> impl Iterator<Item = u32> {
+    pub(super) fn with_room_for(&self, load: Load) -> impl Iterator<Item = u32> {
         self.index.range((load, 0)..).map(|(_, worker)| *worker)
     }
 

@@ -98,7 +98,7 @@ fn cut_fewest(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>>
         rest -= room;
     }
     let taken = workers(&parts);
-    let last = rooms.from(rest).find(|worker| !taken.contains(worker))?;
+    let last = rooms.with_room_for(rest).find(|worker| !taken.contains(worker))?;
     parts.push(Part { worker: last, load: rest });
     Some(parts)
 }

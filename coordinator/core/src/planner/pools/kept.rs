@@ -79,10 +79,10 @@ impl KeptShares {
         }
         let mut changed = Vec::with_capacity(changes.len());
         for (worker, share) in changes {
-            if let Some(standing) = self.workers.get_mut(&worker)
-                && standing.share != share
+            if let Some(kept) = self.workers.get_mut(&worker)
+                && kept.share != share
             {
-                standing.share = share;
+                kept.share = share;
                 changed.push(worker);
             }
         }
@@ -92,7 +92,7 @@ impl KeptShares {
     /// A worker's share; none where it cannot take jobs.
     #[must_use]
     pub fn share(&self, worker: &WorkerName) -> Option<u32> {
-        self.workers.get(worker).map(|standing| standing.share)
+        self.workers.get(worker).map(|kept| kept.share)
     }
 }
 
@@ -102,10 +102,10 @@ impl Generation {
         let more = share.saturating_add(1);
         let mut high = self.by_share.remove(&more).unwrap_or_default();
         let mut low = self.by_share.remove(&share).unwrap_or_default();
-        let strays = std::mem::take(&mut self.by_share);
-        for (_, strays) in strays {
-            changes.extend(strays.iter().map(|(_, worker)| (worker.clone(), share)));
-            merge(&mut low, strays);
+        let others = std::mem::take(&mut self.by_share);
+        for (_, others) in others {
+            changes.extend(others.iter().map(|(_, worker)| (worker.clone(), share)));
+            merge(&mut low, others);
         }
         let mut raise = |rank: &ShareRank| changes.push((rank.1.clone(), more));
         if high.is_empty() && odd > 0 {

@@ -173,7 +173,7 @@ impl Placing {
 
     fn freeze(&mut self, slices: &Slices, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
-        for at in context.budget.some(&mut self.at, streams.len()) {
+        for at in context.budget.next_range(&mut self.at, streams.len()) {
             let stream = &streams[at];
             match context.loads.present_owner(stream) {
                 _ if stream.dedicated => {}
@@ -193,7 +193,7 @@ impl Placing {
     }
 
     fn cut(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for at in context.budget.some(&mut self.at, self.loose.len()) {
+        for at in context.budget.next_range(&mut self.at, self.loose.len()) {
             let (mut slice, mut taken) = self.slice;
             while self.slices.get(slice).is_some_and(|(_, count)| *count == taken) {
                 (slice, taken) = (slice + 1, 0);
@@ -206,7 +206,9 @@ impl Placing {
     }
 
     fn count(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+        for slice_target in
+            &self.targets[context.budget.next_range(&mut self.at, self.targets.len())]
+        {
             self.wanted +=
                 match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
                     PresentOwner::Kept(worker) => usize::from(worker != slice_target.target),
@@ -222,14 +224,18 @@ impl Placing {
     }
 
     fn move_all(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+        for slice_target in
+            &self.targets[context.budget.next_range(&mut self.at, self.targets.len())]
+        {
             context.put(slice_target.at, slice_target.target);
         }
         (self.at == self.targets.len()).then_some(Phase::Done)
     }
 
     fn stay(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+        for slice_target in
+            &self.targets[context.budget.next_range(&mut self.at, self.targets.len())]
+        {
             match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
                 PresentOwner::Kept(worker) if worker == slice_target.target => {
                     context.put(slice_target.at, worker)
@@ -241,7 +247,9 @@ impl Placing {
     }
 
     fn wait(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for slice_target in &self.targets[context.budget.some(&mut self.at, self.targets.len())] {
+        for slice_target in
+            &self.targets[context.budget.next_range(&mut self.at, self.targets.len())]
+        {
             match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
                 PresentOwner::Kept(worker) if worker == slice_target.target => {}
                 PresentOwner::Kept(worker) if context.loads.has_room(worker) => {
@@ -259,7 +267,9 @@ impl Placing {
     }
 
     fn arrive(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
-        for slice_target in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+        for slice_target in
+            &self.arrivals[context.budget.next_range(&mut self.at, self.arrivals.len())]
+        {
             match context.loads.has_room(slice_target.target) {
                 true => context.put(slice_target.at, slice_target.target),
                 false => self.left.push(*slice_target),
@@ -297,7 +307,9 @@ impl Placing {
     }
 
     fn place_rest(&mut self, order: &[WorkerIndex], context: &mut SetContext<'_>) -> Option<Phase> {
-        for slice_target in &self.arrivals[context.budget.some(&mut self.at, self.arrivals.len())] {
+        for slice_target in
+            &self.arrivals[context.budget.next_range(&mut self.at, self.arrivals.len())]
+        {
             while order.get(self.place).is_some_and(|worker| !context.loads.has_room(*worker)) {
                 self.place += 1;
             }

@@ -120,7 +120,7 @@ impl DedicatedPlacement {
 
     fn find(&mut self, input: &StreamInput<'_>, budget: &mut StepBudget) -> Option<Phase> {
         while let Some(set) = input.sets.get(self.set) {
-            for at in budget.some(&mut self.at, set.streams.len()) {
+            for at in budget.next_range(&mut self.at, set.streams.len()) {
                 let stream = set.streams[at];
                 if stream.dedicated {
                     self.wanted.push(DedicatedStream { set: self.set, at, stream });
@@ -154,14 +154,14 @@ impl DedicatedPlacement {
         placements: &mut [Vec<Placement>],
         budget: &mut StepBudget,
     ) -> Option<Phase> {
-        for at in budget.some(&mut self.at, self.wanted.len()) {
-            let want = self.wanted[at];
-            match want.stream.present.filter(|at| (*at as usize) < self.shared.len()) {
+        for at in budget.next_range(&mut self.at, self.wanted.len()) {
+            let dedicated = self.wanted[at];
+            match dedicated.stream.present.filter(|at| (*at as usize) < self.shared.len()) {
                 Some(own) if self.shared[own as usize].streams == 0 && self.is_free(own) => {
-                    self.give(&want, own, placements);
+                    self.give(&dedicated, own, placements);
                 }
-                Some(own) => self.sharing.push((want, own)),
-                None => self.without.push(want),
+                Some(own) => self.sharing.push((dedicated, own)),
+                None => self.without.push(dedicated),
             }
         }
         (self.at == self.wanted.len()).then_some(Phase::Sharing)
@@ -173,9 +173,9 @@ impl DedicatedPlacement {
         placements: &mut [Vec<Placement>],
         budget: &mut StepBudget,
     ) -> Option<Phase> {
-        for at in budget.some(&mut self.at, self.sharing.len()) {
-            let (want, own) = self.sharing[at];
-            self.give_own_or_least(&want, own, placements);
+        for at in budget.next_range(&mut self.at, self.sharing.len()) {
+            let (dedicated, own) = self.sharing[at];
+            self.give_own_or_least(&dedicated, own, placements);
         }
         if self.at < self.sharing.len() {
             return None;
@@ -194,11 +194,11 @@ impl DedicatedPlacement {
         placements: &mut [Vec<Placement>],
         budget: &mut StepBudget,
     ) -> Option<Phase> {
-        for at in budget.some(&mut self.at, self.without.len()) {
-            let want = self.without[at];
+        for at in budget.next_range(&mut self.at, self.without.len()) {
+            let dedicated = self.without[at];
             match self.in_gaps.pop().or_else(|| self.least()) {
-                Some(worker) => self.give(&want, worker, placements),
-                None => refuse(&want, placements),
+                Some(worker) => self.give(&dedicated, worker, placements),
+                None => refuse(&dedicated, placements),
             }
         }
         (self.at == self.without.len()).then_some(Phase::Done)
@@ -219,30 +219,32 @@ impl DedicatedPlacement {
 
     fn give(
         &mut self,
-        want: &DedicatedStream,
+        dedicated: &DedicatedStream,
         worker: WorkerIndex,
         placements: &mut [Vec<Placement>],
     ) {
         self.left -= 1;
         self.reservation.reserved[worker as usize] = true;
         let living = |at: &WorkerIndex| (*at as usize) < self.shared.len();
-        let moves = want.stream.present.filter(living).is_some_and(|present| present != worker);
-        self.reservation.moved[want.set] += usize::from(moves);
-        placements[want.set][want.at] = Placement::On(worker);
+        let moves =
+            dedicated.stream.present.filter(living).is_some_and(|present| present != worker);
+        self.reservation.moved[dedicated.set] += usize::from(moves);
+        placements[dedicated.set][dedicated.at] = Placement::On(worker);
     }
 
     /// Gives a stream that shares a worker that worker, unless fewer streams move if it goes to
     /// another one itself.
     fn give_own_or_least(
         &mut self,
-        want: &DedicatedStream,
+        dedicated: &DedicatedStream,
         own: WorkerIndex,
         placements: &mut [Vec<Placement>],
     ) {
-        let Some(least) = self.least() else { return refuse(want, placements) };
+        let Some(least) = self.least() else { return refuse(dedicated, placements) };
         let others = |worker: WorkerIndex| self.shared[worker as usize].streams;
-        let stays = self.is_free(own) && (want.stream.frozen || others(own) <= others(least) + 1);
-        self.give(want, if stays { own } else { least }, placements);
+        let stays =
+            self.is_free(own) && (dedicated.stream.frozen || others(own) <= others(least) + 1);
+        self.give(dedicated, if stays { own } else { least }, placements);
     }
 
     /// The worker that can be reserved with the least to move.
@@ -257,6 +259,6 @@ impl DedicatedPlacement {
     }
 }
 
-fn refuse(want: &DedicatedStream, placements: &mut [Vec<Placement>]) {
-    placements[want.set][want.at] = Placement::Unplaced(Unplaced::NoWorkerOfItsOwn);
+fn refuse(dedicated: &DedicatedStream, placements: &mut [Vec<Placement>]) {
+    placements[dedicated.set][dedicated.at] = Placement::Unplaced(Unplaced::NoWorkerOfItsOwn);
 }

@@ -74,9 +74,9 @@ impl SliceGaps {
             }
         }
         // Those behind the last slice push none.
-        let told = self.known.iter().any(Option::is_some);
+        let any_owner = self.known.iter().any(Option::is_some);
         let rest = more - found.len();
-        found.extend(vacant.into_iter().filter(|_| told).take(rest));
+        found.extend(vacant.into_iter().filter(|_| any_owner).take(rest));
         found
     }
 

@@ -44,7 +44,7 @@ impl Sorting {
             self.heads.push(Reverse((self.keys[start], start)));
             budget.spend(run.len());
         }
-        for place in budget.some(&mut self.merged, queue.len()) {
+        for place in budget.next_range(&mut self.merged, queue.len()) {
             let mut head = self.heads.peek_mut().expect("each key is in one run");
             let Reverse((key, at)) = *head;
             queue[place] = key as u32;

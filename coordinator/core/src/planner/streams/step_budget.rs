@@ -33,11 +33,11 @@ impl StepBudget {
     }
 
     /// The next ones of `all`, from `at` on, which moves behind them.
-    pub(super) fn some(&mut self, at: &mut usize, all: usize) -> Range<usize> {
-        let some = *at..at.saturating_add(self.left).min(all);
-        self.spend(some.len());
-        *at = some.end;
-        some
+    pub(super) fn next_range(&mut self, at: &mut usize, all: usize) -> Range<usize> {
+        let range = *at..at.saturating_add(self.left).min(all);
+        self.spend(range.len());
+        *at = range.end;
+        range
     }
 }
 

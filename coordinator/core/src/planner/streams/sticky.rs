@@ -109,17 +109,17 @@ enum Phase {
     #[default]
     Keep,
     /// The streams of overfull workers are piled up.
-    PileOverfull,
+    ListOverfull,
     /// Overfull workers lose what is above the most that they may own.
     Shed,
     /// What they have lost is put in order.
     Recount,
     /// The streams without a worker are looked at: they may be in order already.
-    Look,
+    CheckOrder,
     Sort,
     Fill,
     /// The streams that stand on workers are piled up.
-    PileAll,
+    ListAll,
     Level,
     Done,
 }
@@ -135,13 +135,13 @@ impl Placing {
         loop {
             let next = match self.phase {
                 Phase::Keep => self.keep(context),
-                Phase::PileOverfull => self.sorted(context, Phase::Shed),
+                Phase::ListOverfull => self.sorted(context, Phase::Shed),
                 Phase::Shed => self.shed(context),
                 Phase::Recount => self.recount(context),
-                Phase::Look => self.look(context),
+                Phase::CheckOrder => self.check_order(context),
                 Phase::Sort => self.sort(context),
                 Phase::Fill => self.fill(context),
-                Phase::PileAll => self.sorted(context, Phase::Level),
+                Phase::ListAll => self.sorted(context, Phase::Level),
                 Phase::Level => self.level(context),
                 Phase::Done => return true,
             };
@@ -153,7 +153,7 @@ impl Placing {
     /// Leaves every stream where it is if its worker may own it beside its others.
     fn keep(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
-        for at in context.budget.some(&mut self.at, streams.len()) {
+        for at in context.budget.next_range(&mut self.at, streams.len()) {
             let stream = &streams[at];
             if stream.dedicated {
                 continue;
@@ -177,9 +177,9 @@ impl Placing {
         context.budget.spend(loads.touched().len());
         if self.overfull.is_empty() {
             self.enqueue(context);
-            return Some(Phase::Look);
+            return Some(Phase::CheckOrder);
         }
-        Some(Phase::PileOverfull)
+        Some(Phase::ListOverfull)
     }
 
     fn sorted(&mut self, context: &mut SetContext<'_>, next: Phase) -> Option<Phase> {
@@ -187,7 +187,7 @@ impl Placing {
         let worker_streams = self
             .worker_streams
             .get_or_insert_with(|| WorkerStreams::new(streams.len(), context.loads));
-        for at in context.budget.some(&mut self.at, streams.len()) {
+        for at in context.budget.next_range(&mut self.at, streams.len()) {
             worker_streams.enter(at, &streams[at], context.placements[at], context.loads);
         }
         (self.at == streams.len()).then_some(next)
@@ -195,7 +195,7 @@ impl Placing {
 
     /// Takes from workers what is above the most that they may own, frozen streams last.
     fn shed(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        let worker_streams = self.worker_streams.as_mut().expect("the streams are piled up");
+        let worker_streams = self.worker_streams.as_mut().expect("the streams are listed");
         let streams = context.set.streams;
         while let Some(&worker) = self.overfull.get(self.at) {
             while context.loads.owned(worker) > context.loads.cap(worker) {
@@ -204,7 +204,7 @@ impl Placing {
                 }
                 let slot = context.loads.slot(worker);
                 let at = worker_streams.pop(slot, streams, true, context.budget);
-                let at = at.expect("an owned stream is piled") as usize;
+                let at = at.expect("an owned stream is listed") as usize;
                 context.loads.take(worker, streams[at].weight);
                 context.placements[at] = Placement::Unplaced(Unplaced::WorkersFull);
                 context.budget.spend(1);
@@ -218,10 +218,10 @@ impl Placing {
     /// Finds the streams again that may not stay with their living worker, in the list's order.
     fn recount(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
-        for at in context.budget.some(&mut self.at, streams.len()) {
-            let homeless = matches!(context.placements[at], Placement::Unplaced(_));
+        for at in context.budget.next_range(&mut self.at, streams.len()) {
+            let unplaced = matches!(context.placements[at], Placement::Unplaced(_));
             let fresh = matches!(context.loads.present_owner(&streams[at]), PresentOwner::Fresh);
-            if homeless && !fresh && !streams[at].dedicated {
+            if unplaced && !fresh && !streams[at].dedicated {
                 self.evicted.push(at as u32);
             }
         }
@@ -229,7 +229,7 @@ impl Placing {
             return None;
         }
         self.enqueue(context);
-        Some(Phase::Look)
+        Some(Phase::CheckOrder)
     }
 
     /// Has the homeless streams placed, as many as there is room for: those that have run before
@@ -250,9 +250,9 @@ impl Placing {
     }
 
     /// Whether the queue is in order: heaviest first.
-    fn look(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
+    fn check_order(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let weight = |at: usize| context.set.streams[self.queue[at] as usize].weight;
-        let mut pairs = context.budget.some(&mut self.at, self.queue.len().saturating_sub(1));
+        let mut pairs = context.budget.next_range(&mut self.at, self.queue.len().saturating_sub(1));
         if pairs.any(|at| weight(at) < weight(at + 1)) {
             return Some(Phase::Sort);
         }
@@ -268,7 +268,7 @@ impl Placing {
     }
 
     fn fill(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        for at in context.budget.some(&mut self.at, self.queue.len()) {
+        for at in context.budget.next_range(&mut self.at, self.queue.len()) {
             self.least(context.loads).expect("the queue is no longer than there is loads");
             self.give_least(self.queue[at], context);
         }
@@ -320,13 +320,13 @@ impl Placing {
         self.givers = loads.touched().iter().map(|worker| Rank::of(loads, *worker)).collect();
         match self.worker_streams {
             Some(_) => Phase::Level,
-            None => Phase::PileAll,
+            None => Phase::ListAll,
         }
     }
 
     /// Moves streams from the most to the least loaded worker until they are near enough.
     fn level(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
-        let mut worker_streams = self.worker_streams.take().expect("the streams are piled up");
+        let mut worker_streams = self.worker_streams.take().expect("the streams are listed");
         while self.moves > 0 {
             if !context.budget.is_left() {
                 self.worker_streams = Some(worker_streams);

@@ -1,0 +1,265 @@
+//! Why a worker has what it has, and why a stream is where it is: the facts in the order in which
+//! they decide.
+
+use leasehold_types::message::DrainPhase;
+use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
+
+use super::Leader;
+use super::views::{reason, stream_view};
+use crate::core::Core;
+use crate::ledger::Account;
+use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
+
+impl Core {
+    /// Why a worker has what it has; none where it is not known.
+    #[must_use]
+    pub fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_worker(key, now)
+    }
+
+    /// Why a stream is where it is; none where no manifest lists it, or where this replica does not
+    /// lead.
+    #[must_use]
+    pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_stream(key, now)
+    }
+}
+
+impl Leader {
+    fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
+        let view = self.worker(key, now)?;
+        let cluster = self.clusters.get(&key.cluster)?;
+        let ledger = &self.ledger;
+        let committed = ledger.committed(&key.cluster);
+        let spec = &cluster.spec;
+        let mut facts = vec![presence(&view)];
+        match &spec.class {
+            Some(class) => facts.push(self.load_fact(&view, class)),
+            None => facts.extend([
+                format!(
+                    "the plan wants a pool of {}, {} is granted, {} is in effect, {} may be in use",
+                    view.wanted, view.granted, view.in_effect, view.committed
+                ),
+                format!(
+                    "the cluster's budget is {} jobs, at most {} a worker; {committed} may be in \
+                     use",
+                    spec.jobs_max, spec.jobs_per_worker_max
+                ),
+            ]),
+        }
+        if let Some((until, worker)) = ledger.held_by(&key.cluster, self.replica.heard) {
+            let left = until.since(now).as_secs_f64();
+            facts.push(format!(
+                "nothing grows in the cluster before {worker} reports, for at most {left:.1} s"
+            ));
+        }
+        let account = ledger.account(key)?;
+        if let Some(unknown) = account.unknown {
+            facts.push(format!(
+                "slots that count as used, because its earlier agent may still use them: {}",
+                unknown.slots
+            ));
+        }
+        if account.registering.is_some() {
+            facts.push("what it may hold is being written down; grants wait for that".into());
+        }
+        let summary = match spec.class {
+            Some(_) => share_summary(&view),
+            None => self.worker_summary(&view, committed),
+        };
+        match spec.class {
+            Some(_) => facts.extend(self.share_facts(key)),
+            None => facts.push(format!("it owns {} streams", view.streams)),
+        }
+        Some(Explanation { summary, facts })
+    }
+
+    /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
+    pub(super) fn planned_pools(&self, name: &ClusterName, what_if: &WhatIf) -> Vec<PlannedPool> {
+        let shares = self.pool_shares(name, Some(what_if));
+        let Some(cluster) = self.clusters.get(name) else { return Vec::new() };
+        let ledger = &self.ledger;
+        let max = cluster.spec.jobs_per_worker_max;
+        let jobs_max = what_if.jobs_max.unwrap_or(cluster.spec.jobs_max);
+        let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
+        let accounts = || ledger.accounts_of(name).filter(|(key, _)| !removed(key));
+        let others = accounts().filter(|(key, _)| !shares.contains_key(&key.worker));
+        let elsewhere: u32 = others.map(|(_, account)| account.committed()).sum();
+        let taken = match elsewhere {
+            0 => format!("the budget of {jobs_max} is shared out"),
+            slots => format!(
+                "the budget of {jobs_max} is shared out, less {slots} slots that workers may be \
+                 using that take no jobs now"
+            ),
+        };
+        let mut pools: Vec<_> = shares
+            .iter()
+            .map(|(worker, size)| {
+                let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
+                let committed = ledger.account(&key).map_or(0, Account::committed);
+                let reason = if *size < max { taken.clone() } else { String::new() };
+                PlannedPool { worker: worker.clone(), size: *size, committed, reason }
+            })
+            .collect();
+        pools.extend(accounts().filter(|(key, _)| !shares.contains_key(&key.worker)).map(
+            |(key, account)| PlannedPool {
+                worker: key.worker.clone(),
+                size: 0,
+                committed: account.committed(),
+                reason: self.why_no_jobs(key, account),
+            },
+        ));
+        pools.sort_by(|one, two| one.worker.cmp(&two.worker));
+        pools
+    }
+
+    /// Why a worker takes no jobs now.
+    fn why_no_jobs(&self, key: &WorkerKey, account: &Account) -> String {
+        let slots = account.committed();
+        let Some(worker) = self.observed(key) else {
+            return format!(
+                "it has not reported to this leader: {slots} slots count until it does or is \
+                 declared gone"
+            );
+        };
+        let drains = worker.drain_ordered || worker.drain != DrainPhase::Working;
+        match () {
+            () if worker.lost => {
+                format!("it is lost: {slots} slots count until it reports or is declared gone")
+            }
+            () if !worker.reported => format!("it has not reported yet: {slots} slots count"),
+            () if drains => format!("it drains: {slots} slots count until its jobs end"),
+            () if !worker.is_connected() => {
+                format!("it is not connected: {slots} slots count, and it keeps them")
+            }
+            () => format!(
+                "slots that count as used, because its earlier agent may still use them: \
+                 {slots}"
+            ),
+        }
+    }
+
+    fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
+        let set = self.replica.sets.get(&key.set)?;
+        let at = set.position(&key.stream)?;
+        let planned = &set.streams[at];
+        let view = stream_view(key.clone(), set, at, self.ledger.claims(key));
+        let mut facts = Vec::new();
+        match (&view.planned, planned.unplaced) {
+            (Some(worker), _) => facts.push(format!("the plan wants it on {worker}")),
+            (None, Some(why)) => facts.push(format!("no worker may have it: {}", reason(why))),
+            (None, None) => facts.push("it is not planned yet".into()),
+        }
+        for claim in &view.claims {
+            let ends = match claim.timeless {
+                true => "never ends by time",
+                false => "ends by time unless renewed",
+            };
+            let (worker, token) = (&claim.worker, claim.token);
+            let phase = phase(claim.phase);
+            facts.push(format!("{worker} may hold it under token {token}: {phase}; {ends}"));
+            if let Some(worker) = self.worker(&claim.worker, now) {
+                facts.push(presence(&worker));
+            }
+        }
+        let ledger = &self.ledger;
+        if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.replica.heard) {
+            let timeless = unheard.exposure.sets.is_timeless();
+            let ends = match timeless {
+                true => "until it reports or is declared gone".into(),
+                false => {
+                    format!("for at most {:.1} s more", unheard.until.since(now).as_secs_f64())
+                }
+            };
+            facts.push(format!("{worker} may hold it unheard of, {ends}"));
+        }
+        if let Some((until, worker)) = ledger.held_by(&view.cluster, self.replica.heard) {
+            let left = until.since(now).as_secs_f64();
+            facts.push(format!(
+                "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"
+            ));
+        }
+        Some(Explanation { summary: stream_summary(&view, planned.unplaced.map(reason)), facts })
+    }
+
+    fn worker_summary(&self, view: &WorkerView, committed: u32) -> String {
+        let key = &view.key;
+        if view.drain_ordered || view.drain != DrainPhase::Working {
+            return format!("{key} drains: it takes no job and gives its streams back");
+        }
+        match view.presence {
+            Presence::Unreported => {
+                format!("{key} has not reported to this leader: it counts with all it may hold")
+            }
+            Presence::Lost => {
+                format!("{key} is silent: its slots count until it reports or is declared gone")
+            }
+            Presence::Silent => format!("{key} is not connected: it keeps what it has"),
+            Presence::Connected if view.granted < view.wanted => format!(
+                "{key} has {} of the {} slots planned for it: {committed} are in use by others \
+                 until their jobs end",
+                view.granted, view.wanted
+            ),
+            Presence::Connected if view.granted > view.wanted => {
+                format!("{key} is shrinking from {} slots to {}", view.granted, view.wanted)
+            }
+            Presence::Connected => {
+                format!("{key} has its share: {} slots and {} streams", view.granted, view.streams)
+            }
+        }
+    }
+}
+
+fn share_summary(view: &WorkerView) -> String {
+    let (key, load, shares) = (&view.key, view.load, view.streams);
+    if view.drain_ordered || view.drain != DrainPhase::Working {
+        return format!("{key} drains: it gives back what others have room for, {load} is left");
+    }
+    match view.presence {
+        Presence::Unreported => {
+            format!("{key} has not reported to this leader: what it serves is not known")
+        }
+        Presence::Lost => format!("{key} is silent: its pipelines are served by others"),
+        Presence::Silent => format!("{key} is not connected: it keeps what it has"),
+        Presence::Connected => {
+            format!("{key} may be serving {shares} shares of pipelines, which add up to {load}")
+        }
+    }
+}
+
+fn stream_summary(view: &StreamView, unplaced: Option<&'static str>) -> String {
+    let key = &view.key;
+    let owner = view.claims.iter().find(|claim| {
+        claim.phase == ClaimPhase::Held && Some(&claim.worker.worker) == view.planned.as_ref()
+    });
+    match (owner, &view.planned, unplaced, view.claims.as_slice()) {
+        (Some(owner), ..) => format!("{key} is on {}, as planned", owner.worker.worker),
+        (None, Some(to), _, [from, ..]) => {
+            format!("{key} goes to {to} once {} has let go of it", from.worker.worker)
+        }
+        (None, Some(to), _, []) => format!("{key} waits for {to} to take it"),
+        (None, None, Some(why), _) => format!("{key} has no worker: {why}"),
+        (None, None, None, _) => format!("{key} is not planned yet"),
+    }
+}
+
+fn presence(view: &WorkerView) -> String {
+    let key = &view.key;
+    let silent = view.silent_for.map_or(0.0, |silent| silent.as_secs_f64());
+    match view.presence {
+        Presence::Connected => format!("{key} is connected, heard {silent:.1} s ago"),
+        Presence::Silent => format!("{key} is not connected, heard {silent:.1} s ago"),
+        Presence::Lost => {
+            format!("{key} is lost: heard {silent:.1} s ago, longer than its leases last")
+        }
+        Presence::Unreported => format!("{key} has not reported to this leader"),
+    }
+}
+
+fn phase(phase: ClaimPhase) -> &'static str {
+    match phase {
+        ClaimPhase::Held => "owned",
+        ClaimPhase::Revoking => "asked back",
+        ClaimPhase::Lapsing => "asked back, and no longer renewed",
+    }
+}

@@ -1,0 +1,448 @@
+//! Grants: for each agent the newest wanted state, composed when its connection takes a message.
+//! A lease counts as granted from here on.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
+use leasehold_types::message::{
+    CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
+};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
+
+use super::pipelines::{RouteBudget, SnapshotShare};
+use super::round_robin::RoundRobin;
+use super::{Leader, Timer};
+use crate::effect::{Effect, Notice};
+use crate::exposure::Exposure;
+use crate::ledger::{Ledger, Phase};
+
+/// Streams that one message asks back, and streams that one message grants: the others follow in
+/// the next one. A snapshot lists all that is held.
+const STREAMS_PER_GRANT_MAX: usize = 1_024;
+
+/// What a message contains.
+enum GrantContent<'a> {
+    /// All that is new. The cluster may grow by this many slots; none while it may not grow.
+    All(Option<&'a mut u32>),
+    /// That what is held is renewed. What else is new follows in its turn.
+    Renewal,
+}
+
+impl Leader {
+    /// Sends every agent whose connection takes a message what is new for it.
+    pub(super) fn flush(&mut self, now: Moment) {
+        if mutation::on(Mutation::WaitForSlowest) && self.any_session_is_slow() {
+            return;
+        }
+        let mut free = BTreeMap::new();
+        while self.replica.budget.is_left()
+            && let Some(key) = self.next_recipient()
+        {
+            self.replica.budget.spend(1);
+            let free =
+                free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
+            self.send_grant(&key, GrantContent::All(free.as_mut()), now);
+        }
+    }
+
+    /// The worker whose message is composed next.
+    fn next_recipient(&mut self) -> Option<WorkerKey> {
+        if self.flushing.is_empty() {
+            let mut keys = self.dirty.take(self.replica.budget.left());
+            // Free slots go to the newest generation first.
+            keys.sort_by_cached_key(|key| {
+                Reverse(self.observed(key).map_or(0, |worker| worker.generation))
+            });
+            self.flushing = keys.into();
+        }
+        self.flushing.pop_front()
+    }
+
+    /// Answers beats of agents whose turn has not come, so that no lease ends because others have
+    /// long messages to get.
+    pub(super) fn renew(&mut self, now: Moment) {
+        if self.is_all_sent() {
+            self.unanswered = RoundRobin::default();
+        }
+        for key in self.unanswered.take(self.replica.budget.left()) {
+            self.replica.budget.spend(1);
+            self.send_grant(&key, GrantContent::Renewal, now);
+        }
+    }
+
+    /// Whether no worker waits for its turn.
+    pub(super) fn is_all_sent(&self) -> bool {
+        self.dirty.is_empty() && self.flushing.is_empty()
+    }
+
+    /// See the mutation.
+    fn any_session_is_slow(&self) -> bool {
+        let sessions = self.conns.values().filter_map(|key| self.observed(key)?.session.as_ref());
+        sessions.into_iter().any(|session| session.reported && !session.writable)
+    }
+
+    /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
+    pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
+        let ledger = &self.ledger;
+        let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
+        let held = ledger.held_by(cluster, self.replica.heard).is_some();
+        (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
+    }
+
+    fn send_grant(&mut self, key: &WorkerKey, content: GrantContent<'_>, now: Moment) {
+        let Some(worker) = self.observed(key) else { return };
+        let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
+            return;
+        };
+        if !self.is_confirmed(worker) {
+            self.workers_awaiting_renewal.insert(key.clone());
+            return;
+        }
+        let Some(terms) = self.terms_for(key) else { return };
+        let ledger = &self.ledger;
+        let Some(account) = ledger.account(key) else { return };
+        let number = account.number.next();
+        let (conn, nonce) = (session.conn, session.nonce);
+        let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
+        let drain = worker.drain_ordered && !session.drain_sent;
+        if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
+            return;
+        }
+        let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
+        let epoch = ledger.epoch();
+
+        // Whatever this grant renews lasts as long as it says.
+        let before = account.ttl;
+        let renewed = match mutation::on(Mutation::ShorterTtlAtOnce) {
+            true => terms.ttl,
+            false => before.max(terms.ttl),
+        };
+        self.set_ttl_in_use(key, renewed);
+        let mut pool = None;
+        let mut streams = Vec::new();
+        if let GrantContent::All(free) = content {
+            streams = self.revocations(key, now);
+            let mut room = RouteBudget::default();
+            streams.extend(self.route_updates(key, &mut room, now));
+            if let Some(free) = free {
+                pool = self.pool_change(key, number, free);
+                streams.extend(self.stream_grants(key, &mut room, now));
+            }
+        }
+        if snapshot {
+            pool = pool.or(self.pool_for_snapshot(key, number));
+            streams = self.streams_for_snapshot(key, now);
+        }
+        if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
+            // Nothing is sent, so nothing is renewed.
+            self.set_ttl_in_use(key, before);
+            return;
+        }
+        if !streams.is_empty()
+            && let Some(mut account) = self.ledger.account_mut(key)
+        {
+            account.streams_sent_in = number;
+        }
+        self.replica.budget.count(1 + streams.len());
+        let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
+        self.replica.budget.spend(grant.streams.len());
+        let message = CoordinatorMessage::Grant(grant);
+        self.replica.effects.push_back(Effect::Send { conn, message });
+        self.note_sent(key, number);
+    }
+
+    /// Slots of a cluster's budget that are taken.
+    fn used(&self, ledger: &Ledger, cluster: &ClusterName) -> u32 {
+        if !mutation::on(Mutation::GrowOverBudget) {
+            return ledger.committed(cluster);
+        }
+        let working = |key: &WorkerKey| self.observed(key).is_some_and(|it| it.is_working());
+        let accounts = ledger.accounts_of(cluster).filter(|(key, _)| working(key));
+        accounts.map(|(_, account)| account.committed()).sum()
+    }
+
+    /// From now on a worker counts as silent after leases of this length.
+    fn set_ttl_in_use(&mut self, key: &WorkerKey, ttl: Duration) {
+        if let Some(mut account) = self.ledger.account_mut(key) {
+            account.ttl = ttl;
+        }
+    }
+
+    fn note_sent(&mut self, key: &WorkerKey, number: GrantNumber) {
+        if let Some(mut account) = self.ledger.account_mut(key) {
+            account.number = number;
+        }
+        let Some(worker) = self.worker_mut(key) else { return };
+        let drain_ordered = worker.drain_ordered;
+        let Some(session) = worker.session.as_mut() else { return };
+        session.echoed = session.nonce;
+        session.writable = false;
+        session.snapshot_due = false;
+        session.drain_sent = drain_ordered;
+    }
+
+    /// The times that hold for one agent; none before what it may hold is written down.
+    pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let account = self.ledger.account(key)?;
+        let exposure = &account.exposure;
+        let worker = self.observed(key)?;
+        // An entry for an older agent alone would not warn a successor of this one.
+        let written =
+            exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
+        let exposed = if written { exposure.ttl } else { Duration::ZERO };
+        // What is being written in its place may allow less.
+        let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
+        // A message to a lost worker may still arrive, and must not put off the end of its leases.
+        let known = if worker.lost { account.ttl } else { Duration::MAX };
+        let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
+        (!ttl.is_zero()).then(|| {
+            let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
+            Terms { reserve: self.reserve(key, exposed), ..self.replica.terms(&spec) }
+        })
+    }
+
+    /// How old a journal must be to speak for what came before it by time.
+    pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
+        let account = self.ledger.account(key);
+        let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
+        self.replica.config.bounds.outlast(ttl.max(exposed))
+    }
+
+    /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one
+    /// as far as slots are free.
+    fn pool_change(
+        &mut self,
+        key: &WorkerKey,
+        number: GrantNumber,
+        free: &mut u32,
+    ) -> Option<PoolGrant> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let worker = cluster.workers.get(&key.worker)?;
+        // One that drains takes no job, whatever was planned before.
+        let target = if worker.is_working() { worker.target } else { 0 };
+        let floor_wanted = cluster.spec.floor;
+        let account = self.ledger.account(key)?;
+        let (size, committed) = (account.size_kept(), account.committed());
+        let known = account.unknown.is_none()
+            && (account.is_registered(|exposure| exposure.jobs_max >= target)
+                || mutation::on(Mutation::PoolUnregistered));
+        let most = if known { committed.saturating_add(*free) } else { size };
+        let wanted = target.min(most.max(size));
+        let floor = floor_wanted.min(wanted);
+        if known && wanted < target {
+            self.wait_for_slots(key);
+        }
+        let account = self.ledger.account(key)?;
+        let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);
+        if same && !account.size_unsure {
+            return None;
+        }
+        *free -= wanted.saturating_sub(committed).min(*free);
+        let token = self.ledger.next_token();
+        let pool = PoolGrant { token, size: wanted, floor };
+        let mut account = self.ledger.account_mut(key)?;
+        account.granted(number, pool);
+        account.size_unsure = false;
+        let worker = key.clone();
+        let notice = Notice::PoolGranted { worker, size: wanted, token };
+        self.replica.notice(notice);
+        Some(pool)
+    }
+
+    /// The pool lease as it is, for a snapshot.
+    fn pool_for_snapshot(&mut self, key: &WorkerKey, number: GrantNumber) -> Option<PoolGrant> {
+        let mut account = self.ledger.account_mut(key)?;
+        let pool = account.pool?;
+        account.granted(number, pool);
+        Some(pool)
+    }
+
+    /// Streams that are asked back, and those that renewals leave out from now on.
+    fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+        let Some(worker) = self.worker_mut(key) else { return Vec::new() };
+        let mut news = std::mem::take(&mut worker.revoking);
+        if let Some(later) = news.iter().nth(STREAMS_PER_GRANT_MAX).cloned() {
+            worker.revoking = news.split_off(&later);
+        }
+        news.into_iter().filter_map(|stream| self.revocation(key, &stream, now)).collect()
+    }
+
+    fn revocation(
+        &mut self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+        now: Moment,
+    ) -> Option<StreamGrant> {
+        let wanted = self.planned_lease(stream);
+        let handover = self.handover(stream, key);
+        let claim = self.ledger.claim(stream, key)?;
+        let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
+        // Its pipeline may have broken since it was to be asked back.
+        let working = self.observed(key).is_some_and(|worker| worker.is_working());
+        let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
+        let kept = is_met || (waits && working);
+        let free_at = match mutation::on(Mutation::LapseFreesAtOnce) {
+            false => self.ledger.free_at(key),
+            true => now,
+        };
+        let claim = self.ledger.claim_mut(stream, key)?;
+        let token = claim.token;
+        let (phase, at, state) = match claim.phase {
+            Phase::Held if !kept => {
+                let deadline = now + handover;
+                let state = StreamState::Revoked { deadline: handover, renewed: true };
+                (Phase::Revoking { deadline }, deadline, state)
+            }
+            Phase::Revoking { deadline } if deadline <= now => {
+                let state = StreamState::Revoked { deadline: Duration::ZERO, renewed: false };
+                (Phase::Lapsing { free_at }, free_at, state)
+            }
+            Phase::Held | Phase::Revoking { .. } => return None,
+            Phase::Lapsing { .. } | Phase::Orphaned { .. } => return None,
+        };
+        let first = claim.phase == Phase::Held;
+        claim.phase = phase;
+        self.note_share(stream);
+        self.timers.insert((at, Timer::Claim(stream.clone())));
+        if first {
+            let (worker, stream) = (key.clone(), stream.clone());
+            let notice = Notice::StreamRevoked { worker, stream, token };
+            self.replica.notice(notice);
+        }
+        Some(StreamGrant {
+            stream: stream.clone(),
+            token,
+            state,
+            share: self.changed_route(stream, key),
+        })
+    }
+
+    /// Streams that the plan wants on this worker and that no other worker can have.
+    fn stream_grants(
+        &mut self,
+        key: &WorkerKey,
+        room: &mut RouteBudget,
+        now: Moment,
+    ) -> Vec<StreamGrant> {
+        let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
+            return Vec::new();
+        };
+        let incarnation = worker.incarnation;
+        let stops_worker = worker.stops_worker || mutation::on(Mutation::UnstoppableFreed);
+        let mut grants = Vec::new();
+        // A worker's shares are few: all of them are checked.
+        let most = match self.replica.class(&key.cluster) {
+            Some(_) => usize::MAX,
+            None => STREAMS_PER_GRANT_MAX,
+        };
+        let more = worker.wants.len() > most;
+        let wants: Vec<_> = worker.wants.iter().take(most).cloned().collect();
+        for stream in wants {
+            let wanted = self.planned_lease(&stream).filter(|wanted| wanted.is_for(key));
+            let wanted = wanted.map(|wanted| (wanted.pinned || !stops_worker, wanted.load));
+            let Some((timeless, load)) = wanted else {
+                self.forget_want(key, &stream);
+                continue;
+            };
+            // What finds no room in this message is granted by the next one.
+            if !room.is_left() {
+                continue;
+            }
+            if !self.may_be_granted(key, &stream, timeless, load) {
+                self.block(key, &stream);
+                continue;
+            }
+            let token = self.ledger.grant_stream(&stream, key, incarnation, timeless, load);
+            self.forget_want(key, &stream);
+            self.note_granted(&stream, key);
+            self.note_moved(&stream, key, now);
+            let notice =
+                Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
+            self.replica.notice(notice);
+            let share = load.and_then(|load| self.share_for_grant(&stream, load));
+            share.iter().for_each(|share| room.take(share));
+            let state = StreamState::Held { pinned: timeless };
+            grants.push(StreamGrant { stream, token, state, share });
+        }
+        let account = self.ledger.account(key);
+        if more && account.is_some_and(|it| it.streams.len() < STREAMS_PER_WORKER_MAX) {
+            self.dirty.insert(key.clone());
+        }
+        grants
+    }
+
+    fn may_be_granted(
+        &self,
+        key: &WorkerKey,
+        stream: &StreamKey,
+        timeless: bool,
+        load: Option<Load>,
+    ) -> bool {
+        let ledger = &self.ledger;
+        let Some(account) = ledger.account(key) else { return false };
+        let is_listed = |exposure: &Exposure| {
+            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+        };
+        let has_room = |load| {
+            let class = self.replica.class(&key.cluster);
+            class.is_some_and(|class| account.has_room(load, class.capacity))
+                && self.is_within_node(stream, load)
+        };
+        (account.is_registered(is_listed) || mutation::on(Mutation::GrantUnregisteredSet))
+            && load.is_none_or(has_room)
+            && account.streams.len() < STREAMS_PER_WORKER_MAX
+            && ledger.is_free(stream, self.replica.heard)
+    }
+
+    fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
+        if let Some(worker) = self.worker_mut(key) {
+            worker.wants.remove(stream);
+        }
+    }
+
+    /// The stream is not free: it is checked again when something has changed.
+    fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
+        let account = self.ledger.account(key);
+        let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
+        // What the capacity or the other shares of its node allow changes with every beat.
+        if is_full || stream.set.is_shares() {
+            return;
+        }
+        if let Some(worker) = self.worker_mut(key)
+            && worker.wants.remove(stream)
+        {
+            worker.blocked.insert(stream.clone());
+            self.blocked_workers.insert(key.clone());
+        }
+    }
+
+    /// A move has ended: where moves are limited, the next may begin.
+    pub(super) fn note_moved(&mut self, stream: &StreamKey, key: &WorkerKey, now: Moment) {
+        if self.replica.sets.get(&stream.set).is_some_and(|set| set.limited) {
+            self.plan_now(&key.cluster, now);
+        }
+    }
+
+    /// Everything that the agent has, for a snapshot.
+    fn streams_for_snapshot(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
+        let claims = self.ledger.claims_for_snapshot(key);
+        let mut room = RouteBudget::default();
+        let mut follow = Vec::new();
+        let streams = claims.into_iter().filter_map(|(stream, claim)| {
+            let state = claim.state(now)?;
+            let SnapshotShare { share, follows } =
+                self.share_for_snapshot(&stream, &claim, &mut room);
+            follow.extend(follows.then(|| stream.clone()));
+            Some(StreamGrant { stream, token: claim.token, state, share })
+        });
+        let streams = streams.collect();
+        if let Some(worker) = self.worker_mut(key) {
+            worker.reroutes.extend(follow);
+        }
+        streams
+    }
+}

@@ -1,0 +1,154 @@
+//! The free room of the workers of some classes, as the planner needs it. Workers that drain, are
+//! lost or have not reported are left out.
+
+use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
+
+use crate::core::Leader;
+use crate::desired::Rebalance;
+use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
+
+/// Classes with the room of their workers.
+#[derive(Clone, Debug)]
+pub(super) struct ClassRooms {
+    /// By name.
+    pub(super) classes: Vec<ClusterName>,
+    /// Of each class, by name.
+    pub(super) workers: Vec<Vec<WorkerName>>,
+    pub(super) rooms: Vec<Rooms>,
+    pub(super) rebalances: Vec<bool>,
+}
+
+/// What a node needs.
+#[derive(Clone, Debug)]
+pub(super) struct NodeRequest {
+    pub(super) class: ClusterName,
+    pub(super) load: Load,
+    /// What it has already.
+    pub(super) has: Vec<(WorkerName, Load)>,
+}
+
+/// The classes that something waits for, and how many workers of each; none of one that no
+/// manifest defines.
+pub(super) type MissingWorkers = Vec<(ClusterName, u32)>;
+
+impl Leader {
+    /// Whether shares of a class may move to make room for others.
+    pub(super) fn rebalances(&self, class: &ClusterName) -> bool {
+        self.replica.class(class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
+    }
+
+    /// The room that there is in these classes.
+    pub(super) fn class_rooms<'a>(
+        &self,
+        classes: impl Iterator<Item = &'a ClusterName>,
+    ) -> ClassRooms {
+        let mut names: Vec<_> = classes.cloned().collect();
+        names.sort();
+        names.dedup();
+        let mut class_rooms = ClassRooms {
+            classes: Vec::new(),
+            workers: Vec::new(),
+            rooms: Vec::new(),
+            rebalances: Vec::new(),
+        };
+        for name in names {
+            let Some(class) = self.replica.class(&name) else { continue };
+            let workers = self.stream_owners(&name);
+            let used = workers.iter().map(|worker| {
+                let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
+                self.pipelines.load_of(&key)
+            });
+            class_rooms.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
+            class_rooms.rebalances.push(self.rebalances(&name));
+            class_rooms.workers.push(workers);
+            class_rooms.classes.push(name);
+        }
+        class_rooms
+    }
+}
+
+impl ClassRooms {
+    /// A class's place in it; none where no manifest defines it.
+    pub(super) fn class_at(&self, class: &ClusterName) -> Option<usize> {
+        self.classes.binary_search(class).ok()
+    }
+
+    /// Whether shares of a class may move to make room for others.
+    pub(super) fn rebalances(&self, class: &ClusterName) -> bool {
+        self.class_at(class).is_some_and(|at| self.rebalances[at])
+    }
+
+    /// A worker's place in its class; none where it can take nothing.
+    pub(super) fn worker_at(&self, class: usize, worker: &WorkerName) -> Option<u32> {
+        self.workers[class].binary_search(worker).ok().map(|at| at as u32)
+    }
+
+    /// Takes a load off a worker.
+    pub(super) fn give(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
+        let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
+        if let Some((class, worker)) = at {
+            self.rooms[class].give(worker, load);
+        }
+    }
+
+    /// Counts a load on a worker.
+    pub(super) fn take(&mut self, class: &ClusterName, worker: &WorkerName, load: Load) {
+        let at = self.class_at(class).and_then(|at| Some((at, self.worker_at(at, worker)?)));
+        if let Some((class, worker)) = at {
+            self.rooms[class].take(worker, load);
+        }
+    }
+
+    /// Places all of the requests, or none of them.
+    pub(super) fn place(
+        &mut self,
+        requests: &[NodeRequest],
+    ) -> Result<Vec<Vec<(WorkerName, Load)>>, MissingWorkers> {
+        let unknown = requests.iter().filter(|request| self.class_at(&request.class).is_none());
+        let mut unknown: MissingWorkers =
+            unknown.map(|request| (request.class.clone(), 0)).collect();
+        if !unknown.is_empty() {
+            unknown.sort();
+            unknown.dedup();
+            return Err(unknown);
+        }
+        let classes: Vec<_> =
+            requests.iter().filter_map(|request| self.class_at(&request.class)).collect();
+        let prefers: Vec<_> = classes
+            .iter()
+            .zip(requests)
+            .map(|(class, request)| self.prefers(*class, request))
+            .collect();
+        let nodes: Vec<_> = classes
+            .iter()
+            .zip(requests)
+            .zip(&prefers)
+            .map(|((class, request), prefers)| NodeWish {
+                class: *class,
+                load: request.load,
+                prefers,
+            })
+            .collect();
+        let placed = place(&mut self.rooms, &nodes).map_err(|short| self.waits(&short))?;
+        let named = |(class, parts): (&usize, Vec<Part>)| {
+            let name = |part: Part| (self.workers[*class][part.worker as usize].clone(), part.load);
+            parts.into_iter().map(name).collect()
+        };
+        Ok(classes.iter().zip(placed).map(named).collect())
+    }
+
+    /// What a node has on workers that can keep it, one part for each.
+    fn prefers(&self, class: usize, request: &NodeRequest) -> Vec<Part> {
+        let mut parts = std::collections::BTreeMap::<u32, Load>::new();
+        for (worker, load) in &request.has {
+            if let Some(worker) = self.worker_at(class, worker) {
+                *parts.entry(worker).or_default() += *load;
+            }
+        }
+        parts.into_iter().map(|(worker, load)| Part { worker, load }).collect()
+    }
+
+    fn waits(&self, short: &[Short]) -> MissingWorkers {
+        short.iter().map(|short| (self.classes[short.class].clone(), short.workers)).collect()
+    }
+}

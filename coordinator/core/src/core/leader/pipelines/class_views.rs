@@ -1,0 +1,230 @@
+//! Classes in figures, and how many workers each needs.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
+
+use super::class_rooms::ClassRooms;
+use crate::core::{Core, Leader, Replica};
+use crate::desired::Class;
+use crate::planner::pipelines::{needed, wanted};
+use crate::view::ClassView;
+
+/// The most shares that one query tries to place on other workers, to find workers that can be
+/// spared. It takes some milliseconds, in which nothing else is planned. A class with more shares
+/// to move names fewer workers at a time.
+const SPARED_MAX: usize = 10_000;
+
+impl Core {
+    /// All classes, by name.
+    #[must_use]
+    pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
+        let replica = self.replica();
+        let views = replica
+            .loads()
+            .into_iter()
+            .filter_map(|(name, loads)| Some(class_view(replica.class(&name)?, name, loads)));
+        let mut views: Vec<_> = views.collect();
+        if let Some(leader) = self.leader() {
+            leader.complete_classes(&mut views);
+        }
+        views
+    }
+
+    /// The workers that each class has to have as its shares lie now: those that are there and
+    /// those that somebody waits for, or those that are there and are not known to be spared.
+    /// Nobody but the leader knows; an ideal packing may need fewer.
+    #[must_use]
+    pub fn workers_held(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
+        self.leader().map(Leader::workers_held).unwrap_or_default()
+    }
+
+    /// The least and the most workers of a class.
+    #[must_use]
+    pub fn scale_bounds(&self, class: &ClusterName) -> Option<(u32, u32)> {
+        let class = self.replica().class(class)?;
+        Some((class.workers_min, class.workers_max))
+    }
+
+    /// The workers of a class that could be spared now, one after the other, those with the least
+    /// load first: all that each serves would fit on those that stay. There may be more
+    /// (`SPARED_MAX`).
+    #[must_use]
+    pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
+        self.leader().map_or(Vec::new(), |leader| leader.removable(class))
+    }
+
+    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
+    /// would find room with the others.
+    #[must_use]
+    pub fn is_removable(&self, worker: &WorkerKey) -> bool {
+        self.leader().is_some_and(|leader| leader.is_removable(worker))
+    }
+}
+
+impl Replica {
+    /// The load of every node that each class must process.
+    fn loads(&self) -> BTreeMap<ClusterName, Vec<Load>> {
+        let classes = self.desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_some());
+        let mut loads: BTreeMap<_, Vec<Load>> =
+            classes.map(|(name, _)| (name.clone(), Vec::new())).collect();
+        for pipeline in self.desired.pipelines.values() {
+            for node in pipeline.nodes.values() {
+                if let Some(loads) = loads.get_mut(&node.class) {
+                    loads.push(pipeline.load);
+                }
+            }
+        }
+        loads
+    }
+}
+
+impl Leader {
+    /// Adds what only a leader knows of classes.
+    fn complete_classes(&self, views: &mut [ClassView]) {
+        let waiting = self.waiting();
+        for view in views {
+            let tenancies = self.pipelines.shares_by_worker(&view.name);
+            view.placed = tenancies.map(|(_, worker_shares)| worker_shares.load).sum();
+            view.workers = self.stream_owners(&view.name).len() as u32;
+            (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
+        }
+    }
+
+    fn workers_held(&self) -> BTreeMap<ClusterName, u32> {
+        let waiting = self.waiting();
+        let clusters = self.replica.desired.clusters.iter();
+        let classes = clusters.filter(|(_, cluster)| cluster.class.is_some());
+        let held = |name: &ClusterName| {
+            let workers = self.stream_owners(name).len() as u32;
+            match waiting.get(name) {
+                Some((_, short)) => workers.saturating_add(*short),
+                None => workers - self.removable(name).len() as u32,
+            }
+        };
+        classes.map(|(name, _)| (name.clone(), held(name))).collect()
+    }
+
+    /// How many pipelines wait for each class, and the most workers more that one of them needs.
+    fn waiting(&self) -> BTreeMap<ClusterName, (usize, u32)> {
+        let mut waiting = BTreeMap::<ClusterName, (usize, u32)>::new();
+        let names = self.pipelines.waiting.iter();
+        let waits = names.filter_map(|name| self.pipelines.all.get(name)).flat_map(|it| &it.waits);
+        for (class, workers) in waits {
+            let (count, short) = waiting.entry(class.clone()).or_default();
+            *count += 1;
+            *short = (*short).max(*workers);
+        }
+        waiting
+    }
+
+    /// The shares that a class's workers are to have, and how many somebody has.
+    pub(in crate::core::leader) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
+        let planned = self
+            .pipelines
+            .shares_by_worker(class)
+            .map(|(_, worker_shares)| worker_shares.shares.len());
+        let accounts = self.ledger.accounts_of(class);
+        let claimed = accounts.map(|(_, account)| account.streams.len());
+        (planned.sum(), claimed.sum())
+    }
+
+    fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
+        let mut class_rooms = self.class_rooms([class].into_iter());
+        let Some(at) = class_rooms.class_at(class) else { return Vec::new() };
+        let mut workers = class_rooms.workers[at].clone();
+        workers.sort_by_cached_key(|worker| {
+            (self.planned_load(class, worker), Reverse(worker.clone()))
+        });
+        let all = 0..class_rooms.rooms[at].len() as u32;
+        let mut room: Load = all.map(|it| class_rooms.rooms[at].room(it)).sum();
+        let mut spared = Vec::new();
+        let mut tried = 0;
+        // What came from those that were spared before.
+        let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
+        for worker in workers {
+            let Some(own) = class_rooms.worker_at(at, &worker) else { continue };
+            // The workers that follow have more load, and there is no room for it.
+            let (load, own) = (self.planned_load(class, &worker), class_rooms.rooms[at].room(own));
+            if room.saturating_sub(own) < load {
+                break;
+            }
+            let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
+            let shares =
+                self.pipelines.worker_shares.get(&key).into_iter().flat_map(|it| &it.shares);
+            let shares = shares.chain(guests.get(&worker).into_iter().flatten());
+            let shares = self.largest_first(shares);
+            if tried > 0 && tried + shares.len() > SPARED_MAX {
+                break;
+            }
+            tried += shares.len();
+            if let Some(moves) = self.move_all_from(&worker, class, &shares, &mut class_rooms) {
+                let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
+                room = room.saturating_sub(own + moved);
+                guests.remove(&worker);
+                for (share, to, _) in moves {
+                    guests.entry(to).or_default().push(share);
+                }
+                spared.push(worker);
+            }
+        }
+        spared
+    }
+
+    fn is_removable(&self, worker: &WorkerKey) -> bool {
+        let WorkerKey { cluster: class, worker: name } = worker;
+        let mut class_rooms = self.class_rooms([class].into_iter());
+        let at = class_rooms.class_at(class);
+        let takes_part = at.is_some_and(|at| class_rooms.worker_at(at, name).is_some());
+        let shares = self.pipelines.worker_shares.get(worker).into_iter().flat_map(|it| &it.shares);
+        let shares = self.largest_first(shares);
+        takes_part && self.move_all_from(name, class, &shares, &mut class_rooms).is_some()
+    }
+
+    /// What a worker would have to give away.
+    fn planned_load(&self, class: &ClusterName, worker: &WorkerName) -> Load {
+        let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
+        self.pipelines.load_of(&key)
+    }
+
+    /// Takes a worker out of the rooms and says where each of its shares would go. None where a
+    /// share fits nowhere; the rooms are then as before.
+    fn move_all_from(
+        &self,
+        worker: &WorkerName,
+        class: &ClusterName,
+        shares: &[ShareKey],
+        class_rooms: &mut ClassRooms,
+    ) -> Option<Vec<(ShareKey, WorkerName, Load)>> {
+        class_rooms.take(class, worker, Load::MAX);
+        let mut moves = Vec::new();
+        for share in shares {
+            let load = self.planned_share(share).map_or(Load::ZERO, |planned| planned.load);
+            let Some(to) = self.find_other_worker(share, class_rooms) else {
+                moves.iter().for_each(|(_, to, load)| class_rooms.give(class, to, *load));
+                class_rooms.give(class, worker, Load::MAX);
+                return None;
+            };
+            moves.push((share.clone(), to, load));
+        }
+        Some(moves)
+    }
+}
+
+/// A class as far as every replica knows it.
+fn class_view(class: &Class, name: ClusterName, loads: Vec<Load>) -> ClassView {
+    let request = loads.iter().copied().sum();
+    let workers_needed = needed(class.capacity, loads);
+    ClassView {
+        capacity: class.capacity,
+        request,
+        placed: Load::ZERO,
+        workers: 0,
+        workers_needed,
+        workers_wanted: wanted(class, request, workers_needed),
+        waiting: 0,
+        short: 0,
+        name,
+    }
+}

@@ -1,0 +1,134 @@
+//! Why a pipeline is in the state that it is in: the facts in the order in which they decide.
+
+use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
+
+use crate::core::{Core, Leader};
+use crate::desired::Class;
+use crate::view::{BindingView, Explanation, WorkerView};
+
+/// Workers and pipelines that one fact names.
+const NAMED_MAX: usize = 5;
+
+impl Core {
+    /// Why a pipeline is in the state that it is in; none where no manifest defines it, or where
+    /// this replica does not lead.
+    #[must_use]
+    pub fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_pipeline(name, now)
+    }
+}
+
+impl Leader {
+    fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
+        let view = self.pipeline(name)?;
+        let mut facts = Vec::new();
+        let spec = self.replica.desired.pipelines.get(name)?;
+        let classes: std::collections::BTreeSet<_> =
+            spec.nodes.values().map(|node| &node.class).collect();
+        for class in &classes {
+            let held = self.ledger.held_by(class, self.replica.heard);
+            if let Some((until, worker)) = held {
+                let left = until.since(now).as_secs_f64();
+                facts.push(format!(
+                    "nothing is planned in class {class} before {worker} reports, for at most \
+                     {left:.1} s"
+                ));
+            }
+        }
+        for (class, _) in &view.waits {
+            let nodes = spec.nodes.values().filter(|node| node.class == *class).count();
+            facts.push(self.room_fact(class, nodes, spec.load));
+        }
+        facts.extend(view.bindings.iter().map(binding_fact));
+        facts.extend(self.stuck_facts(name));
+        let state = match view.reason.is_empty() {
+            true => format!("{name} is {}", view.phase),
+            false => format!("{name} is {}: {}", view.phase, view.reason),
+        };
+        Some(Explanation { summary: state, facts })
+    }
+
+    /// Draining workers whose shares fit on no other worker.
+    fn stuck_facts(&self, name: &PipelineName) -> Vec<String> {
+        let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
+            return Vec::new();
+        };
+        let shares = state.shares(name).into_iter();
+        let stuck = shares.filter_map(|(_, class, share)| {
+            let worker = WorkerKey { cluster: class, worker: share.on };
+            let (load, class) = (share.load, &worker.cluster);
+            self.pipelines.draining.contains(&worker).then(|| {
+                format!("{worker} drains, and no other worker of class {class} has room for {load}")
+            })
+        });
+        stuck.take(NAMED_MAX).collect()
+    }
+
+    /// What a class asks and what it has left.
+    fn room_fact(&self, name: &ClusterName, nodes: usize, load: Load) -> String {
+        let Some(class) = self.replica.class(name) else {
+            return format!("no manifest defines class {name}");
+        };
+        let class_rooms = self.class_rooms([name].into_iter());
+        let rooms = &class_rooms.rooms[0];
+        let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
+        left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        let shown = left.iter().take(NAMED_MAX).map(|(room, at)| {
+            format!("{} has room for {room}", class_rooms.workers[0][*at as usize])
+        });
+        let shown: Vec<_> = shown.collect();
+        let most = match shown.is_empty() {
+            true => "it has no worker now".into(),
+            false => format!("of its {} workers {}", left.len(), shown.join(", ")),
+        };
+        format!(
+            "class {name}: {nodes} of its nodes ask for {load} each, a worker takes {}; {most}",
+            class.capacity
+        )
+    }
+
+    /// What a worker of a class may have, is to have, and can take.
+    pub(in crate::core::leader) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
+        let planned = self.pipelines.load_of(&view.key);
+        let (load, capacity) = (view.load, class.capacity);
+        format!("it can take {capacity}; the plan wants {planned} on it, and it may have {load}")
+    }
+
+    /// The shares that a worker is to have.
+    pub(in crate::core::leader) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
+        let worker_shares = self.pipelines.worker_shares.get(key);
+        let Some(worker_shares) = worker_shares else {
+            return vec!["the plan wants nothing on it".into()];
+        };
+        let shares = worker_shares.shares.iter().take(NAMED_MAX).map(|share| {
+            let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);
+            format!("{load} of {}/{}", share.pipeline, share.node)
+        });
+        let shares: Vec<_> = shares.collect();
+        let more = worker_shares.shares.len() - shares.len();
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        vec![format!("it is to serve {}{more}", shares.join(", "))]
+    }
+}
+
+fn binding_fact(binding: &BindingView) -> String {
+    let shares = binding.shares.iter().take(NAMED_MAX).map(|share| {
+        let how = match (share.draining, share.applied) {
+            (true, _) => ", on its way out",
+            (false, false) => ", not confirmed yet",
+            (false, true) => "",
+        };
+        format!("{} on {}{how}", share.load, share.worker)
+    });
+    let shares: Vec<_> = shares.collect();
+    let more = binding.shares.len() - shares.len();
+    let (node, class, phase) = (&binding.node, &binding.class, binding.phase);
+    match (shares.is_empty(), more) {
+        (true, _) => format!("node {node} of class {class} is {phase}"),
+        (false, 0) => format!("node {node} of class {class} is {phase}: {}", shares.join("; ")),
+        (false, more) => format!(
+            "node {node} of class {class} is {phase}: {}; and {more} more",
+            shares.join("; ")
+        ),
+    }
+}

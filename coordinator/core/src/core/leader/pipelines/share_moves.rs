@@ -1,0 +1,157 @@
+//! Moves of single shares of pipelines that stay in force: away from workers that drain, and, where
+//! a class allows it, to make room for a pipeline that fits nowhere.
+
+use std::cmp::Reverse;
+
+use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
+
+use super::class_rooms::{ClassRooms, NodeRequest};
+use super::placement::NodeParts;
+use super::state::PlannedShare;
+use crate::core::Leader;
+use crate::planner::pipelines::{MovableShare, make_room};
+use crate::view::PipelinePhase;
+
+/// More than any room: a worker with this load takes nothing else.
+const FULL: Load = Load::MAX;
+
+impl Leader {
+    /// Plans each share of draining workers on another worker. Where there is no room, it stays.
+    pub(super) fn move_shares_of_draining(&mut self, now: Moment) {
+        // One for all that leave a class, who come one after the other: none of them is in it.
+        let mut known: Option<(ClusterName, ClassRooms)> = None;
+        for key in self.pipelines.draining.clone() {
+            if self.pipelines.held.contains(&key.cluster) {
+                continue;
+            }
+            let Some(worker_shares) = self.pipelines.worker_shares.get(&key) else { continue };
+            if known.as_ref().is_none_or(|(class, _)| *class != key.cluster) {
+                known = Some((key.cluster.clone(), self.class_rooms([&key.cluster].into_iter())));
+            }
+            let Some((_, class_rooms)) = &mut known else { continue };
+            for share in self.largest_first(&worker_shares.shares) {
+                let Some(state) = self.pipelines.all.get(&share.pipeline) else { continue };
+                if !state.in_force {
+                    continue;
+                }
+                match self.find_other_worker(&share, class_rooms) {
+                    Some(to) => self.move_share(&share, &key.cluster, to, now),
+                    // Where it had not even taken it, it never will.
+                    None => self.pipelines.observe_again(&share),
+                }
+            }
+        }
+    }
+
+    /// Shares in the order in which they are placed: the largest first, then by name.
+    pub(super) fn largest_first<'a>(
+        &self,
+        shares: impl IntoIterator<Item = &'a ShareKey>,
+    ) -> Vec<ShareKey> {
+        let mut shares: Vec<_> = shares.into_iter().cloned().collect();
+        shares.sort_by_cached_key(|share| {
+            let planned = self.planned_share(share);
+            Reverse(planned.map(|planned| planned.load))
+        });
+        shares
+    }
+
+    pub(super) fn planned_share(&self, share: &ShareKey) -> Option<&PlannedShare> {
+        let state = self.pipelines.all.get(&share.pipeline)?;
+        state.nodes.get(&share.node)?.shares.get(&share.index)
+    }
+
+    /// The worker that can take a share: one that has nothing of its node yet, if there is one.
+    pub(super) fn find_other_worker(
+        &self,
+        share: &ShareKey,
+        class_rooms: &mut ClassRooms,
+    ) -> Option<WorkerName> {
+        let state = self.pipelines.all.get(&share.pipeline)?;
+        let node = state.nodes.get(&share.node)?;
+        let load = node.shares.get(&share.index)?.load;
+        let request = [NodeRequest { class: node.class.clone(), load, has: Vec::new() }];
+        let serving = node.shares.values().map(|share| share.on.clone());
+        let serving: std::collections::BTreeSet<_> = serving.collect();
+        serving.iter().for_each(|worker| class_rooms.take(&node.class, worker, FULL));
+        let alone = class_rooms.place(&request);
+        serving.iter().for_each(|worker| class_rooms.give(&node.class, worker, FULL));
+        let placed = alone.or_else(|_| class_rooms.place(&request)).ok()?;
+        placed.into_iter().flatten().next().map(|(worker, _)| worker)
+    }
+
+    /// Has another worker planned for a share.
+    fn move_share(&mut self, key: &ShareKey, class: &ClusterName, to: WorkerName, now: Moment) {
+        let Some(node) = self.pipelines.node_mut(&key.pipeline, &key.node) else { return };
+        let Some(share) = node.shares.get_mut(&key.index) else { return };
+        let before = share.clone();
+        share.on = to;
+        let after = share.clone();
+        self.pipelines.uncount(key, class, &before);
+        self.pipelines.count(key, class, &after);
+        self.pipelines.note(&key.pipeline, &key.node);
+        self.reconcile_stream(&key.stream(), now);
+    }
+
+    /// Room for a pipeline that fits nowhere, by moves of the fewest shares in classes that allow
+    /// it; carries the moves out where all its nodes fit then.
+    pub(super) fn place_with_moves(
+        &mut self,
+        requests: &[NodeRequest],
+        class_rooms: &mut ClassRooms,
+        now: Moment,
+    ) -> Option<Vec<NodeParts>> {
+        let mut trial = class_rooms.clone();
+        let mut moves = Vec::new();
+        let mut placed = Vec::new();
+        for request in requests {
+            let one = std::slice::from_ref(request);
+            if let Ok(parts) = trial.place(one) {
+                placed.extend(parts);
+                continue;
+            }
+            let class =
+                trial.class_at(&request.class).filter(|_| trial.rebalances(&request.class))?;
+            let (shares, tenants) = self.tenants(&request.class, class, &trial, &moves);
+            for (tenant, to) in make_room(&trial.rooms[class], &tenants, request.load)? {
+                let MovableShare { worker, load, .. } = tenants[tenant];
+                trial.rooms[class].give(worker, load);
+                trial.rooms[class].take(to, load);
+                let to = trial.workers[class][to as usize].clone();
+                moves.push((shares[tenant].clone(), request.class.clone(), to));
+            }
+            placed.extend(trial.place(one).ok()?);
+        }
+        *class_rooms = trial;
+        for (share, class, to) in moves {
+            self.move_share(&share, &class, to, now);
+        }
+        Some(placed)
+    }
+
+    /// Who has shares on the workers of a class; those of pipelines that are Ready may move, once.
+    fn tenants(
+        &self,
+        class: &ClusterName,
+        at: usize,
+        class_rooms: &ClassRooms,
+        moved: &[(ShareKey, ClusterName, WorkerName)],
+    ) -> (Vec<ShareKey>, Vec<MovableShare>) {
+        let mut shares = Vec::new();
+        let mut tenants = Vec::new();
+        for (WorkerKey { worker, .. }, worker_shares) in self.pipelines.shares_by_worker(class) {
+            let Some(worker) = class_rooms.worker_at(at, worker) else { continue };
+            for share in &worker_shares.shares {
+                let state = self.pipelines.all.get(&share.pipeline);
+                let ready = state.is_some_and(|it| it.phase == Some(PipelinePhase::Ready));
+                let Some(planned) = self.planned_share(share) else { continue };
+                let movable = ready && !moved.iter().any(|(it, ..)| it == share);
+                if movable {
+                    shares.push(share.clone());
+                    tenants.push(MovableShare { worker, load: planned.load, movable });
+                }
+            }
+        }
+        (shares, tenants)
+    }
+}

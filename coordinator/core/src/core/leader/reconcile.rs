@@ -1,0 +1,161 @@
+//! From what the plan wants of a stream to what has to be said to whom.
+
+use leasehold_types::message::HeldStream;
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
+
+use super::Leader;
+use super::sliced_work::{ClaimCheck, SlicedTask};
+use crate::ledger::Phase;
+
+impl Leader {
+    /// Compares a stream's claims with the plan: a worker that should not have it is asked to give
+    /// it back, and the worker that should have it wants it.
+    pub(super) fn reconcile_stream(&mut self, stream: &StreamKey, now: Moment) {
+        let wanted = self.planned_lease(stream);
+        let on = wanted.and_then(|wanted| wanted.owner());
+        let claims = self.ledger.claims(stream);
+        let stays = match wanted {
+            Some(wanted) => wanted.on.is_none() && wanted.stays,
+            None => self.replica.desired.unread.contains(&stream.set),
+        };
+        let goes_on =
+            |key: &WorkerKey| stays && self.observed(key).is_some_and(|it| it.is_working());
+        let unwanted = claims.iter().filter(|claim| {
+            claim.phase == Phase::Held
+                && !wanted.is_some_and(|wanted| wanted.is_met_by(claim))
+                && !goes_on(&claim.worker)
+        });
+        let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
+        let mut mine = claims.iter().filter(|it| on.as_ref().is_some_and(|on| it.worker == *on));
+        let has_some = mine.clone().next().is_some();
+        // Where all that it has is on its way out, it needs a new lease to go on.
+        let goes_on_there =
+            mine.find(|it| !it.is_orphaned()).is_some_and(|it| it.phase == Phase::Held);
+        for key in unwanted {
+            if let Some(worker) = self.worker_mut(&key) {
+                worker.revoking.insert(stream.clone());
+                self.dirty.insert(key);
+            }
+        }
+        self.note_share(stream);
+        let Some(key) = on else { return };
+        let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
+        if !owns {
+            // The worker that it was planned on drains or is lost: plan again at once. If that
+            // worker is back by then, the new plan is still reconciled.
+            if !has_some {
+                if let Some(planned) = self.replica.planned_mut(stream) {
+                    planned.on = None;
+                }
+                self.plan_now(&key.cluster, now);
+            }
+            return;
+        }
+        if goes_on_there {
+            return;
+        }
+        if let Some(worker) = self.worker_mut(&key) {
+            worker.blocked.remove(stream);
+            worker.wants.insert(stream.clone());
+            self.dirty.insert(key);
+        }
+    }
+
+    /// A claim on a stream has ended, and only the worker that it is planned on has one: a move has
+    /// ended without a grant.
+    pub(super) fn note_single_owner(&mut self, stream: &StreamKey, now: Moment) {
+        let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.limited)
+        else {
+            return;
+        };
+        let Some(worker) = planned.on.clone() else { return };
+        let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker };
+        let claims = self.ledger.claims(stream);
+        if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
+            self.note_moved(stream, &owner, now);
+        }
+    }
+
+    /// Looks at every stream that a worker has a claim on.
+    pub(super) fn check_claims_of(&mut self, key: &WorkerKey, check: ClaimCheck) {
+        self.sliced_tasks.push_back(SlicedTask::ClaimsOfWorker {
+            key: key.clone(),
+            after: None,
+            check,
+        });
+    }
+
+    /// Has every worker that waits for a stream checked: more is known now of what workers may hold
+    /// unheard of. Grants and plans may have waited for that, in other clusters too.
+    pub(super) fn recheck_blocked(&mut self, now: Moment) {
+        for cluster in std::mem::take(&mut self.awaiting_reports) {
+            if mutation::on(Mutation::PassedOverForgotten) {
+                continue;
+            }
+            self.plan_now(&cluster, now);
+        }
+        let waits = self
+            .sliced_tasks
+            .iter()
+            .any(|task| matches!(task, SlicedTask::BlockedWorkers { after: None }));
+        if !waits {
+            self.sliced_tasks.push_back(SlicedTask::BlockedWorkers { after: None });
+        }
+    }
+
+    /// Streams were reported: the plan leaves a stream where it is if no other worker has it; of
+    /// two workers the one with the higher token is the newer owner. A stream that is asked back
+    /// goes where it was to go.
+    pub(super) fn plan_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
+        let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
+        for HeldStream { stream, .. } in streams {
+            if stream.set.is_shares() {
+                self.plan_share_where_held(stream, key);
+            } else if owns_streams {
+                self.plan_stream_where_held(stream, key);
+            }
+        }
+    }
+
+    /// The same for a share: its place is left to a worker until it drains; a stream's is another's
+    /// at once.
+    pub(super) fn plan_share_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        if self.observed(key).is_none_or(|worker| worker.lost) {
+            return;
+        }
+        let Some(share) = ShareKey::of(stream) else { return };
+        let Some(wanted) = self.planned_lease(stream) else { return };
+        if *wanted.cluster != key.cluster || !self.is_newest(stream, key, wanted.on) {
+            return;
+        }
+        let claim = self.ledger.claim(stream, key);
+        if let Some(load) = claim.and_then(|claim| claim.load) {
+            self.pipelines.adopt(&share, key, load);
+        }
+    }
+
+    fn plan_stream_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        let Some((set, planned)) = self.replica.planned(stream) else { return };
+        let is_here = set.spec.cluster == key.cluster;
+        if is_here
+            && self.is_newest(stream, key, planned.on.as_ref())
+            && let Some(planned) = self.replica.planned_mut(stream)
+        {
+            planned.on = Some(key.worker.clone());
+        }
+    }
+
+    /// Whether a worker holds a stream by a newer claim than the one that it is planned on, of the
+    /// same cluster.
+    fn is_newest(&self, stream: &StreamKey, key: &WorkerKey, planned: Option<&WorkerName>) -> bool {
+        let ledger = &self.ledger;
+        let token = |worker: &WorkerName| {
+            let key = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
+            ledger.claim(stream, &key).map(|claim| claim.token)
+        };
+        let held = ledger.claim(stream, key).filter(|claim| claim.phase == Phase::Held);
+        let held = held.map(|claim| claim.token);
+        planned != Some(&key.worker) && held > planned.and_then(token)
+    }
+}

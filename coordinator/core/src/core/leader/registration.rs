@@ -1,0 +1,85 @@
+//! Exposures are written down before workers are granted anything under them: which registrations
+//! the leader asks for, and what each answer allows. Invariant: the leader grants nothing that its
+//! entry, or the entry that is being written in its place, does not allow.
+
+use leasehold_types::WorkerKey;
+use leasehold_types::mutation::{self, Mutation};
+
+use super::Leader;
+use crate::effect::Order;
+use crate::exposure::{Exposure, Life, Sets};
+use crate::observed::Worker;
+
+impl Leader {
+    /// What the platform has written down may be granted now.
+    pub(in crate::core) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
+        for (key, life, exposure) in workers {
+            let Some(mut account) = self.ledger.account_mut(&key) else { continue };
+            // The entry of an earlier life was struck since.
+            if account.life != life && !mutation::on(Mutation::RegisteredOfAnotherLife) {
+                continue;
+            }
+            if account.registering.as_ref() == Some(&exposure) {
+                account.registering = None;
+            }
+            account.exposure = exposure;
+            account.adopted = true;
+            drop(account);
+            self.register_if_needed(&key);
+            self.pool_changed(&key);
+            self.unblock(&key);
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Has what the worker may come to hold written down, where it is not yet.
+    pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
+        let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
+        let Some(wanted) = self.exposure(key, worker) else { return };
+        let lists = &self.replica.lists;
+        let Some(mut account) = self.ledger.account_mut(key) else { return };
+        let narrows = account.exposure.sets == Sets::Any && wanted.sets != Sets::Any;
+        let covered = lists.covers(&key.cluster, &account.exposure, &wanted) && !narrows;
+        if account.registering.is_some() || (account.adopted && covered) {
+            return;
+        }
+        account.registering = Some(wanted.clone());
+        let life = account.life;
+        drop(account);
+        self.order(Order::Register(vec![(key.clone(), life, wanted)]));
+    }
+
+    /// The most that the worker may come to hold under what is desired, and all that it may hold
+    /// already.
+    fn exposure(&self, key: &WorkerKey, worker: &Worker) -> Option<Exposure> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let ledger = &self.ledger;
+        let account = ledger.account(key)?;
+        let lists = self.replica.cluster_lists.get(&key.cluster);
+        let list = lists.map(|lists| &lists[usize::from(worker.stops_worker)]);
+        let allows = |sets: Sets| {
+            let all = account.sets.iter();
+            all.fold(true, |allowed, (set, (_, timeless))| {
+                allowed && self.replica.lists.allow(&key.cluster, sets, set, *timeless)
+            })
+        };
+        let have = account.exposure.sets;
+        let sets = match list.map_or(Sets::None, |list| list.sets()) {
+            sets if allows(sets) => sets,
+            // It gives back what it holds of a set that is no longer desired.
+            sets if self.replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
+            Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
+        };
+        let wanted = Exposure {
+            incarnation: worker.incarnation.max(account.exposure.incarnation),
+            ttl: cluster.spec.ttl.max(account.ttl),
+            jobs_max: cluster.spec.jobs_per_worker_max.max(account.committed()).max(account.size()),
+            sets,
+            identity: worker.identity,
+        };
+        Some(match ledger.unheard_exposure(key) {
+            Some(unheard) => self.replica.lists.joined(&key.cluster, &wanted, unheard),
+            None => wanted,
+        })
+    }
+}

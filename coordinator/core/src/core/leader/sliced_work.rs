@@ -1,0 +1,212 @@
+//! Work that grows with the fleet goes on in slices, so that no turn is long. Invariant: a slice
+//! handles each stream by all that is known then, so it makes no difference what happens between
+//! two slices.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
+
+use super::Leader;
+use crate::core::turn_budget::STEP;
+use crate::desired::StreamSet;
+use crate::effect::Freed;
+use crate::event::ConnId;
+use crate::merge::merge;
+
+/// Units that one connection costs when the desired state has changed.
+const UNITS_PER_CONN: usize = 4;
+/// Claim slots that are scanned for one unit.
+const SLOTS_PER_UNIT: usize = 16;
+
+/// Work that goes on where it was left.
+#[derive(Clone, Debug)]
+pub(super) enum SlicedTask {
+    /// Over all streams that a worker has a claim on, after this one.
+    ClaimsOfWorker { key: WorkerKey, after: Option<StreamKey>, check: ClaimCheck },
+    /// Over all streams of these sets with a claim, from this slot on.
+    ClaimsOfSets { sets: BTreeSet<SetName>, slot: usize },
+    /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
+    ReplannedStreams { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
+    /// Over the workers of a cluster whose pools were planned again, from the last one on.
+    PoolTargets { cluster: ClusterName, workers: Vec<WorkerName> },
+    /// Over all connections, after this one: what is desired is other.
+    Connections { after: Option<ConnId> },
+    /// Over all who wait for a stream that may be free now, after this one.
+    BlockedWorkers { after: Option<WorkerKey> },
+}
+
+/// What is checked of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClaimCheck {
+    /// Whether the plan wants the stream on that worker.
+    Plan,
+    /// Whether the lease's time is over.
+    Expiry,
+    /// Whether the plan wants the stream there; for a lease that ends, whether its time is over.
+    PlanAndExpiry,
+}
+
+impl Leader {
+    /// Continues the tasks, as far as the budget goes.
+    pub(super) fn run_sliced_tasks(&mut self, now: Moment) {
+        while self.replica.budget.is_left()
+            && let Some(task) = self.sliced_tasks.pop_front()
+        {
+            let rest = self.step(task, now);
+            self.sliced_tasks.extend(rest);
+        }
+    }
+
+    fn step(&mut self, task: SlicedTask, now: Moment) -> Option<SlicedTask> {
+        let most = STEP.min(self.replica.budget.left());
+        match task {
+            SlicedTask::ClaimsOfWorker { key, after, check } => {
+                let account = self.ledger.account(&key)?;
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let streams = account.streams.range::<StreamKey, _>((from, Bound::Unbounded));
+                let streams: Vec<_> = streams.take(most).cloned().collect();
+                self.replica.budget.spend(streams.len().max(1));
+                for stream in &streams {
+                    match check {
+                        ClaimCheck::Plan => self.reconcile_stream(stream, now),
+                        ClaimCheck::Expiry => self.claim_due(stream, now),
+                        ClaimCheck::PlanAndExpiry => {
+                            self.reconcile_stream(stream, now);
+                            self.ending_due(stream, now);
+                        }
+                    }
+                }
+                let ended = streams.len() < most;
+                let after = streams.into_iter().next_back();
+                (!ended).then_some(SlicedTask::ClaimsOfWorker { key, after, check })
+            }
+            SlicedTask::ClaimsOfSets { sets, slot } => {
+                let ledger = &self.ledger;
+                let end = (slot + most * SLOTS_PER_UNIT).min(ledger.slots());
+                let claimed = ledger.claims_in(slot..end).map(|(stream, _)| stream);
+                let claimed = claimed.filter(|stream| sets.contains(&stream.set));
+                let claimed: Vec<_> = claimed.cloned().collect();
+                let is_over = end >= ledger.slots();
+                self.replica.budget.spend(claimed.len() + 1 + (end - slot) / SLOTS_PER_UNIT);
+                for stream in &claimed {
+                    self.reconcile_stream(stream, now);
+                }
+                (!is_over).then_some(SlicedTask::ClaimsOfSets { sets, slot: end })
+            }
+            SlicedTask::ReplannedStreams { set, spec, streams, next } => {
+                let end = streams.len().min(next + most);
+                self.replica.budget.spend(end - next);
+                for at in &streams[next..end] {
+                    let stream = spec.streams[*at as usize].name.clone();
+                    self.reconcile_stream(&StreamKey { set: set.clone(), stream }, now);
+                }
+                if end < streams.len() {
+                    return Some(SlicedTask::ReplannedStreams { set, spec, streams, next: end });
+                }
+                self.replica.drop_spec(&set, spec);
+                None
+            }
+            SlicedTask::PoolTargets { cluster, mut workers } => {
+                let next = workers.split_off(workers.len().saturating_sub(most));
+                self.replica.budget.spend(next.len().max(1));
+                for worker in next {
+                    self.retarget(WorkerKey { cluster: cluster.clone(), worker });
+                }
+                if !workers.is_empty() {
+                    return Some(SlicedTask::PoolTargets { cluster, workers });
+                }
+                self.hand_out_free(&cluster);
+                None
+            }
+            SlicedTask::Connections { after } => {
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let most = most.div_ceil(UNITS_PER_CONN);
+                let conns = self.conns.range((from, Bound::Unbounded)).take(most);
+                let conns: Vec<_> = conns.map(|(conn, key)| (*conn, key.clone())).collect();
+                self.replica.budget.spend(UNITS_PER_CONN * conns.len().max(1));
+                let ended = conns.len() < most;
+                let after = conns.last().map(|(conn, _)| *conn);
+                for (_, key) in conns {
+                    self.register_if_needed(&key);
+                    self.dirty.insert(key);
+                }
+                (!ended).then_some(SlicedTask::Connections { after })
+            }
+            SlicedTask::BlockedWorkers { after } => {
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let waiting = self.blocked_workers.range::<WorkerKey, _>((from, Bound::Unbounded));
+                let waiting: Vec<_> = waiting.take(most).cloned().collect();
+                self.replica.budget.spend(waiting.len().max(1));
+                for key in &waiting {
+                    self.unblock(key);
+                }
+                let ended = waiting.len() < most;
+                let after = waiting.into_iter().next_back();
+                (!ended).then_some(SlicedTask::BlockedWorkers { after })
+            }
+        }
+    }
+
+    /// Has somebody who waits for streams look whether they are free.
+    pub(super) fn unblock(&mut self, key: &WorkerKey) {
+        self.blocked_workers.remove(key);
+        if let Some(worker) = self.worker_mut(key)
+            && !worker.blocked.is_empty()
+        {
+            merge(&mut worker.wants, std::mem::take(&mut worker.blocked));
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    /// Ends the accounts of workers that are gone, one after the other.
+    pub(super) fn end_accounts_of_gone(&mut self, now: Moment) {
+        while self.replica.budget.is_left()
+            && let Some((key, &begun)) = self.ending_accounts.first_key_value()
+        {
+            let key = key.clone();
+            if !begun {
+                self.begin_ending(&key, now);
+            }
+            let most = STEP.min(self.replica.budget.left());
+            if self.end_slice(&key, most, now) {
+                self.ending_accounts.remove(&key);
+                self.gone(&key, now);
+            }
+        }
+    }
+
+    /// Nothing is planned or granted at a worker that is gone, and no share there counts, from
+    /// before the first of its leases ends until the last one has.
+    fn begin_ending(&mut self, key: &WorkerKey, now: Moment) {
+        self.ending_accounts.insert(key.clone(), true);
+        if let Some(worker) = self.worker_mut(key) {
+            worker.lost = true;
+            self.pool_changed(key);
+        }
+        self.lose_worker(key, now);
+    }
+
+    /// Ends some of the leases of a worker that is gone; whether it has none left.
+    fn end_slice(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
+        let account = self.ledger.account(key);
+        let streams = account.into_iter().flat_map(|account| &account.streams);
+        let streams: Vec<_> = streams.take(most).cloned().collect();
+        self.replica.budget.spend(1 + streams.len());
+        if streams.len() < most {
+            return true;
+        }
+        let ended = streams.iter().flat_map(|stream| self.ledger.end_all(stream, key));
+        let ended = ended.collect();
+        self.ended(ended, Freed::Gone, now);
+        false
+    }
+
+    /// Ends a worker's account at once: the next one of its name speaks already.
+    pub(super) fn end_account_now(&mut self, key: &WorkerKey, now: Moment) {
+        if self.ending_accounts.remove(key).is_some() {
+            self.gone(key, now);
+        }
+    }
+}

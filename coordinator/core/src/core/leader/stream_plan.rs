@@ -1,0 +1,275 @@
+//! A plan of a cluster's streams, in slices: what it rests on is gathered, then it is made, then it
+//! is taken over stream by stream.
+//!
+//! Invariant: a plan is made from all that was gathered, and nothing is done about it before all of
+//! it is taken over. A stream is left as it is if what the plan assumed of it, or of its new
+//! worker, is no longer so; its cluster is then planned again.
+
+mod apply;
+mod input;
+
+use std::sync::Arc;
+
+use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
+use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
+
+use super::Leader;
+use crate::core::replica::SetState;
+use crate::core::turn_budget::STEP;
+use crate::desired::{Stream, StreamSet};
+use crate::planner::streams::{
+    Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
+};
+
+/// So many streams of a plan are placed for one unit of work: it looks at plain numbers only.
+const PLACED_PER_UNIT: usize = 8;
+
+#[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
+type Index = std::collections::HashMap<WorkerName, WorkerIndex>;
+
+/// A plan that is being made.
+#[derive(Clone, Debug)]
+pub(super) struct StreamPlan {
+    pub(super) cluster: ClusterName,
+    begun: Moment,
+    /// The workers that can own streams, by name, as they were when it was begun.
+    owners: Vec<WorkerName>,
+    index: Index,
+    /// The cluster's sets, as they were desired when it was begun.
+    pub(super) sets: Vec<SetPlan>,
+    stage: Stage,
+    /// The set in hand, and how far it is done.
+    set: usize,
+    at: usize,
+    /// Some streams are left out, since a worker that has not reported may hold them.
+    passed_over: bool,
+    /// Nothing moves for balance, since a worker is missing.
+    balance_waits: bool,
+    /// Something has changed since it was gathered.
+    is_stale: bool,
+    /// When the first frozen stream thaws.
+    thaw: Option<Moment>,
+}
+
+/// One set of a plan.
+#[derive(Clone, Debug)]
+pub(super) struct SetPlan {
+    pub(super) name: SetName,
+    pub(super) spec: Arc<StreamSet>,
+    /// The streams that are planned: indices into the set.
+    which: Vec<u32>,
+    specs: Vec<StreamSpec>,
+    /// How many of its streams are on their way from one worker to another.
+    moving: usize,
+    /// How many streams the plan moves.
+    moves: usize,
+    /// Those that are planned elsewhere now: indices into the set.
+    touched: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// What is known of the streams is gathered.
+    Gather,
+    /// It is counted how many are on their way, where moves are limited.
+    Count,
+    /// The streams are placed.
+    Place(Box<Planning>),
+    /// The placements are taken over.
+    Apply(Vec<Vec<Placement>>),
+}
+
+/// What a plan says of one stream.
+pub(super) struct PlannedStream<'a> {
+    pub(super) set: &'a SetName,
+    pub(super) stream: &'a Stream,
+    pub(super) on: Result<&'a WorkerName, Unplaced>,
+}
+
+impl StreamPlan {
+    fn is_gathered(&self) -> bool {
+        !matches!(self.stage, Stage::Gather | Stage::Count)
+    }
+
+    /// Continues the placing for at most `units` units of work; returns how many it used.
+    fn place(&mut self, units: usize) -> usize {
+        let workers: Vec<&str> = self.owners.iter().map(WorkerName::as_str).collect();
+        let stays = self.passed_over || self.balance_waits;
+        let sets = self.sets.iter().map(|set| set.input(stays));
+        let sets: Vec<_> = sets.collect();
+        let input =
+            StreamInput { workers: &workers, sets: &sets, per_worker_max: STREAMS_PER_WORKER_MAX };
+        if matches!(self.stage, Stage::Gather | Stage::Count) {
+            self.stage = Stage::Place(Box::new(Planning::new(&input)));
+        }
+        let Stage::Place(planning) = &mut self.stage else { return 0 };
+        let looked_at = planning.step(&input, units.saturating_mul(PLACED_PER_UNIT));
+        if planning.is_done() {
+            self.stage = Stage::Apply(planning.take_placements());
+        }
+        1 + looked_at / PLACED_PER_UNIT
+    }
+
+    /// The next streams of the current set, at most `most`. Moves on to the next set after the last
+    /// stream; none after the last set.
+    fn next_slice(
+        &mut self,
+        most: usize,
+        all: impl Fn(&SetPlan) -> usize,
+    ) -> Option<(usize, Range)> {
+        let set = self.set;
+        let all = all(self.sets.get(set)?);
+        let range = self.at..all.min(self.at + most);
+        (self.set, self.at) = if range.end == all { (set + 1, 0) } else { (set, range.end) };
+        Some((set, range))
+    }
+
+    /// All of the plan, once it is made.
+    pub(super) fn planned(&self) -> impl Iterator<Item = PlannedStream<'_>> {
+        let placements = match &self.stage {
+            Stage::Apply(placements) => placements.as_slice(),
+            Stage::Gather | Stage::Count | Stage::Place(_) => &[],
+        };
+        self.sets.iter().zip(placements).flat_map(|(set, placements)| {
+            set.which.iter().zip(placements).map(|(at, placement)| PlannedStream {
+                set: &set.name,
+                stream: &set.spec.streams[*at as usize],
+                on: match placement {
+                    Placement::On(worker) => Ok(&self.owners[*worker as usize]),
+                    Placement::Unplaced(why) => Err(*why),
+                },
+            })
+        })
+    }
+}
+
+type Range = std::ops::Range<usize>;
+
+impl SetPlan {
+    fn moves_max(&self) -> usize {
+        self.spec.moves.per_round_max.saturating_sub(self.moving)
+    }
+
+    /// What is planned of it. Where streams are left out, or their worker is missing, nothing moves
+    /// for balance: with them it would be another plan, and what moves now would have to go back.
+    fn input(&self, stays: bool) -> SetInput<'_> {
+        let moves_max = if stays { 0 } else { self.moves_max() };
+        SetInput { policy: self.spec.policy, streams: &self.specs, moves_max }
+    }
+
+    /// Whether a set is still to be planned as this plan does.
+    fn is_for(&self, set: &SetState) -> bool {
+        let same_rules = self.spec.policy == set.spec.policy && self.spec.moves == set.spec.moves;
+        Arc::ptr_eq(&self.spec, &set.spec) || (same_rules && self.spec.cluster == set.spec.cluster)
+    }
+
+    /// Where a stream of the plan is in the set as it is now.
+    fn position(&self, set: &SetState, at: usize) -> Option<usize> {
+        if Arc::ptr_eq(&self.spec, &set.spec) {
+            return Some(at);
+        }
+        let stream = &self.spec.streams[at];
+        let now = set.position(&stream.name)?;
+        (set.spec.streams[now] == *stream).then_some(now)
+    }
+}
+
+impl Leader {
+    /// Begins or goes on with the plans of clusters whose streams are due, as far as the budget
+    /// goes.
+    pub(super) fn plan_streams(&mut self, now: Moment) {
+        while self.replica.budget.is_left() {
+            let begun = self.stream_plan.take().or_else(|| self.begin_next_plan(now));
+            let Some(mut plan) = begun else { return };
+            self.continue_plan(&mut plan, now);
+            if plan.is_gathered() && plan.set == plan.sets.len() {
+                self.end_plan(*plan, now);
+            } else {
+                self.stream_plan = Some(plan);
+            }
+        }
+    }
+
+    fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
+        while let Some(name) = self.plan_queue.pop_front() {
+            let Some(cluster) = self.clusters.get_mut(&name) else { continue };
+            cluster.plan_waits = false;
+            (cluster.plan, cluster.plan_again) = (None, None);
+            if self.replica.sets_of(&name).next().is_none() {
+                continue;
+            }
+            let owners = self.stream_owners(&name);
+            let mut plan = self.begin_plan(&name, owners, now);
+            plan.balance_waits = self.balance_waits(&name, now);
+            self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
+            return Some(plan);
+        }
+        None
+    }
+
+    /// A plan of a cluster's streams over these workers, of which nothing is gathered.
+    fn begin_plan(
+        &self,
+        name: &ClusterName,
+        owners: Vec<WorkerName>,
+        now: Moment,
+    ) -> Box<StreamPlan> {
+        let sets =
+            self.replica.sets_of(name).filter_map(|set| self.replica.sets.get_key_value(set));
+        let sets = sets.map(|(name, set)| SetPlan {
+            name: name.clone(),
+            spec: Arc::clone(&set.spec),
+            which: Vec::with_capacity(set.streams.len()),
+            specs: Vec::with_capacity(set.streams.len()),
+            moving: 0,
+            moves: 0,
+            touched: Vec::new(),
+        });
+        Box::new(StreamPlan {
+            cluster: name.clone(),
+            begun: now,
+            index: (0..).zip(&owners).map(|(at, worker)| (worker.clone(), at)).collect(),
+            owners,
+            sets: sets.collect(),
+            stage: Stage::Gather,
+            set: 0,
+            at: 0,
+            passed_over: false,
+            balance_waits: false,
+            is_stale: false,
+            thaw: None,
+        })
+    }
+
+    /// What would be planned of a cluster's streams over these workers; changes nothing.
+    pub(super) fn trial_plan(
+        &self,
+        name: &ClusterName,
+        owners: Vec<WorkerName>,
+        now: Moment,
+    ) -> Box<StreamPlan> {
+        let mut plan = self.begin_plan(name, owners, now);
+        while !plan.is_gathered() {
+            self.gather_slice(&mut plan, usize::MAX);
+        }
+        while !matches!(plan.stage, Stage::Apply(_)) {
+            plan.place(usize::MAX);
+        }
+        plan
+    }
+
+    fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {
+        let most = STEP.min(self.replica.budget.left());
+        let units = match plan.stage {
+            Stage::Gather | Stage::Count => {
+                let set = plan.set;
+                let units = self.gather_slice(plan, most);
+                self.note_gathered(plan, set);
+                units
+            }
+            Stage::Place(_) => plan.place(self.replica.budget.left()),
+            Stage::Apply(_) => self.apply_slice(plan, most, now),
+        };
+        self.replica.budget.spend(units);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a plan of streams rests on: each stream as it is now.
+
+use leasehold_types::{SetName, StreamKey, WorkerKey, WorkerName};
+
+use super::{SetState, Stage, StreamPlan};
+use crate::core::Leader;
+use crate::desired::Stream;
+use crate::ledger::{Claim, Phase};
+use crate::planner::streams::StreamSpec;
+
+/// Why a stream is not planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Skipped {
+    /// Its worker cannot be heard, and its lease never ends by time.
+    Stays,
+    /// A worker that has not reported may hold it.
+    Unheard,
+}
+
+impl Leader {
+    /// Sees to what may change meanwhile without anybody else having the cluster planned again.
+    pub(super) fn note_gathered(&mut self, plan: &StreamPlan, set: usize) {
+        if plan.passed_over {
+            self.awaiting_reports.insert(plan.cluster.clone());
+        }
+        // The end of a move makes room for another.
+        if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
+            && let Some(set) = self.replica.sets.get_mut(&set.name)
+        {
+            set.limited = true;
+        }
+    }
+
+    /// Gathers a further slice of the plan's input; returns how many streams it read.
+    pub(super) fn gather_slice(&self, plan: &mut StreamPlan, most: usize) -> usize {
+        let counts = matches!(plan.stage, Stage::Count);
+        let range = plan.next_slice(most, |set| {
+            let all = set.spec.streams.len();
+            let is_unlimited = set.spec.moves.per_round_max >= all;
+            if counts && is_unlimited { 0 } else { all }
+        });
+        let Some((at, range)) = range else {
+            if counts {
+                plan.place(1);
+            } else {
+                plan.stage = Stage::Count;
+            }
+            (plan.set, plan.at) = (0, 0);
+            return 1;
+        };
+        let handled = 1 + range.len();
+        let Some(set) = self.replica.sets.get(&plan.sets[at].name) else { return handled };
+        if counts {
+            let moving = range.filter(|at_set| {
+                let now = plan.sets[at].position(set, *at_set);
+                now.is_some_and(|now| self.is_moving(&plan.sets[at].name, set, now))
+            });
+            plan.sets[at].moving += moving.count();
+            return handled;
+        }
+        for stream in range {
+            let Some(now) = plan.sets[at].position(set, stream) else { continue };
+            let spec = self.stream_spec(plan, &plan.sets[at].name, set, now);
+            plan.passed_over |= spec == Err(Skipped::Unheard);
+            if let Ok(spec) = spec {
+                plan.sets[at].which.push(stream as u32);
+                plan.sets[at].specs.push(spec);
+            }
+        }
+        handled
+    }
+
+    /// The plan's input for one stream.
+    pub(super) fn stream_spec(
+        &self,
+        plan: &StreamPlan,
+        name: &SetName,
+        set: &SetState,
+        at: usize,
+    ) -> Result<StreamSpec, Skipped> {
+        let (stream, planned) = (&set.spec.streams[at], &set.streams[at]);
+        let on = self.place_of(name, set, at);
+        let present = on.and_then(|on| plan.index.get(on).copied());
+        if present.is_none() && self.stays(name, set, at) {
+            return Err(Skipped::Stays);
+        }
+        if planned.on.is_none() && present.is_none() && self.is_unheard_of(name, stream) {
+            return Err(Skipped::Unheard);
+        }
+        let cooldown = set.spec.moves.cooldown;
+        let moved = planned.moved_at.is_some_and(|moved| plan.begun < moved + cooldown);
+        Ok(StreamSpec {
+            weight: stream.weight,
+            dedicated: stream.dedicated,
+            present,
+            frozen: moved && present.is_some(),
+        })
+    }
+
+    /// The worker that a stream is planned on; where it is planned nowhere, the one that owns it.
+    pub(super) fn place_of<'a>(
+        &'a self,
+        name: &SetName,
+        set: &'a SetState,
+        at: usize,
+    ) -> Option<&'a WorkerName> {
+        if let Some(on) = &set.streams[at].on {
+            return Some(on);
+        }
+        let stream = set.spec.streams[at].name.clone();
+        let claims = self.ledger.claims(&StreamKey { set: name.clone(), stream });
+        let held = claims
+            .iter()
+            .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
+        held.max_by_key(|claim| claim.token).map(|claim| &claim.worker.worker)
+    }
+
+    /// Whether a worker that has not reported may hold a stream: planned now, it would move as soon
+    /// as that worker is back.
+    fn is_unheard_of(&self, set: &SetName, stream: &Stream) -> bool {
+        let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
+        !self.ledger.is_heard_of(&stream, self.replica.heard)
+    }
+
+    /// Whether a stream stays with a worker that cannot be heard, since its lease there never
+    /// ends by time: moving it would only leave it without an owner.
+    fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
+        let Some(on) = &set.streams[at].on else { return false };
+        let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.clone() };
+        let Some(worker) = self.observed(&key).filter(|worker| worker.lost) else { return false };
+        let stream = set.spec.streams[at].name.clone();
+        let stream = StreamKey { set: name.clone(), stream };
+        worker.is_working() && self.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
+    }
+
+    /// Whether a stream is on its way from one worker to another.
+    fn is_moving(&self, name: &SetName, set: &SetState, at: usize) -> bool {
+        let Some(on) = &set.streams[at].on else { return false };
+        let stream = set.spec.streams[at].name.clone();
+        let key = StreamKey { set: name.clone(), stream };
+        let elsewhere = |claim: &Claim| claim.worker.worker != *on;
+        self.ledger.claims(&key).iter().any(elsewhere)
+    }
+}

@@ -1,0 +1,350 @@
+//! What people see of the core: copied out, page by page where that is asked for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leasehold_types::message::{DrainPhase, Jobs};
+use leasehold_types::{
+    ClusterName, Incarnation, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
+};
+
+use super::Leader;
+use crate::core::Core;
+use crate::core::replica::{Replica, SetState};
+use crate::desired::{Cluster, Desired};
+use crate::ledger::{Account, Claim, Phase};
+use crate::planner::streams::Unplaced;
+use crate::view::{
+    ClaimPhase, ClaimView, ClusterView, PlanView, PlannedMove, Presence, SetView, StreamView,
+    WhatIf, WorkerView,
+};
+
+/// The offset basis of FNV-1a.
+const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+impl Core {
+    /// All clusters that a manifest defines, by name.
+    #[must_use]
+    pub fn clusters(&self, now: Moment) -> Vec<ClusterView> {
+        let view = |(name, spec): (_, &Arc<Cluster>)| match self.leader() {
+            Some(leader) => leader.cluster_view(name, spec, now),
+            None => self.replica().cluster_view(name, spec),
+        };
+        self.desired().clusters.iter().map(view).collect()
+    }
+
+    /// The workers of a cluster, by name; none where no manifest defines it.
+    #[must_use]
+    pub fn workers(&self, cluster: &ClusterName, now: Moment) -> Option<Vec<WorkerView>> {
+        self.desired().clusters.get(cluster)?;
+        let Some(leader) = self.leader() else { return Some(Vec::new()) };
+        let accounts = leader.ledger.accounts_of(cluster);
+        Some(accounts.map(|(key, account)| leader.worker_view(key, account, now)).collect())
+    }
+
+    /// One worker.
+    #[must_use]
+    pub fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
+        self.leader()?.worker(key, now)
+    }
+
+    /// Since when a worker's agent, which remembered no epoch, waits for a leadership confirmed
+    /// later than that; none where it does not, or is another incarnation.
+    #[must_use]
+    pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
+        let leader = self.leader()?;
+        let worker = leader.observed(key).filter(|worker| worker.incarnation == incarnation)?;
+        worker.no_epoch_since.filter(|_| !leader.is_confirmed(worker))
+    }
+
+    /// From when a worker counts as lost, if nothing more is heard of it.
+    #[must_use]
+    pub fn lost_from(&self, key: &WorkerKey) -> Option<Moment> {
+        let ledger = &self.leader()?.ledger;
+        ledger.account(key)?;
+        Some(ledger.free_at(key))
+    }
+
+    /// When all that a worker may have of a stream is surely over, if nothing more is heard of it:
+    /// [`Moment::NEVER`] where no time ends it; none where it can have nothing of it.
+    #[must_use]
+    pub fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
+        self.leader()?.ledger.outstanding_until(key, stream)
+    }
+
+    /// Until when what a worker may hold unheard of by time may last: of before this term, and not
+    /// reported by an agent that remembers it. None where it can hold nothing unheard of.
+    #[must_use]
+    pub fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
+        self.leader()?.ledger.unheard_until(key)
+    }
+
+    /// What is desired, as far as it is in force: a large manifest is read in several turns.
+    #[must_use]
+    pub fn desired(&self) -> &Arc<Desired> {
+        &self.replica().desired
+    }
+
+    /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
+    /// only when it is asked for. None where no manifest defines the set; empty where the set has
+    /// no such stream.
+    #[must_use]
+    pub fn streams<'a>(
+        &'a self,
+        set: &'a SetName,
+        after: Option<&StreamName>,
+    ) -> Option<impl Iterator<Item = StreamView> + 'a> {
+        let state = self.replica().sets.get(set)?;
+        let all = state.streams.len();
+        let start = match after {
+            None => 0,
+            Some(after) => state.position(after).map_or(all, |at| at + 1),
+        };
+        Some((start..all).map(move |at| self.stream_view(set, state, at)))
+    }
+
+    /// One stream.
+    #[must_use]
+    pub fn stream(&self, key: &StreamKey) -> Option<StreamView> {
+        let state = self.replica().sets.get(&key.set)?;
+        let at = state.position(&key.stream)?;
+        Some(self.stream_view(&key.set, state, at))
+    }
+
+    fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
+        let key = StreamKey { set: name.clone(), stream: set.spec.streams[at].name.clone() };
+        let claims = self.leader().map_or(&[][..], |leader| leader.ledger.claims(&key));
+        stream_view(key, set, at, claims)
+    }
+
+    /// A stream set in figures; none where no manifest defines it. It looks at every stream.
+    #[must_use]
+    pub fn set(&self, name: &SetName) -> Option<SetView> {
+        let (leader, set) = (self.leader(), self.replica().sets.get(name)?);
+        let cluster = &set.spec.cluster;
+        let held = leader.is_some_and(|leader| leader.is_cluster_held(cluster));
+        let mut view = SetView {
+            name: name.clone(),
+            cluster: set.spec.cluster.clone(),
+            streams: set.streams.len(),
+            owned: 0,
+            moving: 0,
+            unplaced: 0,
+            workers: 0,
+            workers_current: 0,
+            digest: DIGEST_START,
+            held,
+        };
+        // Each worker with something of the set, and whether that is just what is planned.
+        let mut workers: BTreeMap<&WorkerName, bool> = BTreeMap::new();
+        for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
+            let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
+            let claims = leader.map_or(&[][..], |leader| leader.ledger.claims(&key));
+            let on = planned.on.as_ref();
+            let in_place = |claim: &Claim| {
+                claim.worker.cluster == set.spec.cluster
+                    && Some(&claim.worker.worker) == on
+                    && claim.phase == Phase::Held
+            };
+            let placed = matches!(claims, [claim] if in_place(claim));
+            view.owned += usize::from(!claims.is_empty());
+            view.moving += usize::from(!placed && (on.is_some() || !claims.is_empty()));
+            view.unplaced += usize::from(on.is_none());
+            for worker in on.into_iter().chain(claims.iter().map(|claim| &claim.worker.worker)) {
+                *workers.entry(worker).or_insert(true) &= placed;
+            }
+            view.digest = digest(view.digest, stream.name.as_str());
+            view.digest = digest(view.digest, on.map_or("", WorkerName::as_str));
+        }
+        view.workers = workers.len();
+        let current = workers.iter().filter(|(worker, in_place)| {
+            let worker = (**worker).clone();
+            let worker = WorkerKey { cluster: view.cluster.clone(), worker };
+            **in_place && leader.is_some_and(|leader| leader.has_applied(&worker))
+        });
+        view.workers_current = current.count();
+        Some(view)
+    }
+
+    /// What would be planned for a cluster under other circumstances; changes nothing. None where
+    /// no manifest defines the cluster, or where this replica does not lead.
+    #[must_use]
+    pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
+        self.leader()?.what_if(name, what_if, now)
+    }
+}
+
+impl Replica {
+    /// A cluster as far as every replica knows it.
+    fn cluster_view(&self, name: &ClusterName, spec: &Cluster) -> ClusterView {
+        let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
+        ClusterView {
+            name: name.clone(),
+            jobs_max: spec.jobs_max,
+            jobs_per_worker_max: spec.jobs_per_worker_max,
+            committed: 0,
+            running: 0,
+            granted: 0,
+            workers: 0,
+            connected: 0,
+            draining: 0,
+            lost: 0,
+            unreported: 0,
+            streams: sets.map(|set| set.streams.len()).sum(),
+            streams_owned: 0,
+            held: None,
+        }
+    }
+}
+
+impl Leader {
+    pub(super) fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
+        let account = self.ledger.account(key)?;
+        Some(self.worker_view(key, account, now))
+    }
+
+    /// Whether a worker's agent is connected and has said that it knows its newest streams.
+    fn has_applied(&self, key: &WorkerKey) -> bool {
+        let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
+        let account = self.ledger.account(key);
+        connected && account.is_some_and(|account| account.acknowledged >= account.streams_sent_in)
+    }
+
+    fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
+        self.replica.desired.clusters.get(name)?;
+        let pools = self.planned_pools(name, what_if);
+        let mut owners = self.stream_owners(name);
+        owners.retain(|worker| !what_if.remove.contains(worker));
+        owners.extend(what_if.add.iter().cloned());
+        owners.sort();
+        owners.dedup();
+        let mut view = PlanView { pools, ..PlanView::default() };
+        for planned in self.trial_plan(name, owners, now).planned() {
+            let key = StreamKey { set: planned.set.clone(), stream: planned.stream.name.clone() };
+            let from = self.replica.planned(&key).and_then(|(_, planned)| planned.on.clone());
+            let to = planned.on.ok().cloned();
+            if let Err(why) = planned.on {
+                view.unplaced.push((key.clone(), reason(why).into()));
+            }
+            if from != to {
+                let StreamKey { set, stream } = key;
+                view.moves.push(PlannedMove { set, stream, from, to });
+            }
+        }
+        Some(view)
+    }
+
+    fn cluster_view(&self, name: &ClusterName, spec: &Cluster, now: Moment) -> ClusterView {
+        let mut view = self.replica.cluster_view(name, spec);
+        if spec.class.is_some() {
+            // What the workers of a class own are shares of pipelines.
+            let (planned, owned) = self.share_counts(name);
+            view.streams += planned;
+            view.streams_owned += owned;
+        }
+        for set_name in self.replica.sets_of(name) {
+            // Streams that are no longer desired may still be claimed.
+            let streams = self.replica.sets.get(set_name).map_or(0, |set| set.streams.len());
+            view.streams_owned += self.ledger.claimed(set_name).min(streams);
+        }
+        let ledger = &self.ledger;
+        view.held = ledger.held_by(name, self.replica.heard).map(|(until, worker)| {
+            let left = until.since(now).as_secs_f64();
+            format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
+        });
+        for (key, account) in ledger.accounts_of(name) {
+            let worker = self.worker_view(key, account, now);
+            view.committed = view.committed.saturating_add(worker.committed);
+            view.running = view.running.saturating_add(worker.running.unwrap_or(0));
+            view.workers += 1;
+            view.connected += usize::from(worker.presence == Presence::Connected);
+            view.lost += usize::from(worker.presence == Presence::Lost);
+            view.unreported += usize::from(worker.presence == Presence::Unreported);
+            let working = worker.drain == DrainPhase::Working && !worker.drain_ordered;
+            view.draining += usize::from(!working);
+            if working && worker.presence == Presence::Connected {
+                view.granted = view.granted.saturating_add(worker.granted);
+            }
+        }
+        view
+    }
+
+    fn worker_view(&self, key: &WorkerKey, account: &Account, now: Moment) -> WorkerView {
+        let worker = self.observed(key);
+        let presence = match worker {
+            Some(worker) if worker.lost => Presence::Lost,
+            Some(worker) if worker.is_connected() => Presence::Connected,
+            Some(worker) if worker.reported => Presence::Silent,
+            Some(_) | None => Presence::Unreported,
+        };
+        let reported = presence != Presence::Unreported;
+        WorkerView {
+            key: key.clone(),
+            presence,
+            drain: worker.map_or(DrainPhase::Working, |worker| worker.drain),
+            drain_ordered: worker.is_some_and(|worker| worker.drain_ordered),
+            incarnation: account.incarnation,
+            generation: worker.map_or(0, |worker| worker.generation),
+            silent_for: reported.then(|| now.since(account.heard)),
+            granted: account.size(),
+            in_effect: account.in_effect,
+            running: match account.jobs {
+                Jobs::Unknown => None,
+                Jobs::Running(running) => Some(running),
+            },
+            committed: account.committed(),
+            wanted: worker.map_or(0, |worker| worker.target),
+            pool_token: account.pool_token(),
+            streams: account.streams.len(),
+            load: account.load,
+            address: worker.and_then(|worker| worker.address.clone()),
+        }
+    }
+}
+
+pub(super) fn stream_view(
+    key: StreamKey,
+    set: &SetState,
+    at: usize,
+    claims: &[Claim],
+) -> StreamView {
+    let stream = &set.spec.streams[at];
+    StreamView {
+        cluster: set.spec.cluster.clone(),
+        weight: stream.weight,
+        dedicated: stream.dedicated,
+        planned: set.streams[at].on.clone(),
+        claims: claims.iter().map(claim_view).collect(),
+        key,
+    }
+}
+
+/// FNV-1a over the bytes of a text and its end.
+fn digest(sum: u64, text: &str) -> u64 {
+    let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    step(text.bytes().fold(sum, step), 0)
+}
+
+/// The rule that keeps a stream from every worker, for people.
+pub(super) fn reason(why: Unplaced) -> &'static str {
+    match why {
+        Unplaced::NoWorker => "no worker of the cluster can own streams now",
+        Unplaced::NoWorkerOfItsOwn => {
+            "it is dedicated, and no worker is left to be its own: add workers"
+        }
+        Unplaced::WorkersFull => "every worker owns as many streams as one may: add workers",
+    }
+}
+
+fn claim_view(claim: &Claim) -> ClaimView {
+    ClaimView {
+        worker: claim.worker.clone(),
+        token: claim.token,
+        phase: match claim.phase {
+            Phase::Held => ClaimPhase::Held,
+            Phase::Revoking { .. } => ClaimPhase::Revoking,
+            Phase::Lapsing { .. } | Phase::Orphaned { .. } => ClaimPhase::Lapsing,
+        },
+        timeless: claim.timeless,
+    }
+}
