@@ -4,7 +4,6 @@ mod adapter;
 mod args;
 mod errand;
 mod reached;
-mod span;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,8 +21,7 @@ pub use adapter::{
 };
 use args::{Action, Cli, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
-pub use errand::{AgentUrl, Errand};
-pub(crate) use span::show as show_span;
+pub use errand::Errand;
 
 /// How long a child may take to end on SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
@@ -381,7 +379,7 @@ mod tests {
             ("--tls-ca a --tls-cert c", "--tls-key"),
             ("--token-file t", "--tls-ca"),
             ("--socket-mode 0600", "--socket"),
-            ("--drain-deadline 5", "span of time"),
+            ("--drain-deadline 5", "invalid duration"),
             ("--coordinator http://a:7400", "HOST:PORT"),
             ("--coordinator a", "HOST:PORT"),
             ("--coordinator a:0", "HOST:PORT"),

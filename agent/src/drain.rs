@@ -9,10 +9,11 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use leasehold_types::duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::config::{Errand, show_span};
-use call::{Call, Trouble};
+use crate::config::Errand;
+use call::{DrainError, Request};
 
 /// How long an agent may take to answer what needs no waiting.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -47,20 +48,21 @@ async fn run(errand: &Errand) -> anyhow::Result<()> {
         (false, None) => begin(errand).await,
         (false, Some(limit)) => {
             let begun = timeout(limit, begin_patiently(errand)).await;
-            begun.unwrap_or_else(|_| bail!("no answer within {}", show_span(limit)))
+            begun.unwrap_or_else(|_| bail!("no answer within {}", duration::format_short(limit)))
         }
         (true, None) => wait(errand).await,
         (true, Some(limit)) => {
             let ended = timeout(limit, wait(errand)).await;
-            ended.unwrap_or_else(|_| bail!("not drained after {}", show_span(limit)))
+            ended.unwrap_or_else(|_| bail!("not drained after {}", duration::format_short(limit)))
         }
     }
 }
 
 /// Begins the drain.
 async fn begin(errand: &Errand) -> anyhow::Result<()> {
-    let answer = timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await;
-    let jobs = answer.with_context(|| format!("no answer within {}", show_span(ANSWER)))?;
+    let answer = timeout(ANSWER, call::drain(&errand.agent, Request::Begin)).await;
+    let jobs =
+        answer.with_context(|| format!("no answer within {}", duration::format_short(ANSWER)))?;
     println!("the drain has begun: {}", left(jobs?));
     Ok(())
 }
@@ -68,13 +70,13 @@ async fn begin(errand: &Errand) -> anyhow::Result<()> {
 async fn begin_patiently(errand: &Errand) -> anyhow::Result<()> {
     let mut away = Away::default();
     loop {
-        match timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await {
+        match timeout(ANSWER, call::drain(&errand.agent, Request::Begin)).await {
             Ok(Ok(jobs)) => {
                 println!("the drain has begun: {}", left(jobs));
                 return Ok(());
             }
-            Ok(Err(Trouble::Refused(why))) => bail!(why),
-            Ok(Err(Trouble::Away(why))) => away.pause(&why).await,
+            Ok(Err(DrainError::Refused(why))) => bail!(why),
+            Ok(Err(DrainError::Unavailable(why))) => away.pause(&why).await,
             Err(_) => away.pause("no answer").await,
         }
     }
@@ -86,14 +88,14 @@ async fn wait(errand: &Errand) -> anyhow::Result<()> {
     let mut progress = interval_at(Instant::now(), PROGRESS);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let ended = call::drain(&errand.agent, Call::Wait);
+        let ended = call::drain(&errand.agent, Request::Wait);
         let mut ended = std::pin::pin!(ended);
         let answer = loop {
             tokio::select! {
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
                     // Asking once more changes nothing, and is answered with what is left.
-                    let asked = timeout(ANSWER, call::drain(&errand.agent, Call::Begin)).await;
+                    let asked = timeout(ANSWER, call::drain(&errand.agent, Request::Begin)).await;
                     if let Ok(Ok(jobs)) = asked {
                         away.is_back();
                         println!("draining: {}", left(jobs));
@@ -111,8 +113,8 @@ async fn wait(errand: &Errand) -> anyhow::Result<()> {
                 eprintln!("the drain's deadline has passed: {left}, and none is killed");
                 return Ok(());
             }
-            Err(Trouble::Refused(why)) => bail!(why),
-            Err(Trouble::Away(why)) => away.pause(&why).await,
+            Err(DrainError::Refused(why)) => bail!(why),
+            Err(DrainError::Unavailable(why)) => away.pause(&why).await,
         }
     }
 }

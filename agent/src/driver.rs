@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
+use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment, duration};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 pub(crate) use door::{Command, Door, Gone, Snapshot};
 
 use crate::clock;
-use crate::config::{Config, show_span};
+use crate::config::Config;
 use crate::journal::AgentJournal;
 use crate::link::{Dialer, Link, LinkChange, LinkEvent};
 use crate::metrics::Metrics;
@@ -381,10 +381,12 @@ impl Driver {
     fn end_drain(&mut self, jobs_left: u32, told: bool, now: Moment) {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
-            0 => tracing::info!(took = %show_span(took), "the drain has ended: nothing is held"),
+            0 => {
+                tracing::info!(took = %duration::format_short(took), "the drain has ended: nothing is held")
+            }
             _ => tracing::warn!(
                 jobs_left,
-                took = %show_span(took),
+                took = %duration::format_short(took),
                 "the drain's deadline has passed: jobs still run, and none is killed"
             ),
         }
@@ -416,7 +418,7 @@ impl Driver {
         let left = match left {
             _ if self.drain.overdue => "past the deadline".into(),
             None => "no deadline known".into(),
-            Some(left) => show_span(left) + " left",
+            Some(left) => duration::format_short(left) + " left",
         };
         let (jobs, streams) = (awaited.jobs, awaited.streams);
         let what = awaited::of_drain(&awaited);

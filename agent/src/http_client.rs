@@ -1,8 +1,9 @@
-//! Small HTTP/1.1 calls, to this machine or this pod: one connection each, bounded in time and in
-//! the bytes of the answer.
+//! HTTP/1.1 calls to this machine or this pod: a connection for each, with bounds on the time and
+//! on the bytes of the answer.
 //!
-//! Invariant: a failure says whether the request may have reached its receiver.
+//! Invariant: a failure says whether the server may have received the request.
 
+use std::error::Error;
 use std::fmt;
 use std::io::ErrorKind;
 use std::str::FromStr;
@@ -10,17 +11,16 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
+use hyper_util::rt::TokioExecutor;
+use tokio::time::timeout;
 
-/// Bytes of an answer.
-const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// The port of a URL that names none.
-const PORT: u16 = 80;
+/// Bytes of a worker's answer.
+pub(crate) const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// An `http://` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,12 +30,17 @@ pub struct Url {
 }
 
 impl Url {
-    /// The same place with another path, which begins with `/`.
+    /// `HOST:PORT` as it was written.
+    pub(crate) fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    /// The same server with another path, which begins with `/`.
     pub(crate) fn at(&self, path: &'static str) -> Self {
         Self { authority: self.authority.clone(), path: PathAndQuery::from_static(path) }
     }
 
-    /// Whether it names nothing but a place.
+    /// Whether it has neither a path nor a query.
     pub(crate) fn is_bare(&self) -> bool {
         self.path == "/"
     }
@@ -45,7 +50,7 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no URL: write http://HOST:PORT/PATH");
+        let wrong = || format!("invalid URL {text:?}: expected http://HOST:PORT/PATH");
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let parts = uri.into_parts();
         if parts.scheme != Some(Scheme::HTTP) {
@@ -53,8 +58,8 @@ impl FromStr for Url {
         }
         let authority = parts.authority.ok_or_else(wrong)?;
         if authority.as_str().contains('@') {
-            // It would stand in every log line.
-            return Err("a URL may hold no password".into());
+            // The error and later log lines show the URL, so it must not hold a secret.
+            return Err("invalid URL: remove the user and the password from it".into());
         }
         let path = parts.path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
         Ok(Self { authority, path })
@@ -76,8 +81,10 @@ pub(crate) struct Call<'a> {
     pub(crate) authorization: Option<HeaderValue>,
     /// The body, which is JSON.
     pub(crate) json: Option<String>,
-    /// How long it may take from the connection to the last byte of the answer.
-    pub(crate) within: Duration,
+    /// How long the call may take, from the connection to the last byte of the answer.
+    pub(crate) timeout: Option<Duration>,
+    /// The most bytes of the answer's body.
+    pub(crate) answer_bytes_max: usize,
 }
 
 /// An answer, whatever its status.
@@ -87,87 +94,93 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// There was no answer.
+/// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    /// Nobody listens there: the request has not been sent.
-    #[error("nobody listens there")]
+pub(crate) enum CallError {
+    /// Nothing listens there: the request was not sent.
+    #[error("connection refused: nothing listens there")]
     Refused,
-    /// There was no connection: the request has not been sent.
+    /// There was no connection: the request was not sent.
     #[error("{0}")]
-    Unsent(String),
-    /// The request may have been received, and may have had its effect.
+    NotSent(String),
+    /// The server may have received the request and acted on it.
     #[error("{0}")]
     Lost(String),
 }
 
 impl Call<'_> {
-    /// Sends it, and waits for the answer.
+    /// Sends the request and waits for the answer.
     ///
     /// # Errors
-    /// Where there is none in time, or a longer one than can be taken.
-    pub(crate) async fn send(self) -> Result<Answer, Failure> {
-        let end = tokio::time::Instant::now() + self.within;
-        let late = |what: &str| format!("{what} within {:?}", self.within);
-        let (host, port) = (self.url.authority.host(), self.url.authority.port_u16());
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let connected = TcpStream::connect((host, port.unwrap_or(PORT)));
-        let stream = match tokio::time::timeout_at(end, connected).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
-                return Err(Failure::Refused);
+    /// Where there is no answer in time, or a longer one than the limit.
+    pub(crate) async fn send(self) -> Result<Answer, CallError> {
+        let mut request = self.request();
+        let connection = capture_connection(&mut request);
+        let Some(limit) = self.timeout else { return self.exchange(request, &connection).await };
+        match timeout(limit, self.exchange(request, &connection)).await {
+            Ok(answer) => answer,
+            Err(_) if is_connected(&connection) => {
+                Err(CallError::Lost(format!("no answer within {limit:?}")))
             }
-            Ok(Err(error)) => return Err(Failure::Unsent(error.to_string())),
-            Err(_) => return Err(Failure::Unsent(late("no connection"))),
-        };
-        match tokio::time::timeout_at(end, self.converse(stream)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(why)) => Err(Failure::Lost(why)),
-            Err(_) => Err(Failure::Lost(late("no answer"))),
+            Err(_) => Err(CallError::NotSent(format!("no connection within {limit:?}"))),
         }
     }
 
-    async fn converse(&self, stream: TcpStream) -> Result<Answer, String> {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error.to_string())?;
-        // It ends with this call, whatever comes of that.
-        let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        let answer = sender.send_request(self.request()).await.map_err(causes)?;
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        connection: &CaptureConnection,
+    ) -> Result<Answer, CallError> {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .retry_canceled_requests(false)
+            .build(HttpConnector::new());
+        let answer =
+            client.request(request).await.map_err(|error| match is_connected(connection) {
+                true => CallError::Lost(causes(&error)),
+                false if is_refused(&error) => CallError::Refused,
+                false => CallError::NotSent(causes(&error)),
+            })?;
         let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| format!("the answer: {error}"))?;
+        let body = Limited::new(answer.into_body(), self.answer_bytes_max).collect().await;
+        let body = body
+            .map_err(|error| CallError::Lost(format!("cannot read the answer's body: {error}")))?;
         Ok(Answer { status, body: body.to_bytes() })
     }
 
     fn request(&self) -> Request<Full<Bytes>> {
-        let Self { method, url, authorization, json, .. } = self;
-        let body = Bytes::from(json.clone().unwrap_or_default());
+        let body = Bytes::from(self.json.clone().unwrap_or_default());
         let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method.clone();
-        *request.uri_mut() = Uri::from(url.path.clone());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.url.to_string().parse().expect("a URL is a URI");
         let headers = request.headers_mut();
-        let host = HeaderValue::from_str(url.authority.as_str());
-        headers.insert(HOST, host.expect("an authority is plain text"));
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        if json.is_some() {
+        if self.json.is_some() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        if let Some(authorization) = authorization {
+        if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
         request
     }
 }
 
-/// An error with what caused it.
-#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
-fn causes(error: hyper::Error) -> String {
-    match std::error::Error::source(&error) {
-        None => error.to_string(),
-        Some(cause) => format!("{error}: {cause}"),
-    }
+/// Whether there was a connection, so that the request may have been sent.
+fn is_connected(connection: &CaptureConnection) -> bool {
+    connection.connection_metadata().is_some()
+}
+
+fn is_refused(error: &(dyn Error + 'static)) -> bool {
+    anyhow::Chain::new(error).any(|error| {
+        let io = error.downcast_ref::<std::io::Error>();
+        io.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    })
+}
+
+/// What caused the client's error: its own text says only in which step it came.
+fn causes(error: &(dyn Error + 'static)) -> String {
+    let texts: Vec<String> = anyhow::Chain::new(error).skip(1).map(ToString::to_string).collect();
+    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
 }
 
 #[cfg(test)]
@@ -190,21 +203,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_tells_whether_the_request_may_have_been_received() {
+    async fn an_error_says_whether_the_server_may_have_received_the_request() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let url: Url = format!("http://{address}/").parse().expect("a URL");
-        let call = |within| Call {
+        let call = |timeout_ms| Call {
             method: Method::GET,
             url: &url,
             authorization: None,
             json: None,
-            within: Duration::from_millis(within),
+            timeout: Some(Duration::from_millis(timeout_ms)),
+            answer_bytes_max: ANSWER_BYTES_MAX,
         };
-        // Taken by the system, and never answered.
+        // The system accepts the connection, and nobody answers.
         let lost = call(50).send().await;
-        assert!(matches!(&lost, Err(Failure::Lost(why)) if why.contains("no answer")), "{lost:?}");
+        assert!(
+            matches!(&lost, Err(CallError::Lost(why)) if why.contains("no answer")),
+            "{lost:?}"
+        );
         drop(listener);
-        assert_eq!(call(5_000).send().await, Err(Failure::Refused));
+        assert_eq!(call(5_000).send().await, Err(CallError::Refused));
     }
 }

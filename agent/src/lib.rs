@@ -8,6 +8,7 @@ pub mod drain;
 pub mod run;
 
 mod api;
+mod backoff;
 mod child;
 mod clock;
 mod driver;

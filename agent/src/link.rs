@@ -2,7 +2,6 @@
 //! both ways. It decides nothing. Everything that it says carries its number, so that what an
 //! older link says is told apart and dropped.
 
-mod backoff;
 mod complaints;
 pub(crate) mod token;
 
@@ -26,6 +25,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 pub(crate) use complaints::Complaints;
 
+use crate::backoff;
 use crate::config::{Address, Tls};
 
 /// How long a connection, with its TLS handshake, may take to come about.
@@ -117,7 +117,7 @@ impl Dialer {
         Self { coordinators, next: 0, tls, events }
     }
 
-    /// Dials after the back-off that belongs to `attempt`; with the lease time, where it is known.
+    /// Dials, after a wait unless `attempt` is 0; with the lease time, where it is known.
     pub(crate) fn dial(
         &mut self,
         number: LinkNumber,
@@ -142,7 +142,9 @@ impl Dialer {
             events: self.events.clone(),
         };
         let task = tokio::spawn(async move {
-            tokio::time::sleep(backoff::delay(attempt)).await;
+            if let Some(failures_before) = attempt.checked_sub(1) {
+                tokio::time::sleep(backoff::DIAL.wait(failures_before)).await;
+            }
             let why = match dial.run(messages).await {
                 Ok(()) => "the coordinator has ended the session".into(),
                 Err(error) => cause(error.as_ref()),

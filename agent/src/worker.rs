@@ -9,7 +9,6 @@ pub(crate) mod file;
 pub(crate) mod http;
 pub(crate) mod leash;
 pub(crate) mod process;
-pub(crate) mod retry;
 pub(crate) mod start;
 pub(crate) mod travis;
 mod view;

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::{ClusterName, WorkerName};
+use leasehold_types::{ClusterName, WorkerName, duration};
 
+use super::Address;
 use super::adapter::AdapterArgs;
-use super::{Address, AgentUrl, span};
+use super::errand::agent_url;
+use crate::http_client::Url;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,15 +97,16 @@ pub(super) struct DrainArgs {
         long,
         env = "LEASEHOLD_ADDR",
         value_name = "URL",
-        default_value = "http://127.0.0.1:7411"
+        default_value = "http://127.0.0.1:7411",
+        value_parser = agent_url
     )]
-    pub(super) addr: AgentUrl,
+    pub(super) addr: Url,
     /// Wait until no job runs and no stream is held, or the drain's deadline has passed. An agent
     /// that is away is asked again, for as long as that takes
     #[arg(long)]
     pub(super) wait: bool,
     /// How long to try and to wait; the drain itself goes on
-    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) timeout: Option<Duration>,
     /// Run COMMAND afterwards in this process's place, whatever came of the drain
     #[arg(long, requires = "command")]
@@ -125,7 +128,7 @@ pub(super) struct LeaveArgs {
     #[arg(long)]
     pub(super) nothing_runs: bool,
     /// How long to try to reach a coordinator
-    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1m")]
     pub(super) timeout: Duration,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
@@ -193,7 +196,8 @@ pub(super) struct RunArgs {
     pub(super) adapter: AdapterArgs,
     /// How long a drain may take before the agent leaves with jobs still running, or as a sidecar
     /// lets nobody wait any longer; where it is not given, the cluster's drain.deadline
-    #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     pub(super) drain_deadline: Option<Duration>,
     /// The agent is a sidecar, which is started before its worker and told to end after it:
     /// SIGTERM ends it at once and drains nothing, a drain's end does not end it, and past a
@@ -213,7 +217,8 @@ pub(super) struct RunArgs {
     #[arg(long, env = "LEASEHOLD_RESTART", value_enum, requires = "command")]
     pub(super) restart: Option<Restart>,
     /// How long COMMAND may take to end on SIGTERM before the agent says so, or ends it
-    #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     #[arg(requires = "command")]
     pub(super) child_grace: Option<Duration>,
     /// End COMMAND with SIGKILL after --child-grace. Without it the agent waits on: no running

@@ -1,38 +1,35 @@
-//! One call on an agent's worker API.
+//! The call that asks an agent to drain.
 
-use axum::body::Body;
-use axum::http::{Request, StatusCode, header};
-use hyper_util::rt::TokioIo;
+use hyper::Method;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 
-use crate::config::AgentUrl;
+use crate::http_client::{Call, CallError, Url};
 
-/// Bytes of an answer; agents' are a line long.
+/// Bytes of an agent's answer, which is one short line.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What is asked.
+/// Which answer is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    /// Drain.
+pub(super) enum Request {
+    /// Drain, and answer at once.
     Begin,
-    /// Drain, and answer at the end.
+    /// Drain, and answer when the drain has ended.
     Wait,
 }
 
-/// Why there is no answer.
+/// Why a drain has no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum DrainError {
     /// The agent is not there, or went away before it answered: it may come back.
     #[error("{0}")]
-    Away(String),
-    /// It said no, or is none.
+    Unavailable(String),
+    /// It refused, or it is not an agent.
     #[error("{0}")]
     Refused(String),
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct Drained {
     jobs_left: u32,
 }
 
@@ -46,57 +43,38 @@ struct Denial {
     message: String,
 }
 
-/// Asks an agent to drain; the jobs that are left.
-pub(super) async fn drain(agent: &AgentUrl, call: Call) -> Result<u32, Trouble> {
-    let path = match call {
-        Call::Begin => "/v1/drain",
-        Call::Wait => "/v1/drain?wait=true",
+/// Asks an agent to drain, and returns how many jobs still run.
+pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainError> {
+    let path = match request {
+        Request::Begin => "/v1/drain",
+        Request::Wait => "/v1/drain?wait=true",
     };
-    let (status, body) = post(agent, path).await?;
-    let text = || match serde_json::from_slice::<Denied>(&body) {
-        Ok(denied) => denied.error.message,
-        Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
+    let call = Call {
+        method: Method::POST,
+        url: &agent.at(path),
+        authorization: None,
+        json: None,
+        timeout: None,
+        answer_bytes_max: ANSWER_BYTES_MAX,
     };
-    match status {
-        StatusCode::OK => {
-            serde_json::from_slice(&body).map(|it: Answer| it.jobs_left).map_err(|error| {
-                Trouble::Refused(format!("{:?} is no agent's answer: {error}", text()))
-            })
-        }
-        // It stops, or cannot wait for one more.
-        StatusCode::SERVICE_UNAVAILABLE => Err(Trouble::Away(text())),
-        _ => Err(Trouble::Refused(format!("{} answers {status}: {}", agent.authority(), text()))),
-    }
-}
-
-async fn post(agent: &AgentUrl, path: &str) -> Result<(StatusCode, axum::body::Bytes), Trouble> {
-    let stream = TcpStream::connect(agent.target());
-    let stream = stream.await.map_err(|error| away(agent, &error))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+    let address = agent.authority();
+    let answer = call
+        .send()
         .await
-        .map_err(|error| away(agent, &error))?;
-    let request = Request::post(path)
-        .header(header::HOST, agent.authority())
-        .body(Body::empty())
-        .map_err(|error| Trouble::Refused(error.to_string()))?;
-    let exchange = async {
-        let response = sender.send_request(request).await.map_err(|error| away(agent, &error))?;
-        let status = response.status();
-        let body = axum::body::to_bytes(Body::new(response.into_body()), ANSWER_BYTES_MAX).await;
-        Ok((status, body.map_err(|error| away(agent, &error))?))
+        .map_err(|error: CallError| DrainError::Unavailable(format!("{address}: {error}")))?;
+    let text = || match serde_json::from_slice::<Denied>(&answer.body) {
+        Ok(denied) => denied.error.message,
+        Err(_) => String::from_utf8_lossy(&answer.body).trim().to_owned(),
     };
-    // The connection does its work while it is polled, and has nothing to say of its own.
-    let driven = async {
-        let _ = connection.await;
-        std::future::pending::<std::convert::Infallible>().await
-    };
-    tokio::select! {
-        answer = exchange => answer,
-        never = driven => match never {},
+    match answer.status {
+        200 => serde_json::from_slice(&answer.body).map(|it: Drained| it.jobs_left).map_err(|_| {
+            DrainError::Refused(format!(
+                "{address} is not an agent: it answered {:?}; give --addr the agent's --listen",
+                text()
+            ))
+        }),
+        // It is stopping, or cannot let another client wait.
+        503 => Err(DrainError::Unavailable(text())),
+        status => Err(DrainError::Refused(format!("{address} answered {status}: {}", text()))),
     }
-}
-
-fn away(agent: &AgentUrl, error: &dyn std::error::Error) -> Trouble {
-    let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-    Trouble::Away(format!("{}: {error}{cause}", agent.authority()))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::Memory;
-use leasehold_types::WorkerKey;
+use leasehold_types::{WorkerKey, duration};
 
 use super::{check_tls, drain, remember};
 use crate::child::Recorded;
@@ -58,7 +58,7 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
             Ok(0)
         }
         Outcome::Drained { .. } => {
-            let waited = crate::config::show_span(config.goodbye_max);
+            let waited = duration::format_short(config.goodbye_max);
             bail!("no coordinator has heard within {waited} that {who} has left: say it again")
         }
         Outcome::Superseded => bail!("another agent speaks for {who}: nothing was said"),

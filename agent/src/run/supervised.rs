@@ -6,24 +6,19 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use leasehold_types::duration;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{drain, own_code};
+use crate::backoff;
 use crate::child::{NotStarted, Nursery};
-use crate::config::{Restart, show_span};
+use crate::config::Restart;
 use crate::driver::{Command, Door, Gone, Outcome};
 use crate::init::Exit;
 use crate::signals::{Asked, Signals, exit_code};
-use crate::worker::retry;
 
-/// The wait before a child is started again, doubled with each end up to [`RESTART_MAX`].
-const RESTART_MIN: Duration = Duration::from_millis(100);
-/// See [`RESTART_MIN`].
-const RESTART_MAX: Duration = Duration::from_secs(30);
-/// A child that ran so long was well: the wait begins anew.
-const RAN_WELL: Duration = Duration::from_secs(60);
 /// How often it is looked whether the file that the child reads is true.
 const FILE_LOOK: Duration = Duration::from_millis(20);
 /// How often it is looked whether another agent still has the worker's name.
@@ -189,10 +184,10 @@ impl Supervised {
 
     /// What must be written before COMMAND is started could not be: that is tried again.
     fn wait_to_write(&mut self, why: &str) {
-        let wait = retry::wait(self.unwritten);
+        let wait = backoff::RETRY.wait(self.unwritten);
         self.unwritten = self.unwritten.saturating_add(1);
         let problem = format!("COMMAND is not started before its start is written down: {why}");
-        tracing::error!(again_in = %show_span(wait), "{problem}");
+        tracing::error!(again_in = %duration::format_short(wait), "{problem}");
         self.door.metrics().set_child_problem(Some(problem));
         self.due = Some((Instant::now() + wait, Due::Restart));
     }
@@ -236,7 +231,7 @@ impl Supervised {
         self.nursery.bury();
         self.last_exit = Some(exit);
         self.due = None;
-        tracing::info!(code = exit.0, ran = %show_span(ran), "the child has ended");
+        tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has ended");
         // A drain that an agent before this one was asked for is over once its child is.
         let draining = self.asked > 0 || self.is_draining().await;
         self.untold = true;
@@ -253,9 +248,9 @@ impl Supervised {
             drain(&self.door).await;
             return None;
         }
-        self.restarts = if ran >= RAN_WELL { 0 } else { self.restarts.saturating_add(1) };
-        let wait = RESTART_MIN.saturating_mul(1 << self.restarts.min(16)).min(RESTART_MAX);
-        tracing::info!(wait = %show_span(wait), "the child is started again");
+        self.restarts = if ran >= backoff::RAN_WELL { 0 } else { self.restarts.saturating_add(1) };
+        let wait = backoff::RESTART.wait(self.restarts);
+        tracing::info!(wait = %duration::format_short(wait), "the child is started again");
         self.due = Some((Instant::now() + wait, Due::Restart));
         None
     }

@@ -13,7 +13,8 @@ use leasehold_agent_core::Lease;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{command::CommandWorker, http::HttpWorker, retry, travis::Travis, words};
+use super::{command::CommandWorker, http::HttpWorker, travis::Travis, words};
+use crate::backoff;
 use crate::clock;
 use crate::driver::{Command, Door, Gone, Outcome};
 use crate::link::Complaints;
@@ -232,7 +233,7 @@ impl CountedWorker {
     fn retry(&self) -> Duration {
         match self.kind {
             Kind::Travis(_) | Kind::Http(_) => Duration::ZERO,
-            Kind::Command(_) => retry::wait(self.failures),
+            Kind::Command(_) => backoff::RETRY.wait(self.failures),
         }
     }
 

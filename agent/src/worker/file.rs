@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::leash::Leash;
-use super::retry;
+use crate::backoff;
 use crate::child::ChildPid;
 use crate::config::{FileAdapter, SignalTo, TakenUp};
 use crate::driver::{Command, Door};
@@ -116,7 +116,7 @@ impl FileWorker {
                     Ok(()) => false,
                     Err(_) => return,
                 },
-                () = retry::until(self.next_look()) => {
+                () = backoff::until(self.next_look()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
                 _ = looks.tick() => match self.is_as_written() {
@@ -321,7 +321,7 @@ impl FileWorker {
     }
 
     fn put_off(&mut self) {
-        let wait = retry::wait(self.failures);
+        let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }

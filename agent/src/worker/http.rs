@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::bound::Bound;
 use super::counted::{Need, Sight, Target};
 use crate::config::{HttpAdapter, HttpRequest, Sizing};
-use crate::http_client::{Answer, Call, Url};
+use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 
 /// How long a question may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
@@ -136,10 +136,12 @@ impl HttpWorker {
         method: Method,
         url: &Url,
         json: Option<String>,
-        within: Duration,
+        limit: Duration,
     ) -> anyhow::Result<Answer> {
         let authorization = self.authorization().await?;
-        let answer = Call { method, url, authorization, json, within }.send().await?;
+        let (timeout, answer_bytes_max) = (Some(limit), ANSWER_BYTES_MAX);
+        let call = Call { method, url, authorization, json, timeout, answer_bytes_max };
+        let answer = call.send().await?;
         match answer.status {
             200..300 => Ok(answer),
             status => bail!("the answer is {status}"),

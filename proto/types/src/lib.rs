@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod agent_id;
+pub mod duration;
 pub mod limits;
 pub mod load;
 pub mod message;

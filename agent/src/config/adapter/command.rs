@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_types::duration;
 
 use super::first_given;
 use super::travis::interval;
-use crate::config::span;
 
 /// How long a program may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,11 +65,12 @@ pub(super) struct CommandArgs {
     #[arg(long, env = "LEASEHOLD_COMMAND_STREAM_STOP", value_name = "COMMAND")]
     command_stream_stop: Option<String>,
     /// How long each of these may take before it is killed [default: 30s]
-    #[arg(long, env = "LEASEHOLD_COMMAND_TIMEOUT", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_COMMAND_TIMEOUT", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     command_timeout: Option<Duration>,
     /// How often jobs are counted; five times as often while something is to change [default: 1s]
-    #[arg(long, env = "LEASEHOLD_COMMAND_INTERVAL", value_name = "SPAN")]
-    #[arg(value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_COMMAND_INTERVAL", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     command_interval: Option<Duration>,
 }
 

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_types::duration;
 use rustix::process::Signal;
 
 use super::first_given;
-use crate::config::span;
 
 /// How long after a change a worker has surely let go what the file lists no more.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -68,7 +68,8 @@ pub(super) struct FileArgs {
     file_command: Option<String>,
     /// Without --file-command: how long after a change the worker has surely let go what the file
     /// lists no more [default: 1s]
-    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     #[arg(conflicts_with = "file_command")]
     file_settle: Option<Duration>,
     /// Write the pool size into the file too, as poolSize

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::Method;
+use leasehold_types::duration;
 
 use super::first_given;
 use super::travis::interval;
-use crate::config::span;
 use crate::http_client::Url;
 
 /// What stands for the size in a URL or a body.
@@ -117,7 +117,8 @@ pub(super) struct HttpArgs {
     http_auth_file: Option<PathBuf>,
     /// How often the worker is asked; five times as often while something is to change
     /// [default: 1s]
-    #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     http_interval: Option<Duration>,
 }
 

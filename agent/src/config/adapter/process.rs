@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_types::duration;
 
 use super::first_given;
-use crate::config::span;
 
 /// How long a program may take to end on SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
@@ -28,7 +28,8 @@ pub struct ProcessAdapter {
 pub(super) struct ProcessArgs {
     /// How long a stream's program may take to end on SIGTERM before the agent says so, or ends
     /// it. What does not end by itself before its lease does is ended then [default: 30s]
-    #[arg(long, env = "LEASEHOLD_PROCESS_GRACE", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_PROCESS_GRACE", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     process_grace: Option<Duration>,
     /// End a stream's program with SIGKILL after --process-grace, though its lease goes on
     #[arg(long, env = "LEASEHOLD_PROCESS_KILL")]

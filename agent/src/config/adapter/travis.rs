@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_types::duration;
 
 use super::first_given;
 use super::secret::Secret;
-use crate::config::span;
 use crate::http_client::Url;
 
 /// Where the Travis worker's remote controller listens, unless the options say otherwise.
@@ -57,7 +57,8 @@ pub(super) struct TravisArgs {
     travis_auth_file: Option<PathBuf>,
     /// How often the worker is asked while nothing is to change; five times as often while
     /// something is [default: 1s]
-    #[arg(long, env = "LEASEHOLD_TRAVIS_INTERVAL", value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, env = "LEASEHOLD_TRAVIS_INTERVAL", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
     travis_interval: Option<Duration>,
 }
 

@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::program::Program;
+use crate::backoff;
 use crate::clock;
 use crate::config::StreamPrograms;
 use crate::driver::{Command, Door, Gone};
 use crate::init::Reaper;
 use crate::link::Complaints;
-use crate::worker::retry;
 
 /// Programs that run at once.
 const PROGRAMS_MAX: usize = 8;
@@ -98,7 +98,7 @@ impl Streams {
             Some(ended) = self.running.join_next() => {
                 self.ended(ended.expect("no program's task panics")).await?;
             }
-            () = retry::until(retry) => {}
+            () = backoff::until(retry) => {}
         }
         let lease = self.lease().await?;
         self.take(&lease);
@@ -213,7 +213,7 @@ impl Stream {
     }
 
     fn put_off(&mut self) {
-        let wait = retry::wait(self.failures);
+        let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }

@@ -1,22 +1,14 @@
 //! One stream's program, and what is remembered of those before it.
 
-use std::time::Duration;
-
 use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, StreamKey, Token};
 use rustix::process::Signal;
 
 use super::verdict::{self, Leads, Rules, Running, Verdict};
+use crate::backoff;
 use crate::group::Group;
 use crate::init::Exit;
 use crate::metrics::Metrics;
-
-/// The wait before a program is started again, doubled with each end up to [`RESTART_MAX`].
-const RESTART_MIN: Duration = Duration::from_millis(100);
-/// See [`RESTART_MIN`].
-const RESTART_MAX: Duration = Duration::from_secs(30);
-/// A program that ran so long was well: the wait begins anew.
-const RAN_WELL: Duration = Duration::from_secs(60);
 
 /// A stream's place.
 #[derive(Debug, Default)]
@@ -127,8 +119,8 @@ impl Slot {
             return;
         }
         metrics.process_exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.failures = if ran >= RAN_WELL { 0 } else { self.failures.saturating_add(1) };
-        let wait = RESTART_MIN.saturating_mul(1 << self.failures.min(16)).min(RESTART_MAX);
+        self.failures = if ran >= backoff::RAN_WELL { 0 } else { self.failures.saturating_add(1) };
+        let wait = backoff::RESTART.wait(self.failures);
         self.again = Some(now + wait);
         // A program that ends again and again must not fill the log.
         if self.failures.is_power_of_two() || self.failures == 0 {

@@ -7,11 +7,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hyper::Method;
 use hyper::header::HeaderValue;
+use leasehold_types::duration;
 use serde::Deserialize;
 
 use super::pool::{Figures, Telling};
 use crate::config::{TravisAdapter, TravisAuth};
-use crate::http_client::{Answer, Call, Failure};
+use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, CallError};
 
 /// How long a question may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
@@ -58,7 +59,7 @@ struct Processor {
 /// Asks how things stand; none where nobody listens.
 pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
     match send(adapter, Method::GET, "/worker", None, LOOK_MAX).await? {
-        Err(Failure::Refused) => Ok(None),
+        Err(CallError::Refused) => Ok(None),
         Err(failure) => Err(failure).with_context(|| adapter.url.to_string()),
         Ok(answer) if answer.status == 200 => read(&answer.body).map(Some),
         Ok(answer) => Err(refusal(adapter, answer.status)),
@@ -92,10 +93,10 @@ async fn order(adapter: &TravisAdapter, method: Method, body: String) -> Told {
         Ok(Ok(Answer { status: 204, .. })) => Told::Yes,
         Ok(Ok(Answer { status: status @ (400..500), .. })) => Told::No(refusal(adapter, status)),
         Ok(Ok(Answer { status, .. })) => Told::Unknown(anyhow!("{said}: {status}")),
-        Ok(Err(failure @ (Failure::Refused | Failure::Unsent(_)))) => {
+        Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
             Told::No(anyhow!("{said}: {failure}"))
         }
-        Ok(Err(failure @ Failure::Lost(_))) => Told::Unknown(anyhow!("{said}: {failure}")),
+        Ok(Err(failure @ CallError::Lost(_))) => Told::Unknown(anyhow!("{said}: {failure}")),
     }
 }
 
@@ -105,11 +106,13 @@ async fn send(
     method: Method,
     path: &'static str,
     json: Option<String>,
-    within: Duration,
-) -> anyhow::Result<Result<Answer, Failure>> {
+    limit: Duration,
+) -> anyhow::Result<Result<Answer, CallError>> {
     let url = adapter.url.at(path);
     let authorization = Some(authorization(&adapter.auth).await?);
-    Ok(Call { method, url: &url, authorization, json, within }.send().await)
+    let (timeout, answer_bytes_max) = (Some(limit), ANSWER_BYTES_MAX);
+    let call = Call { method, url: &url, authorization, json, timeout, answer_bytes_max };
+    Ok(call.send().await)
 }
 
 /// The header that proves who asks.
@@ -156,31 +159,7 @@ fn read(body: &[u8]) -> anyhow::Result<Info> {
         expected: count(worker.expected_pool_size),
         processing: u32::try_from(processing).unwrap_or(u32::MAX),
     };
-    Ok(Info { figures, uptime: go_duration(&worker.uptime) })
-}
-
-/// A duration as Go writes it: `1h2m3.4s`, `850ms`, `7.2µs`, `0s`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut sum = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        sum += number
-            * match &rest[..unit] {
-                "h" => 3600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                "µs" | "μs" | "us" => 1e-6,
-                "ns" => 1e-9,
-                _ => return None,
-            };
-        rest = &rest[unit..];
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(sum).ok())?
+    Ok(Info { figures, uptime: duration::GO.parse(&worker.uptime).ok() })
 }
 
 #[cfg(test)]
@@ -200,17 +179,5 @@ mod tests {
         let none = Info { figures: Figures::default(), uptime: None };
         assert_eq!(read(body).expect("it is one"), none);
         assert!(read(b"{}").is_err());
-    }
-
-    #[test]
-    fn uptimes_are_read_as_go_writes_them() {
-        for (text, millis) in
-            [("0s", 0), ("850ms", 850), ("2m0.5s", 120_500), ("1h0m0s", 3_600_000), ("7.5µs", 0)]
-        {
-            assert_eq!(go_duration(text).map(|it| it.as_millis()), Some(millis), "{text}");
-        }
-        for text in ["", "s", "1", "1d", "-1s", "1..2s"] {
-            assert_eq!(go_duration(text), None, "{text}");
-        }
     }
 }
