@@ -9,10 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_manifest::Span;
 use leasehold_server::tls::TlsFiles;
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{TimeBounds, is_host_and_port};
+use leasehold_types::{TimeBounds, duration, is_host_and_port};
 
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
@@ -112,11 +111,11 @@ pub struct ReplicaArgs {
     pub identity: Option<String>,
     /// How long a leader may show no sign of life before a standby takes over [default: 2s;
     /// of the operator 1s].
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_TAKEOVER_AFTER", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER", value_parser = duration::parse)]
     pub takeover_after: Option<Duration>,
     /// How long leadership lasts without renewal [default: 30s; of the operator 5m: an outage of
     /// the API server that is shorter ends no lease].
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_LEADERSHIP", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP", value_parser = duration::parse)]
     pub leadership: Option<Duration>,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
@@ -124,8 +123,8 @@ pub struct ReplicaArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
     pub drift_ppm: u32,
     /// Added to every time after which somebody else's lease counts as over.
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_MARGIN")]
-    #[arg(default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_MARGIN")]
+    #[arg(default_value = "500ms", value_parser = duration::parse)]
     pub margin: Duration,
     /// Certificate chain (PEM) for gRPC over TLS. The operator makes its own unless given.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT", requires = "tls_key")]
@@ -311,12 +310,6 @@ fn share_a_port(one: SocketAddr, other: SocketAddr) -> bool {
     let one_host =
         one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && one_host
-}
-
-/// A time as people and manifests write it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write 500ms, 2s, 1m30s or 2h");
-    Span::parse(text).map(|span| span.0).ok_or_else(wrong)
 }
 
 #[cfg(test)]

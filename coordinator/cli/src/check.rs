@@ -77,11 +77,12 @@ enum Output {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let span: Result<leasehold_manifest::Span, _> =
-        serde_json::from_value(serde_json::Value::from(text));
-    match span {
-        Ok(span) if !span.0.is_zero() => Ok(span.0),
-        _ => Err(format!("{text:?} is no time: write 10s, 1m30s or 2m")),
+    match leasehold_types::duration::parse(text) {
+        Ok(duration) if duration.is_zero() => {
+            Err(format!("invalid duration {text:?}: use one above 0, for example 10s"))
+        }
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -192,6 +192,5 @@ fn checked(name: &str, value: &str) -> Result<(), String> {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    leasehold_types::span::parse(text)
-        .ok_or_else(|| "write a span of time, as in 500ms, 30s, 5m, 2h or 1h30m".into())
+    leasehold_types::duration::parse(text).map_err(|error| error.to_string())
 }

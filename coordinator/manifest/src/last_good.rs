@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use super::check::{self, Body, Document, Home, ObjectId};
 use super::manifest::API_VERSION;
 use super::problem::Problem;
-use super::rate::Rate;
 use super::resolve::{Candidate, Missing, StreamFiles, resolve};
 use super::streams::Item;
 use super::tree::{self, Mark};
+use super::values::Rate;
 
 /// What problems of the text call it, and the file that it is kept in.
 pub const FILE: &str = "manifests.good";

@@ -23,7 +23,7 @@ const SERVICE_NAME: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
 const DNS_WANTED: &str =
     "must be lower-case letters, digits, '-' and '.', starting and ending with a letter or digit";
 /// The longest duration, in hours: the API server counts no days.
-const HOURS_MAX: u64 = leasehold_manifest::DURATION_MAX.as_secs() / 3600;
+const HOURS_MAX: u64 = leasehold_types::duration::MANIFEST.max().as_secs() / 3600;
 
 /// The rules of WorkerClusters.
 pub(super) fn worker_cluster(schema: &mut Value) {

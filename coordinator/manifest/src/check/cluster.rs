@@ -6,11 +6,11 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::Cluster;
 use leasehold_types::{WorkerName, limits};
 
-use super::super::amount::Amount;
 use super::super::manifest::{
     AgentSpec, DrainSpec, LostSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef, WorkloadSpec,
 };
 use super::super::tree::Node;
+use super::super::values::CountOrPercent;
 use super::{Checker, agent};
 
 /// What makes the workers, as a WorkerCluster or a class says it.
@@ -109,7 +109,7 @@ impl Checker<'_> {
             let message = format!("is for kind {other} only: remove it, or change the kind");
             self.blame(root, &format!("spec.workload.{field}"), message);
         }
-        let zero = |amount: &Option<Amount>| amount.is_some_and(|amount| amount.is_zero());
+        let zero = |value: &Option<CountOrPercent>| value.is_some_and(|value| value.is_zero());
         if zero(&workload.max_surge) && zero(&workload.max_unavailable) {
             let message = "is 0 like maxSurge, so that no rollout could ever begin: raise one";
             self.blame(root, "spec.workload.maxUnavailable", message);
