@@ -199,9 +199,9 @@ pub enum PlatformSettings {
 
 /// Flags that cannot work together: one sentence that names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage(String);
+pub struct UsageError(String);
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -211,22 +211,27 @@ impl RunArgs {
     /// The flags, checked against each other.
     ///
     /// # Errors
-    /// [`Usage`] where two of them cannot work together, or one is out of its range.
-    pub fn settings(self) -> Result<Settings, Usage> {
+    /// [`UsageError`] where two of them cannot work together, or one is out of its range.
+    pub fn settings(self) -> Result<Settings, UsageError> {
         let Self { manifests, state_dir, replica } = self;
-        let times = Times { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
+        let times =
+            DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
         replica.settings(PlatformSettings::Files { manifests, state_dir }, &times)
     }
 }
 
 /// Times that a platform has by default.
-struct Times {
+struct DefaultTimes {
     takeover_after: Duration,
     leadership: Duration,
 }
 
 impl ReplicaArgs {
-    fn settings(mut self, platform: PlatformSettings, times: &Times) -> Result<Settings, Usage> {
+    fn settings(
+        mut self,
+        platform: PlatformSettings,
+        times: &DefaultTimes,
+    ) -> Result<Settings, UsageError> {
         let takeover_after = *self.takeover_after.get_or_insert(times.takeover_after);
         let leadership = *self.leadership.get_or_insert(times.leadership);
         self.check_addresses()?;
@@ -258,7 +263,7 @@ impl ReplicaArgs {
         })
     }
 
-    fn check_addresses(&self) -> Result<(), Usage> {
+    fn check_addresses(&self) -> Result<(), UsageError> {
         let (grpc, http) = (self.listen, self.http_listen);
         if share_a_port(grpc, http) {
             return refuse(format!("--listen {grpc} and --http-listen {http} are one address"));
@@ -275,7 +280,11 @@ impl ReplicaArgs {
         }
     }
 
-    fn check_times(&self, takeover_after: Duration, leadership: Duration) -> Result<(), Usage> {
+    fn check_times(
+        &self,
+        takeover_after: Duration,
+        leadership: Duration,
+    ) -> Result<(), UsageError> {
         if leadership < LEADERSHIP_MIN || leadership > LEADERSHIP_MAX {
             return refuse("--leadership must be from 1s to 1h");
         }
@@ -295,8 +304,8 @@ impl ReplicaArgs {
     }
 }
 
-fn refuse<T>(why: impl Into<String>) -> Result<T, Usage> {
-    Err(Usage(why.into()))
+fn refuse<T>(why: impl Into<String>) -> Result<T, UsageError> {
+    Err(UsageError(why.into()))
 }
 
 fn default_identity() -> String {

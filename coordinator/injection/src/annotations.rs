@@ -18,7 +18,7 @@ const OTHERS: [&str; 6] =
 
 /// The settings of one pod's sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
+pub(crate) struct PodSettings {
     /// The agent's image.
     pub(crate) image: String,
     /// The worker's container, where an annotation names it.
@@ -30,8 +30,8 @@ pub(crate) struct Config {
 }
 
 /// The settings, refined by the pod's annotations, and all checked.
-pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
-    let mut config = Config {
+pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<PodSettings, Refusal> {
+    let mut config = PodSettings {
         image: with.image.clone(),
         container: None,
         flags: with.flags.clone(),
@@ -58,7 +58,7 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
     Ok(config)
 }
 
-impl Config {
+impl PodSettings {
     /// Takes one setting's value. `prefix` comes before its name where it was written.
     fn take(&mut self, prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
         let key = || format!("{prefix}{name}");
@@ -104,7 +104,7 @@ impl Sidecar {
             let why = "containers have other names in every pod: it is an annotation of the pod";
             return Err(Refusal::Reserved { what: format!("{prefix}{name}"), why });
         }
-        let mut config = Config {
+        let mut config = PodSettings {
             image: std::mem::take(&mut self.image),
             container: None,
             flags: std::mem::take(&mut self.flags),

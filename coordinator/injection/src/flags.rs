@@ -11,12 +11,12 @@ pub struct Flag {
     /// Its name, without `--`.
     pub name: &'static str,
     /// What its value looks like.
-    pub kind: Kind,
+    pub kind: FlagKind,
 }
 
 /// What a flag's value looks like, as far as it can be judged without the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagKind {
     /// Any text that is not empty.
     Text,
     /// A duration, as in `1h30m`.
@@ -35,51 +35,51 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
 }
 
-const fn flag(name: &'static str, kind: Kind) -> Flag {
+const fn flag(name: &'static str, kind: FlagKind) -> Flag {
     Flag { name, kind }
 }
 
 /// The flags that may be set.
 pub const FLAGS: &[Flag] = &[
-    flag("adapter", Kind::OneOf(&["api", "command", "file", "http", "travis"])),
-    flag("command-count", Kind::Text),
-    flag("command-drain", Kind::Text),
-    flag("command-interval", Kind::Duration),
-    flag("command-resize", Kind::Text),
-    flag("command-stream-start", Kind::Text),
-    flag("command-stream-stop", Kind::Text),
-    flag("command-timeout", Kind::Duration),
-    flag("drain-deadline", Kind::Duration),
-    flag("file-command", Kind::Text),
-    flag("file-count", Kind::Text),
-    flag("file-path", Kind::Text),
-    flag("file-pid", Kind::Text),
-    flag("file-pool", Kind::Switch),
-    flag("file-settle", Kind::Duration),
-    flag("file-signal", Kind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
-    flag("health-listen", Kind::AddressOrPort),
-    flag("http-auth-file", Kind::Text),
-    flag("http-count-field", Kind::Text),
-    flag("http-count-url", Kind::Text),
-    flag("http-drain-body", Kind::Text),
-    flag("http-drain-method", Kind::Text),
-    flag("http-drain-url", Kind::Text),
-    flag("http-interval", Kind::Duration),
-    flag("http-size-body", Kind::Text),
-    flag("http-size-field", Kind::Text),
-    flag("http-size-max", Kind::Number),
-    flag("http-size-method", Kind::Text),
-    flag("http-size-url", Kind::Text),
-    flag("listen", Kind::Address),
-    flag("listen-anywhere", Kind::Switch),
-    flag("log-format", Kind::OneOf(&["text", "json"])),
-    flag("socket", Kind::Text),
-    flag("socket-mode", Kind::OneOf(&["0600", "0660"])),
-    flag("travis-auth", Kind::Text),
-    flag("travis-auth-file", Kind::Text),
-    flag("travis-interval", Kind::Duration),
-    flag("travis-url", Kind::Text),
-    flag("worker-port", Kind::Port),
+    flag("adapter", FlagKind::OneOf(&["api", "command", "file", "http", "travis"])),
+    flag("command-count", FlagKind::Text),
+    flag("command-drain", FlagKind::Text),
+    flag("command-interval", FlagKind::Duration),
+    flag("command-resize", FlagKind::Text),
+    flag("command-stream-start", FlagKind::Text),
+    flag("command-stream-stop", FlagKind::Text),
+    flag("command-timeout", FlagKind::Duration),
+    flag("drain-deadline", FlagKind::Duration),
+    flag("file-command", FlagKind::Text),
+    flag("file-count", FlagKind::Text),
+    flag("file-path", FlagKind::Text),
+    flag("file-pid", FlagKind::Text),
+    flag("file-pool", FlagKind::Switch),
+    flag("file-settle", FlagKind::Duration),
+    flag("file-signal", FlagKind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
+    flag("health-listen", FlagKind::AddressOrPort),
+    flag("http-auth-file", FlagKind::Text),
+    flag("http-count-field", FlagKind::Text),
+    flag("http-count-url", FlagKind::Text),
+    flag("http-drain-body", FlagKind::Text),
+    flag("http-drain-method", FlagKind::Text),
+    flag("http-drain-url", FlagKind::Text),
+    flag("http-interval", FlagKind::Duration),
+    flag("http-size-body", FlagKind::Text),
+    flag("http-size-field", FlagKind::Text),
+    flag("http-size-max", FlagKind::Number),
+    flag("http-size-method", FlagKind::Text),
+    flag("http-size-url", FlagKind::Text),
+    flag("listen", FlagKind::Address),
+    flag("listen-anywhere", FlagKind::Switch),
+    flag("log-format", FlagKind::OneOf(&["text", "json"])),
+    flag("socket", FlagKind::Text),
+    flag("socket-mode", FlagKind::OneOf(&["0600", "0660"])),
+    flag("travis-auth", FlagKind::Text),
+    flag("travis-auth-file", FlagKind::Text),
+    flag("travis-interval", FlagKind::Duration),
+    flag("travis-url", FlagKind::Text),
+    flag("worker-port", FlagKind::Port),
 ];
 
 const IN_THE_WORKER: &str =
@@ -142,7 +142,7 @@ pub fn check_flag(prefix: &str, name: &str, value: &str) -> Result<(), Refusal> 
     checked.map_err(|why| Refusal::Value { what, why })
 }
 
-impl Kind {
+impl FlagKind {
     fn check(self, value: &str) -> Result<(), String> {
         let (valid, what, usage) = match self {
             Self::Text => return Ok(()),

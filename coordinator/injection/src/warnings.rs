@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_types::duration;
 use serde_json::Value;
 
-use crate::annotations::Config;
+use crate::annotations::PodSettings;
 use crate::container::ports;
 use crate::draft::keys;
 use crate::edit::at;
@@ -17,7 +17,7 @@ const GRACE_DEFAULT: u64 = 30;
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
 
 /// Adds what there is to warn of.
-pub(crate) fn all(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
+pub(crate) fn all(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &mut Vec<String>) {
     grace(pod, config, with, warnings);
     if at(pod, &keys(&["spec", "hostNetwork"])) == Some(&Value::Bool(true)) {
         let [listen, health] = ports(config);
@@ -46,7 +46,7 @@ fn names(pod: &Value, with: &Sidecar, warnings: &mut Vec<String>) {
     }
 }
 
-fn grace(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
+fn grace(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &mut Vec<String>) {
     let given = at(pod, &keys(&["spec", "terminationGracePeriodSeconds"])).and_then(Value::as_u64);
     let flag = config.flags.get("drain-deadline").and_then(|text| duration::parse(text).ok());
     let grace = given.unwrap_or(GRACE_DEFAULT);

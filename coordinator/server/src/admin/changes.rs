@@ -15,15 +15,15 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::Status;
 
-use super::refused::Refused;
+use super::error::AdminError;
 use super::wire;
 
 /// How far back a watch goes; an hour where nothing is said.
-pub(super) fn span(text: &str) -> Result<Duration, Refused> {
+pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
     if text.is_empty() {
         return Ok(KEPT_FOR);
     }
-    duration::parse(text).map_err(|error| Refused::Invalid(format!("replay: {error}")))
+    duration::parse(text).map_err(|error| AdminError::Invalid(format!("replay: {error}")))
 }
 
 /// The changes that concern `cluster`, or all; ends with the coordinator. Holds `place` as long.
