@@ -9,10 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_manifest::Span;
 use leasehold_server::tls::TlsFiles;
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{TimeBounds, is_host_and_port};
+use leasehold_types::{TimeBounds, duration, is_host_and_port};
 
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
@@ -124,11 +123,11 @@ pub struct ReplicaArgs {
     pub identity: Option<String>,
     /// How long a leader may show no sign of life before a standby takes over [default: 2s;
     /// of the operator 1s].
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_TAKEOVER_AFTER", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER", value_parser = duration::parse)]
     pub takeover_after: Option<Duration>,
     /// How long leadership lasts without renewal [default: 30s; of the operator 5m: an outage of
     /// the API server that is shorter ends no lease].
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_LEADERSHIP", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP", value_parser = duration::parse)]
     pub leadership: Option<Duration>,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
@@ -136,8 +135,8 @@ pub struct ReplicaArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
     pub drift_ppm: u32,
     /// Added to every time after which somebody else's lease counts as over.
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_MARGIN")]
-    #[arg(default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_MARGIN")]
+    #[arg(default_value = "500ms", value_parser = duration::parse)]
     pub margin: Duration,
     /// Certificate chain (PEM) for gRPC over TLS. The operator makes its own unless given.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT", requires = "tls_key")]
@@ -212,9 +211,9 @@ pub enum PlatformSettings {
 
 /// Flags that cannot work together: one sentence that names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage(String);
+pub struct UsageError(String);
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -224,22 +223,27 @@ impl RunArgs {
     /// The flags, checked against each other.
     ///
     /// # Errors
-    /// [`Usage`] where two of them cannot work together, or one is out of its range.
-    pub fn settings(self) -> Result<Settings, Usage> {
+    /// [`UsageError`] where two of them cannot work together, or one is out of its range.
+    pub fn settings(self) -> Result<Settings, UsageError> {
         let Self { manifests, state_dir, replica } = self;
-        let times = Times { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
+        let times =
+            DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
         replica.settings(PlatformSettings::Files { manifests, state_dir }, &times)
     }
 }
 
 /// Times that a platform has by default.
-struct Times {
+struct DefaultTimes {
     takeover_after: Duration,
     leadership: Duration,
 }
 
 impl ReplicaArgs {
-    fn settings(mut self, platform: PlatformSettings, times: &Times) -> Result<Settings, Usage> {
+    fn settings(
+        mut self,
+        platform: PlatformSettings,
+        times: &DefaultTimes,
+    ) -> Result<Settings, UsageError> {
         let takeover_after = *self.takeover_after.get_or_insert(times.takeover_after);
         let leadership = *self.leadership.get_or_insert(times.leadership);
         self.check_addresses()?;
@@ -271,7 +275,7 @@ impl ReplicaArgs {
         })
     }
 
-    fn check_addresses(&self) -> Result<(), Usage> {
+    fn check_addresses(&self) -> Result<(), UsageError> {
         let (grpc, http) = (self.listen, self.http_listen);
         if share_a_port(grpc, http) {
             return refuse(format!("--listen {grpc} and --http-listen {http} are one address"));
@@ -288,7 +292,11 @@ impl ReplicaArgs {
         }
     }
 
-    fn check_times(&self, takeover_after: Duration, leadership: Duration) -> Result<(), Usage> {
+    fn check_times(
+        &self,
+        takeover_after: Duration,
+        leadership: Duration,
+    ) -> Result<(), UsageError> {
         if leadership < LEADERSHIP_MIN || leadership > LEADERSHIP_MAX {
             return refuse("--leadership must be from 1s to 1h");
         }
@@ -308,8 +316,8 @@ impl ReplicaArgs {
     }
 }
 
-fn refuse<T>(why: impl Into<String>) -> Result<T, Usage> {
-    Err(Usage(why.into()))
+fn refuse<T>(why: impl Into<String>) -> Result<T, UsageError> {
+    Err(UsageError(why.into()))
 }
 
 fn default_identity() -> String {
@@ -323,12 +331,6 @@ fn share_a_port(one: SocketAddr, other: SocketAddr) -> bool {
     let one_host =
         one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && one_host
-}
-
-/// A time as people and manifests write it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write 500ms, 2s, 1m30s or 2h");
-    Span::parse(text).map(|span| span.0).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::config::{KubernetesSettings, Settings};
 use crate::sockets::bind;
 
 /// What a replica is made of on Kubernetes.
-pub(crate) struct Parts {
+pub(crate) struct KubernetesParts {
     pub(crate) platform: Platform,
     /// What the ports prove themselves with.
     pub(crate) certificates: Option<Certificates>,
@@ -33,7 +33,7 @@ pub(crate) async fn start(
     settings: Settings,
     address: String,
     certificates: Option<Certificates>,
-) -> anyhow::Result<Parts> {
+) -> anyhow::Result<KubernetesParts> {
     let KubernetesSettings { namespace, watched, service, audience, injection } = kubernetes;
     let socket = bind("--webhook-listen", injection.listen)?;
     tracing::info!(webhook = %socket.local_addr()?, "listening");
@@ -59,7 +59,7 @@ pub(crate) async fn start(
         certificates,
         router: Box::new(|metrics| webhook::router(injector, validator, metrics)),
     });
-    Ok(Parts { platform, certificates, trust, webhook })
+    Ok(KubernetesParts { platform, certificates, trust, webhook })
 }
 
 /// Prints the custom resource definitions that the platform reads.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use leasehold_coordinator::config::{Cli, Command, Settings, Usage};
+use leasehold_coordinator::config::{Cli, Command, Settings, UsageError};
 use leasehold_coordinator::run;
 
 fn main() -> ExitCode {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_with(settings: Result<Settings, Usage>) -> anyhow::Result<ExitCode> {
+fn run_with(settings: Result<Settings, UsageError>) -> anyhow::Result<ExitCode> {
     match settings {
         Ok(settings) => run::run(settings),
         Err(usage) => Cli::command().error(clap::error::ErrorKind::ArgumentConflict, usage).exit(),

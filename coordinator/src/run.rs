@@ -16,7 +16,7 @@ use leasehold_driver::trust::Trust;
 use leasehold_manifest::{Catalog, Reading};
 use leasehold_platform_file as file;
 use leasehold_server::admin::Admin;
-use leasehold_server::grpc::{self, GrpcPort, Reach};
+use leasehold_server::grpc::{self, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
 use leasehold_server::tls::{Certificates, TlsFiles};
@@ -154,9 +154,9 @@ pub async fn serve(
     let (health, grpc) = (Arc::clone(&sessions.health), sockets.grpc_addr()?);
     let state = HttpState { health, handle: handle.clone(), grpc, registry: exporters.registry() };
     let reach = match (&options.tls, options.trust) {
-        (None, _) => Reach::Plain,
-        (Some(_), Some(trust)) => Reach::Secured(trust),
-        (Some(_), None) => Reach::Not,
+        (None, _) => PeerTransport::Plain,
+        (Some(_), Some(trust)) => PeerTransport::Secured(trust),
+        (Some(_), None) => PeerTransport::Not,
     };
     let port = GrpcPort {
         identity: options.identity,

@@ -75,9 +75,13 @@ enum Output {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    leasehold_types::span::parse(text)
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "use a number with a unit, for example 10s or 1m30s".into())
+    match leasehold_types::duration::parse(text) {
+        Ok(duration) if duration.is_zero() => {
+            Err(format!("invalid duration {text:?}: use one above 0, for example 10s"))
+        }
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Runs all checks and prints the report.

@@ -169,6 +169,5 @@ fn check_setting(name: &str, value: &str) -> Result<(), String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    leasehold_types::span::parse(text)
-        .ok_or_else(|| "use a number with a unit, for example 30s or 1h30m".into())
+    leasehold_types::duration::parse(text).map_err(|error| error.to_string())
 }

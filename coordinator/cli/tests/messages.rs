@@ -100,7 +100,7 @@ fn invalid_arguments_exit_with_2() {
         (vec!["inject"], "--filename"),
         (vec!["inject", "-f", "-", "--set", "adapter"], "NAME=VALUE"),
         (vec!["inject", "-f", "-", "--set", "adaptor=file"], "is adapter meant?"),
-        (vec!["inject", "-f", "-", "--set", "adapter=paper"], "none of api"),
+        (vec!["inject", "-f", "-", "--set", "adapter=paper"], "use one of api"),
         (vec!["inject", "-f", "-", "--set", "worker=w"], "the pod's name decides it"),
         (vec!["inject", "-f", "-", "--set", "container=w"], "annotation of the pod"),
         (vec!["inject", "-f", "-", "--set", "memory-limit=64MB"], "64Mi"),

@@ -5,7 +5,7 @@
 mod effects;
 mod notices;
 mod outbox;
-mod reading;
+mod pulse;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +27,7 @@ use tokio::time::{sleep, timeout};
 
 pub use self::notices::freed;
 use self::outbox::Outbox;
-use self::reading::Reading;
+use self::pulse::PulseGuard;
 use crate::access::Access;
 use crate::clock;
 use crate::gate::{Gate, Term};
@@ -38,7 +38,7 @@ use crate::platform::{Command, Platform};
 use crate::port::{
     Envelope, Handle, Request, SessionEvent, SessionPort, UNPROVEN_MAX, WAITING_MAX,
 };
-use crate::view::{Outlook, View};
+use crate::view::{PublishedState, View};
 
 /// A driver takes a turn at least this often, which is its sign of life.
 pub const TICK: Duration = Duration::from_millis(500);
@@ -90,10 +90,10 @@ pub struct Driver {
     health: Arc<Health>,
     progress: Arc<Progress>,
     metrics: Arc<Metrics>,
-    outlook: watch::Sender<Outlook>,
+    outlook: watch::Sender<PublishedState>,
     /// Up to when the sessions' messages were taken.
     taken: Watermark,
-    log: notices::Log,
+    log: notices::LeaseLog,
     figures_at: Moment,
     held_at: Moment,
     long_turn_at: Moment,
@@ -111,7 +111,7 @@ fn core_config(settings: &Settings, access: &Access) -> Config {
 }
 
 /// Why a driver took a turn.
-enum Woken {
+enum WakeReason {
     Session(Envelope),
     Platform(Option<Event>),
     Request(Request),
@@ -148,7 +148,7 @@ impl Driver {
         };
         let progress = Arc::clone(&platform.progress);
         let problems = platform.problems.clone();
-        let (outlook, outlook_seen) = watch::channel(Outlook::default());
+        let (outlook, outlook_seen) = watch::channel(PublishedState::default());
         let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
         let view =
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
@@ -177,7 +177,7 @@ impl Driver {
             metrics,
             outlook,
             taken: Watermark::default(),
-            log: notices::Log::default(),
+            log: notices::LeaseLog::default(),
             figures_at: Moment(0),
             held_at: Moment(0),
             long_turn_at: Moment(0),
@@ -195,7 +195,7 @@ impl Driver {
         stop: watch::Receiver<bool>,
     ) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let reading = Reading::start(Arc::clone(&self.progress));
+        let reading = PulseGuard::start(Arc::clone(&self.progress));
         let (ended, end) = oneshot::channel();
         std::thread::Builder::new().name("driver".into()).spawn(move || {
             // Nobody waits for the end of a process that is about to exit.
@@ -208,7 +208,7 @@ impl Driver {
     async fn run(
         mut self,
         mut stop: watch::Receiver<bool>,
-        reading: Reading,
+        reading: PulseGuard,
     ) -> anyhow::Result<()> {
         self.count_problems();
         loop {
@@ -219,15 +219,15 @@ impl Driver {
             let read = reading.read();
             let mut events = 0;
             match woken {
-                Woken::Session(envelope) => events += self.take_envelope(envelope, &turn),
-                Woken::Platform(Some(event)) => events += self.take(event, clock::now()),
-                Woken::Platform(None) | Woken::Commands(false) => {
+                WakeReason::Session(envelope) => events += self.take_envelope(envelope, &turn),
+                WakeReason::Platform(Some(event)) => events += self.take(event, clock::now()),
+                WakeReason::Platform(None) | WakeReason::Commands(false) => {
                     bail!("the platform has ended: see the log above")
                 }
-                Woken::Request(request) => events += self.take_request(request),
-                Woken::Problems => self.count_problems(),
-                Woken::Commands(true) | Woken::Time => {}
-                Woken::Stop => break,
+                WakeReason::Request(request) => events += self.take_request(request),
+                WakeReason::Problems => self.count_problems(),
+                WakeReason::Commands(true) | WakeReason::Time => {}
+                WakeReason::Stop => break,
             }
             events += self.take_what_waits(&mut turn);
             self.settle(events, self.taken.heard(read));
@@ -252,7 +252,7 @@ impl Driver {
         }
     }
 
-    async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> Woken {
+    async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> WakeReason {
         let now = clock::now();
         // What is due and was not done waits for what has not been read yet.
         let wake = self.core.poll_timeout().map_or(TICK, |wakeup| match wakeup.at > now {
@@ -267,16 +267,16 @@ impl Driver {
         // sessions its commands would.
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => Woken::Stop,
-            event = self.platform.events.recv() => Woken::Platform(event),
+            _ = stop.wait_for(|stop| *stop) => WakeReason::Stop,
+            event = self.platform.events.recv() => WakeReason::Platform(event),
             sent = self.outbox.send_one(commands), if !self.outbox.is_empty() => {
-                Woken::Commands(sent)
+                WakeReason::Commands(sent)
             }
-            Some(envelope) = self.events.recv() => Woken::Session(envelope),
-            Some(request) = self.requests.recv() => Woken::Request(request),
-            Ok(()) = self.problems_seen.changed() => Woken::Problems,
-            () = std::future::ready(()), if more => Woken::Time,
-            () = sleep(wake.clamp(SLEEP_MIN, TICK)) => Woken::Time,
+            Some(envelope) = self.events.recv() => WakeReason::Session(envelope),
+            Some(request) = self.requests.recv() => WakeReason::Request(request),
+            Ok(()) = self.problems_seen.changed() => WakeReason::Problems,
+            () = std::future::ready(()), if more => WakeReason::Time,
+            () = sleep(wake.clamp(SLEEP_MIN, TICK)) => WakeReason::Time,
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Change {
 
 /// A change that has happened.
 #[derive(Debug)]
-pub struct Past {
+pub struct RecordedChange {
     /// When, by the clock that never jumps.
     moment: Moment,
     /// When, for people.
@@ -44,12 +44,12 @@ pub struct Past {
 #[derive(Debug)]
 pub(crate) struct History {
     watchers: broadcast::WeakSender<Change>,
-    kept: Mutex<Kept>,
+    kept: Mutex<HistoryBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    changes: VecDeque<Arc<Past>>,
+struct HistoryBuffer {
+    changes: VecDeque<Arc<RecordedChange>>,
     /// How many have gone for the limit's sake, and when the newest of them had happened.
     dropped: u64,
     dropped_to: Moment,
@@ -61,7 +61,7 @@ pub struct Replay {
     /// Changes that had happened since then and are kept no more; 0 where none is missing.
     pub missing: u64,
     /// Oldest first.
-    pub changes: Vec<Arc<Past>>,
+    pub changes: Vec<Arc<RecordedChange>>,
     /// Every change from now on.
     pub live: broadcast::Receiver<Change>,
 }
@@ -78,7 +78,7 @@ impl History {
         watchers: &broadcast::Sender<Change>,
         moment: Moment,
     ) {
-        let past = Past { moment, at: Timestamp::now(), change: change.clone() };
+        let past = RecordedChange { moment, at: Timestamp::now(), change: change.clone() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(Arc::new(past), moment);
         // Nobody may be watching.
@@ -99,8 +99,8 @@ impl History {
     }
 }
 
-impl Kept {
-    fn add(&mut self, past: Arc<Past>, now: Moment) {
+impl HistoryBuffer {
+    fn add(&mut self, past: Arc<RecordedChange>, now: Moment) {
         self.changes.push_back(past);
         while self.changes.front().is_some_and(|past| now.since(past.moment) >= KEPT_FOR) {
             self.changes.pop_front();

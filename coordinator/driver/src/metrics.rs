@@ -1,7 +1,7 @@
 //! What is counted and measured, through OpenTelemetry; the program exports it. No label grows with
 //! workers, jobs or streams.
 
-mod figures;
+mod observations;
 mod pipelines;
 mod reviews;
 
@@ -19,9 +19,9 @@ use leasehold_types::{Epoch, Moment};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 
-use self::figures::Figures;
-pub use self::figures::WORKERS;
-use self::pipelines::Turn;
+use self::observations::Observations;
+pub use self::observations::WORKERS;
+use self::pipelines::PipelineTransition;
 pub use self::reviews::{Injection, Validation};
 use crate::view::View;
 
@@ -62,7 +62,7 @@ impl Fleet {
 #[derive(Debug)]
 pub struct Metrics {
     meter: Meter,
-    figures: Arc<Mutex<Figures>>,
+    figures: Arc<Mutex<Observations>>,
     is_pushed: bool,
     grants: Counter<u64>,
     revokes: Counter<u64>,
@@ -95,7 +95,7 @@ impl Metrics {
     #[must_use]
     pub fn new(meter: Meter, is_pushed: bool) -> Self {
         let figures = Arc::default();
-        figures::register(&meter, &figures);
+        observations::register(&meter, &figures);
         let counter = |name: &'static str, help: &'static str| count(&meter, name, help);
         let metrics = Self {
             grants: counter("leasehold_grants", "Leases granted, by kind."),
@@ -159,12 +159,12 @@ impl Metrics {
     /// Shows from now on when the certificate that is served ends (seconds of Unix time), as far as
     /// that is known.
     pub fn show_certificate(&self, expires_at: impl Fn() -> Option<u64> + Send + Sync + 'static) {
-        figures::certificate(&self.meter, expires_at);
+        observations::certificate(&self.meter, expires_at);
     }
 
     /// Shows from now on what classes are asked for, while this replica may know it.
     pub fn show_demands(&self, view: &Arc<View>) {
-        figures::demands(&self.meter, view);
+        observations::demands(&self.meter, view);
     }
 
     /// A series that is absent until something happens cannot be alerted on.
@@ -261,8 +261,8 @@ impl Metrics {
     fn hear(&self, notice: &Notice, now: Moment) {
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         match figures.tally.hear(notice, now) {
-            Some(Turn::Broken) => self.breaks.add(1, &[]),
-            Some(Turn::Healed(after)) => {
+            Some(PipelineTransition::Broken) => self.breaks.add(1, &[]),
+            Some(PipelineTransition::Healed(after)) => {
                 self.heals.add(1, &[]);
                 self.heal_time.record(after.as_secs_f64(), &[]);
             }
@@ -360,7 +360,7 @@ impl Metrics {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner).sessions
     }
 
-    fn set(&self, change: impl FnOnce(&mut Figures)) {
+    fn set(&self, change: impl FnOnce(&mut Observations)) {
         change(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the driver publishes of its core.
 #[derive(Clone, Debug)]
-pub struct Outlook {
+pub struct PublishedState {
     /// What is wanted; none until it has been read.
     pub desired: Option<Arc<Desired>>,
     /// Who leads.
@@ -30,7 +30,7 @@ pub struct Outlook {
     pub held: Arc<BTreeMap<ClusterName, u32>>,
 }
 
-impl Default for Outlook {
+impl Default for PublishedState {
     fn default() -> Self {
         let leadership = Leadership::StandsBy(None);
         Self { desired: None, leadership, held: Arc::default() }
@@ -39,7 +39,7 @@ impl Default for Outlook {
 
 /// Why nobody should go by a view.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stale {
+pub enum ViewUnavailable {
     /// The replica starts, stops or hangs.
     #[error("this replica does not serve: {0}")]
     Unready(String),
@@ -53,7 +53,7 @@ pub enum Stale {
 
 /// What was reckoned last, and from what.
 #[derive(Debug)]
-struct Known {
+struct CachedDemands {
     desired: Arc<Desired>,
     held: Arc<BTreeMap<ClusterName, u32>>,
     demands: Arc<Demands>,
@@ -62,18 +62,18 @@ struct Known {
 /// The view of one replica.
 #[derive(Debug)]
 pub struct View {
-    outlook: watch::Receiver<Outlook>,
+    outlook: watch::Receiver<PublishedState>,
     freshness: watch::Receiver<Freshness>,
     gate: Arc<Gate>,
     health: Arc<Health>,
     /// What the classes of the newest desired state are asked for.
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<CachedDemands>>,
 }
 
 impl View {
     /// A view of what the driver publishes.
     pub fn new(
-        outlook: watch::Receiver<Outlook>,
+        outlook: watch::Receiver<PublishedState>,
         freshness: watch::Receiver<Freshness>,
         gate: Arc<Gate>,
         health: Arc<Health>,
@@ -85,34 +85,34 @@ impl View {
     ///
     /// # Errors
     /// Why nobody should go by what this replica knows.
-    pub fn demands(&self, now: Moment) -> Result<Arc<Demands>, Stale> {
-        self.health.ready(now).map_err(Stale::Unready)?;
+    pub fn demands(&self, now: Moment) -> Result<Arc<Demands>, ViewUnavailable> {
+        self.health.ready(now).map_err(ViewUnavailable::Unready)?;
         if let Some(why) = self.freshness.borrow().stale(now) {
-            return Err(Stale::Unconfirmed(why));
+            return Err(ViewUnavailable::Unconfirmed(why));
         }
-        let Outlook { desired, leadership, held } = self.outlook.borrow().clone();
+        let PublishedState { desired, leadership, held } = self.outlook.borrow().clone();
         let is_led = match leadership {
             Leadership::Leads(_) => self.gate.term().is_some_and(|term| now < term.until),
             Leadership::StandsBy(leader) => leader.is_some(),
         };
         if !is_led {
-            return Err(Stale::NoLeader);
+            return Err(ViewUnavailable::NoLeader);
         }
-        let unread = || Stale::Unready("the manifests have not been read yet".into());
+        let unread = || ViewUnavailable::Unready("the manifests have not been read yet".into());
         Ok(self.reckon(desired.ok_or_else(unread)?, held))
     }
 
     /// Reckons once for each desired state, and for each word on the workers that are held.
     fn reckon(&self, desired: Arc<Desired>, held: Arc<BTreeMap<ClusterName, u32>>) -> Arc<Demands> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |known: &&Known| {
+        let same = |known: &&CachedDemands| {
             Arc::ptr_eq(&known.desired, &desired) && Arc::ptr_eq(&known.held, &held)
         };
         if let Some(known) = known.as_ref().filter(same) {
             return Arc::clone(&known.demands);
         }
         let demands = Arc::new(demands(&desired, &held));
-        *known = Some(Known { desired, held, demands: Arc::clone(&demands) });
+        *known = Some(CachedDemands { desired, held, demands: Arc::clone(&demands) });
         demands
     }
 
@@ -125,7 +125,7 @@ impl View {
 /// Tells that a view may have changed.
 #[derive(Debug)]
 pub struct Changes {
-    outlook: watch::Receiver<Outlook>,
+    outlook: watch::Receiver<PublishedState>,
     freshness: watch::Receiver<Freshness>,
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_types::Quantity;
+use leasehold_types::quantity::InvalidQuantity;
 use serde_json::Value;
 
 use crate::draft::{keys, map_at};
 use crate::flags::{FLAGS, RESERVED, check_flag, nearest};
 use crate::names::CONFIG;
-use crate::quantity;
 use crate::refusal::Refusal;
 use crate::sidecar::{Resources, Sidecar};
 
@@ -17,7 +18,7 @@ const OTHERS: [&str; 6] =
 
 /// The settings of one pod's sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
+pub(crate) struct PodSettings {
     /// The agent's image.
     pub(crate) image: String,
     /// The worker's container, where an annotation names it.
@@ -29,8 +30,8 @@ pub(crate) struct Config {
 }
 
 /// The settings, refined by the pod's annotations, and all checked.
-pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
-    let mut config = Config {
+pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<PodSettings, Refusal> {
+    let mut config = PodSettings {
         image: with.image.clone(),
         container: None,
         flags: with.flags.clone(),
@@ -40,7 +41,7 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
         check_flag("its cluster's or class's spec.agent.flags.", flag, value)?;
     }
     for (setting, quantity) in with.resources.all() {
-        quantity_ok(setting, quantity)?;
+        check_above_zero(setting, quantity)?;
     }
     let annotations = map_at(pod, &keys(&["metadata", "annotations"]))?;
     for (key, value) in annotations.into_iter().flatten() {
@@ -53,11 +54,11 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<Config, Refusal> {
     }
     let given = std::mem::replace(&mut config.resources, with.resources.clone());
     config.resources.refine(&given);
-    image_ok("the agent's ", &config.image)?;
+    check_image("the agent's ", &config.image)?;
     Ok(config)
 }
 
-impl Config {
+impl PodSettings {
     /// Takes one setting's value. `prefix` comes before its name where it was written.
     fn take(&mut self, prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
         let key = || format!("{prefix}{name}");
@@ -65,7 +66,7 @@ impl Config {
         let quantity = match name {
             "image" => {
                 self.image = value.into();
-                return image_ok(prefix, value);
+                return check_image(prefix, value);
             }
             "container" => {
                 self.container = Some(value.into());
@@ -87,8 +88,7 @@ impl Config {
                 return Ok(());
             }
         };
-        quantity_ok(&key(), value)?;
-        *quantity = Some(value.into());
+        *quantity = Some(parse_quantity(&key(), value)?);
         Ok(())
     }
 }
@@ -104,7 +104,7 @@ impl Sidecar {
             let why = "containers have other names in every pod: it is an annotation of the pod";
             return Err(Refusal::Reserved { what: format!("{prefix}{name}"), why });
         }
-        let mut config = Config {
+        let mut config = PodSettings {
             image: std::mem::take(&mut self.image),
             container: None,
             flags: std::mem::take(&mut self.flags),
@@ -116,23 +116,32 @@ impl Sidecar {
     }
 }
 
-fn quantity_ok(what: &str, value: &str) -> Result<(), Refusal> {
-    quantity::check(value).map_err(|why| Refusal::Value {
-        what: what.into(),
-        value: value.into(),
-        why,
-    })
+fn parse_quantity(what: &str, value: &str) -> Result<Quantity, Refusal> {
+    let wrong =
+        |error: InvalidQuantity| Refusal::Value { what: what.into(), why: error.to_string() };
+    let quantity = value.parse().map_err(wrong)?;
+    check_above_zero(what, &quantity)?;
+    Ok(quantity)
 }
 
-fn image_ok(prefix: &str, image: &str) -> Result<(), Refusal> {
+fn check_above_zero(what: &str, quantity: &Quantity) -> Result<(), Refusal> {
+    let why =
+        || format!("invalid quantity \"{quantity}\": a container cannot run with 0, raise it");
+    match quantity.is_zero() {
+        true => Err(Refusal::Value { what: what.into(), why: why() }),
+        false => Ok(()),
+    }
+}
+
+fn check_image(prefix: &str, image: &str) -> Result<(), Refusal> {
     let wrong =
         image.is_empty() || image.len() > 1024 || image.chars().any(|c| !c.is_ascii_graphic());
     match wrong {
         false => Ok(()),
-        true => Err(Refusal::Value {
-            what: format!("{prefix}image"),
-            value: image.chars().take(64).collect(),
-            why: "is no image".into(),
-        }),
+        true => {
+            let image: String = image.chars().take(64).collect();
+            let why = format!("invalid image {image:?}: use a name such as registry/agent:1.0");
+            Err(Refusal::Value { what: format!("{prefix}image"), why })
+        }
     }
 }

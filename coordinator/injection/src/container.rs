@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::annotations::Config;
+use crate::annotations::PodSettings;
 use crate::flags::{listening_port, variable};
 use crate::names::CONTAINER;
 use crate::sidecar::{Resources, Sidecar};
@@ -31,7 +31,12 @@ pub(crate) fn variable_from(name: &str, field: &str) -> Value {
 
 /// The container.
 /// `more` are variables of its adapter.
-pub(crate) fn sidecar(config: &Config, with: &Sidecar, cluster: &str, more: Vec<Value>) -> Value {
+pub(crate) fn sidecar(
+    config: &PodSettings,
+    with: &Sidecar,
+    cluster: &str,
+    more: Vec<Value>,
+) -> Value {
     let mut env = environment(config, with, cluster);
     env.extend(more);
     let health = listening_port(health_listen(config)).unwrap_or_default();
@@ -66,7 +71,7 @@ pub(crate) fn sidecar(config: &Config, with: &Sidecar, cluster: &str, more: Vec<
     })
 }
 
-fn environment(config: &Config, with: &Sidecar, cluster: &str) -> Vec<Value> {
+fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value> {
     let mut all = vec![
         variable_from("POD_NAMESPACE", "metadata.namespace"),
         variable_of("LEASEHOLD_COORDINATOR", &with.coordinator),
@@ -105,12 +110,12 @@ fn resources(resources: &Resources) -> Value {
     all.into()
 }
 
-fn health_listen(config: &Config) -> &str {
+fn health_listen(config: &PodSettings) -> &str {
     config.flags.get("health-listen").map_or(HEALTH_LISTEN, String::as_str)
 }
 
 /// The ports that the agent listens on: the worker's, and the kubelet's.
-pub(crate) fn ports(config: &Config) -> [u16; 2] {
+pub(crate) fn ports(config: &PodSettings) -> [u16; 2] {
     let listen = config.flags.get("listen").map_or(LISTEN, String::as_str);
     [listen, health_listen(config)].map(|address| listening_port(address).unwrap_or_default())
 }

@@ -1,7 +1,7 @@
 //! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command
 //! line may set, and what their values look like. The rest the injection decides itself.
 
-use leasehold_types::span;
+use leasehold_types::duration;
 
 use crate::refusal::Refusal;
 
@@ -11,16 +11,16 @@ pub struct Flag {
     /// Its name, without `--`.
     pub name: &'static str,
     /// What its value looks like.
-    pub kind: Kind,
+    pub kind: FlagKind,
 }
 
 /// What a flag's value looks like, as far as it can be judged without the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagKind {
     /// Any text that is not empty.
     Text,
-    /// A span of time, as in `1h30m`.
-    Span,
+    /// A duration, as in `1h30m`.
+    Duration,
     /// `IP:PORT`.
     Address,
     /// `IP:PORT`, or `:PORT` for every address.
@@ -35,51 +35,51 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
 }
 
-const fn flag(name: &'static str, kind: Kind) -> Flag {
+const fn flag(name: &'static str, kind: FlagKind) -> Flag {
     Flag { name, kind }
 }
 
 /// The flags that may be set.
 pub const FLAGS: &[Flag] = &[
-    flag("adapter", Kind::OneOf(&["api", "command", "file", "http", "travis"])),
-    flag("command-count", Kind::Text),
-    flag("command-drain", Kind::Text),
-    flag("command-interval", Kind::Span),
-    flag("command-resize", Kind::Text),
-    flag("command-stream-start", Kind::Text),
-    flag("command-stream-stop", Kind::Text),
-    flag("command-timeout", Kind::Span),
-    flag("drain-deadline", Kind::Span),
-    flag("file-command", Kind::Text),
-    flag("file-count", Kind::Text),
-    flag("file-path", Kind::Text),
-    flag("file-pid", Kind::Text),
-    flag("file-pool", Kind::Switch),
-    flag("file-settle", Kind::Span),
-    flag("file-signal", Kind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
-    flag("health-listen", Kind::AddressOrPort),
-    flag("http-auth-file", Kind::Text),
-    flag("http-count-field", Kind::Text),
-    flag("http-count-url", Kind::Text),
-    flag("http-drain-body", Kind::Text),
-    flag("http-drain-method", Kind::Text),
-    flag("http-drain-url", Kind::Text),
-    flag("http-interval", Kind::Span),
-    flag("http-size-body", Kind::Text),
-    flag("http-size-field", Kind::Text),
-    flag("http-size-max", Kind::Number),
-    flag("http-size-method", Kind::Text),
-    flag("http-size-url", Kind::Text),
-    flag("listen", Kind::Address),
-    flag("listen-anywhere", Kind::Switch),
-    flag("log-format", Kind::OneOf(&["text", "json"])),
-    flag("socket", Kind::Text),
-    flag("socket-mode", Kind::OneOf(&["0600", "0660"])),
-    flag("travis-auth", Kind::Text),
-    flag("travis-auth-file", Kind::Text),
-    flag("travis-interval", Kind::Span),
-    flag("travis-url", Kind::Text),
-    flag("worker-port", Kind::Port),
+    flag("adapter", FlagKind::OneOf(&["api", "command", "file", "http", "travis"])),
+    flag("command-count", FlagKind::Text),
+    flag("command-drain", FlagKind::Text),
+    flag("command-interval", FlagKind::Duration),
+    flag("command-resize", FlagKind::Text),
+    flag("command-stream-start", FlagKind::Text),
+    flag("command-stream-stop", FlagKind::Text),
+    flag("command-timeout", FlagKind::Duration),
+    flag("drain-deadline", FlagKind::Duration),
+    flag("file-command", FlagKind::Text),
+    flag("file-count", FlagKind::Text),
+    flag("file-path", FlagKind::Text),
+    flag("file-pid", FlagKind::Text),
+    flag("file-pool", FlagKind::Switch),
+    flag("file-settle", FlagKind::Duration),
+    flag("file-signal", FlagKind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
+    flag("health-listen", FlagKind::AddressOrPort),
+    flag("http-auth-file", FlagKind::Text),
+    flag("http-count-field", FlagKind::Text),
+    flag("http-count-url", FlagKind::Text),
+    flag("http-drain-body", FlagKind::Text),
+    flag("http-drain-method", FlagKind::Text),
+    flag("http-drain-url", FlagKind::Text),
+    flag("http-interval", FlagKind::Duration),
+    flag("http-size-body", FlagKind::Text),
+    flag("http-size-field", FlagKind::Text),
+    flag("http-size-max", FlagKind::Number),
+    flag("http-size-method", FlagKind::Text),
+    flag("http-size-url", FlagKind::Text),
+    flag("listen", FlagKind::Address),
+    flag("listen-anywhere", FlagKind::Switch),
+    flag("log-format", FlagKind::OneOf(&["text", "json"])),
+    flag("socket", FlagKind::Text),
+    flag("socket-mode", FlagKind::OneOf(&["0600", "0660"])),
+    flag("travis-auth", FlagKind::Text),
+    flag("travis-auth-file", FlagKind::Text),
+    flag("travis-interval", FlagKind::Duration),
+    flag("travis-url", FlagKind::Text),
+    flag("worker-port", FlagKind::Port),
 ];
 
 const IN_THE_WORKER: &str =
@@ -110,8 +110,8 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("worker-address", "the pod's IP decides it"),
 ];
 
-/// The longest value that is taken.
-const VALUE_CHARS_MAX: usize = 4096;
+/// Bytes of a value.
+const VALUE_BYTES_MAX: usize = 4096;
 
 /// Whether a flag may be set to a value. `what` names the place that sets it, for the refusal;
 /// `prefix` comes before the flag's name there.
@@ -127,43 +127,52 @@ pub fn check_flag(prefix: &str, name: &str, value: &str) -> Result<(), Refusal> 
         let near = nearest(name, FLAGS.iter().map(|flag| flag.name));
         return Err(Refusal::Unknown { what, nearest: near.map(|near| format!("{prefix}{near}")) });
     };
-    let wrong = |why: String| Refusal::Value { what: what.clone(), value: value.into(), why };
-    if value.is_empty() || value.contains('\0') {
-        return Err(wrong("is no value".into()));
-    }
-    if value.len() > VALUE_CHARS_MAX {
-        return Err(Refusal::Value {
-            what,
-            value: format!("{}…", value.chars().take(32).collect::<String>()),
-            why: format!("has {} bytes, and may have {VALUE_CHARS_MAX}", value.len()),
-        });
-    }
-    flag.kind.check(value).map_err(wrong)
+    let checked = match value {
+        "" => Err("invalid value \"\": it must not be empty".into()),
+        _ if value.contains('\0') => {
+            Err("invalid value: it must not contain the character NUL".into())
+        }
+        _ if value.len() > VALUE_BYTES_MAX => Err(format!(
+            "invalid value \"{}…\": it has {} bytes, use at most {VALUE_BYTES_MAX}",
+            value.chars().take(32).collect::<String>(),
+            value.len()
+        )),
+        _ => flag.kind.check(value),
+    };
+    checked.map_err(|why| Refusal::Value { what, why })
 }
 
-impl Kind {
+impl FlagKind {
     fn check(self, value: &str) -> Result<(), String> {
-        match self {
-            Self::Text => Ok(()),
-            Self::Span => span::parse(value)
-                .map(drop)
-                .ok_or_else(|| "is no span of time: write 500ms, 30s, 5m, 2h or 1h30m".into()),
-            Self::Address => match port(value) {
-                Some(_) => Ok(()),
-                None => Err("is no address: write IP:PORT, as in 127.0.0.1:7411".into()),
-            },
-            Self::AddressOrPort => match listening_port(value) {
-                Some(_) => Ok(()),
-                None => Err("is no address: write [IP]:PORT, as in :7412".into()),
-            },
-            Self::Number if value.parse::<u32>().is_ok() => Ok(()),
-            Self::Number => Err("is no whole number".into()),
-            Self::Port if value.parse::<u16>().is_ok_and(|port| port > 0) => Ok(()),
-            Self::Port => Err("is no port: write a number from 1 to 65535".into()),
-            Self::Switch if ["true", "false"].contains(&value) => Ok(()),
-            Self::Switch => Err("is neither true nor false".into()),
-            Self::OneOf(words) if words.contains(&value) => Ok(()),
-            Self::OneOf(words) => Err(format!("is none of {}", words.join(", "))),
+        let (valid, what, usage) = match self {
+            Self::Text => return Ok(()),
+            Self::Duration => {
+                return duration::parse(value).map(drop).map_err(|error| error.to_string());
+            }
+            Self::Address => {
+                let usage = "expected IP:PORT, for example 127.0.0.1:7411";
+                (port(value).is_some(), "address", usage)
+            }
+            Self::AddressOrPort => {
+                let usage = "expected IP:PORT or :PORT, for example :7412";
+                (listening_port(value).is_some(), "address", usage)
+            }
+            Self::Number => {
+                (value.parse::<u32>().is_ok(), "number", "use a whole number from 0 to 4294967295")
+            }
+            Self::Port => {
+                let valid = value.parse::<u16>().is_ok_and(|port| port > 0);
+                (valid, "port", "use a number from 1 to 65535")
+            }
+            Self::Switch => (["true", "false"].contains(&value), "value", "use true or false"),
+            Self::OneOf(words) if words.contains(&value) => return Ok(()),
+            Self::OneOf(words) => {
+                return Err(format!("invalid value {value:?}: use one of {}", words.join(", ")));
+            }
+        };
+        match valid {
+            true => Ok(()),
+            false => Err(format!("invalid {what} {value:?}: {usage}")),
         }
     }
 }
@@ -233,19 +242,19 @@ mod tests {
             ("adaptor", "file", "is config.leasehold.dev/adapter meant?"),
             ("zzz", "1", "docs/SIDECAR.md"),
             ("cluster", "c", "the label leasehold.dev/cluster"),
-            ("adapter", "fil", "none of api, command, file"),
-            ("adapter", "process", "none of api"),
+            ("adapter", "fil", "use one of api, command, file"),
+            ("adapter", "process", "use one of api"),
             ("process-grace", "1s", "without a sidecar"),
             ("http-size-max", "-1", "whole number"),
-            ("worker-port", "65536", "no port"),
+            ("worker-port", "65536", "invalid port"),
             ("worker-address", "10.0.0.7", "the pod's IP"),
             ("listen", ":7500", "IP:PORT"),
-            ("drain-deadline", "5", "span of time"),
-            ("drain-deadline", "200000000h", "span of time"),
+            ("drain-deadline", "5", "invalid duration"),
+            ("drain-deadline", "200000000h", "invalid duration"),
             ("listen", "localhost", "IP:PORT"),
             ("listen", "127.0.0.1:0", "IP:PORT"),
-            ("listen-anywhere", "yes", "neither true nor false"),
-            ("file-path", "", "no value"),
+            ("listen-anywhere", "yes", "use true or false"),
+            ("file-path", "", "must not be empty"),
         ] {
             let said = refused(name, value);
             assert!(said.contains(word) && said.contains("config.leasehold.dev/"), "{said}");

@@ -3,7 +3,7 @@
 use leasehold_types::ClusterName;
 use serde_json::Value;
 
-use crate::annotations::{self, Config};
+use crate::annotations::{self, PodSettings};
 use crate::container;
 use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
 use crate::edit::{Edit, Place, apply, at};
@@ -101,7 +101,7 @@ fn label<'a>(pod: &'a Value, name: &str) -> Result<Option<&'a Value>, Refusal> {
 /// The edits that make an injected pod of a bare one, and the digest of what they put in.
 fn build(
     bare: &Value,
-    config: &Config,
+    config: &PodSettings,
     with: &Sidecar,
     cluster: &str,
     warnings: &mut Vec<String>,

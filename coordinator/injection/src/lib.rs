@@ -12,7 +12,6 @@ pub mod edit;
 pub mod flags;
 mod injection;
 pub mod names;
-mod quantity;
 mod refusal;
 mod removal;
 pub mod sidecar;

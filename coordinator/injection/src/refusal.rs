@@ -54,14 +54,12 @@ pub enum Refusal {
         /// What decides it.
         why: &'static str,
     },
-    /// A value that cannot be right.
-    #[error("{what}: {value:?} {why}")]
+    /// An invalid value.
+    #[error("{what}: {why}")]
     Value {
         /// The annotation or flag.
         what: String,
-        /// Its value.
-        value: String,
-        /// What is wrong with it.
+        /// Its value, what is wrong with it, and what to write.
         why: String,
     },
     /// A name or a path that the sidecar needs belongs to something else.

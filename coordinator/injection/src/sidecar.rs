@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::quantity;
+use leasehold_types::Quantity;
 
 /// The settings of one sidecar: the installation's, refined by the WorkerCluster's or
 /// WorkerClass's. What the pod's own annotations say comes on top.
@@ -47,17 +47,17 @@ impl Sidecar {
     }
 }
 
-/// What a container asks for and may use, in Kubernetes' quantities; none where it is `None`.
+/// The resource requests and limits of a container; `None` leaves one out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// `requests.cpu`.
-    pub cpu_request: Option<String>,
+    pub cpu_request: Option<Quantity>,
     /// `limits.cpu`.
-    pub cpu_limit: Option<String>,
+    pub cpu_limit: Option<Quantity>,
     /// `requests.memory`.
-    pub memory_request: Option<String>,
+    pub memory_request: Option<Quantity>,
     /// `limits.memory`.
-    pub memory_limit: Option<String>,
+    pub memory_limit: Option<Quantity>,
 }
 
 impl Resources {
@@ -65,11 +65,12 @@ impl Resources {
     /// late.
     #[must_use]
     pub fn standard() -> Self {
+        let quantity = |text: &str| Some(text.parse().expect("a quantity"));
         Self {
-            cpu_request: Some("10m".into()),
+            cpu_request: quantity("10m"),
             cpu_limit: None,
-            memory_request: Some("16Mi".into()),
-            memory_limit: Some("64Mi".into()),
+            memory_request: quantity("16Mi"),
+            memory_limit: quantity("64Mi"),
         }
     }
 
@@ -85,7 +86,7 @@ impl Resources {
                 (None, None) => {}
                 (_, Some(_)) => (*request, *limit) = (requested.clone(), limited.clone()),
                 (Some(wanted), None) => {
-                    if limit.as_ref().is_some_and(|most| quantity::is_above(wanted, most)) {
+                    if limit.as_ref().is_some_and(|limit| wanted.is_above(limit)) {
                         limit.clone_from(requested);
                     }
                     request.clone_from(requested);
@@ -95,13 +96,13 @@ impl Resources {
     }
 
     /// Those that are set, with their names.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &Quantity)> {
         let all = [
             ("the agent's cpu-request", &self.cpu_request),
             ("the agent's cpu-limit", &self.cpu_limit),
             ("the agent's memory-request", &self.memory_request),
             ("the agent's memory-limit", &self.memory_limit),
         ];
-        all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)))
+        all.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::annotations::Config;
+use crate::annotations::PodSettings;
 use crate::container::variable_of;
 use crate::draft::{Draft, below, list_at, named};
 use crate::edit::{Change, Place, Step};
@@ -19,12 +19,12 @@ const ADDR_DEFAULT: &str = "127.0.0.1:8080";
 /// The port is on localhost, so that this keeps nobody out who is in the pod: it is no secret.
 const AUTH_DEFAULT: &str = "leasehold:leasehold";
 
-fn is_chosen(config: &Config) -> bool {
+fn is_chosen(config: &PodSettings) -> bool {
     config.flags.get("adapter").is_some_and(|adapter| adapter == "travis")
 }
 
 /// The variables that the worker needs.
-pub(crate) fn worker_variables(config: &Config) -> Vec<Value> {
+pub(crate) fn worker_variables(config: &PodSettings) -> Vec<Value> {
     if !is_chosen(config) {
         return Vec::new();
     }
@@ -37,7 +37,7 @@ pub(crate) fn worker_variables(config: &Config) -> Vec<Value> {
 
 /// The agent's variables that follow from what the worker has itself: its address and its password,
 /// a secret's too.
-pub(crate) fn agent_variables(config: &Config, own: &[Value]) -> Vec<Value> {
+pub(crate) fn agent_variables(config: &PodSettings, own: &[Value]) -> Vec<Value> {
     if !is_chosen(config) {
         return Vec::new();
     }
@@ -70,7 +70,7 @@ pub(crate) fn agent_variables(config: &Config, own: &[Value]) -> Vec<Value> {
 pub(crate) fn start_with_none(
     draft: &mut Draft,
     status: &mut Status,
-    config: &Config,
+    config: &PodSettings,
     env: &[Step],
     warnings: &mut Vec<String>,
 ) -> Result<(), Refusal> {

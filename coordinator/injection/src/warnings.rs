@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_types::span;
+use leasehold_types::duration;
 use serde_json::Value;
 
-use crate::annotations::Config;
+use crate::annotations::PodSettings;
 use crate::container::ports;
 use crate::draft::keys;
 use crate::edit::at;
@@ -14,10 +14,10 @@ use crate::sidecar::Sidecar;
 /// A pod's grace period where it sets none.
 const GRACE_DEFAULT: u64 = 30;
 /// `drain.deadline` of a WorkerCluster or WorkerClass that sets none.
-const DEADLINE_DEFAULT: &str = "2h";
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
 
 /// Adds what there is to warn of.
-pub(crate) fn all(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
+pub(crate) fn all(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &mut Vec<String>) {
     grace(pod, config, with, warnings);
     if at(pod, &keys(&["spec", "hostNetwork"])) == Some(&Value::Bool(true)) {
         let [listen, health] = ports(config);
@@ -46,9 +46,9 @@ fn names(pod: &Value, with: &Sidecar, warnings: &mut Vec<String>) {
     }
 }
 
-fn grace(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String>) {
+fn grace(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &mut Vec<String>) {
     let given = at(pod, &keys(&["spec", "terminationGracePeriodSeconds"])).and_then(Value::as_u64);
-    let flag = config.flags.get("drain-deadline").and_then(|text| span::parse(text));
+    let flag = config.flags.get("drain-deadline").and_then(|text| duration::parse(text).ok());
     let grace = given.unwrap_or(GRACE_DEFAULT);
     let of = if given.is_some() { "" } else { " (the default)" };
     match flag.or(with.drain_deadline) {
@@ -60,12 +60,13 @@ fn grace(pod: &Value, config: &Config, with: &Sidecar, warnings: &mut Vec<String
                  {deadline}"
             ));
         }
-        None if Some(Duration::from_secs(grace)) <= span::parse(DEADLINE_DEFAULT) => {
+        None if Duration::from_secs(grace) <= DEADLINE_DEFAULT => {
             warnings.push(format!(
                 "spec.terminationGracePeriodSeconds is {grace}{of}: a job that still runs so long \
              after its pod was told to end is killed. Set it above the cluster's drain.deadline, \
-             which is {DEADLINE_DEFAULT} unless the cluster sets another"
-            ))
+             which is {} unless the cluster sets another",
+                duration::format(DEADLINE_DEFAULT)
+            ));
         }
         _ => {}
     }

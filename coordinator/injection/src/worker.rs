@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::annotations::Config;
+use crate::annotations::PodSettings;
 use crate::container::{ports, variable_from, variable_of};
 use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
 use crate::edit::{Change, Place, Step};
@@ -33,7 +33,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// The container that an annotation names, or the first.
-    pub(crate) fn find(pod: &Value, config: &Config) -> Result<Self, Refusal> {
+    pub(crate) fn find(pod: &Value, config: &PodSettings) -> Result<Self, Refusal> {
         let path = keys(&["spec", "containers"]);
         let containers = list_at(pod, &path)?;
         if containers.is_empty() {
@@ -73,7 +73,7 @@ impl Worker {
         &self,
         draft: &mut Draft,
         status: &mut Status,
-        config: &Config,
+        config: &PodSettings,
         cluster: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), Refusal> {
@@ -179,7 +179,7 @@ impl Worker {
 }
 
 /// Other containers that listen where the agent does: all of a pod share its ports.
-pub(crate) fn ports_taken(pod: &Value, config: &Config, warnings: &mut Vec<String>) {
+pub(crate) fn ports_taken(pod: &Value, config: &PodSettings, warnings: &mut Vec<String>) {
     let ours = ports(config);
     for field in ["initContainers", "containers"] {
         let path = keys(&["spec", field]);

@@ -9,15 +9,15 @@ use leasehold_coordinator_core::desired::{Desired, Node, Pipeline};
 use leasehold_types::{ClusterName, NodeName, PipelineName};
 use serde_json::Value;
 
-use super::check::{Body, Document, ObjectId};
+use super::check::{Document, ObjectId, ValidSpec};
 use super::collection::{called, document};
 use super::problem::Problem;
-use super::resolve::{Candidate, Missing, StreamFiles, resolve};
-use super::tree::Mark;
+use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
+use super::tree::Position;
 
 /// What is said of an object.
 #[derive(Clone, Debug, Default)]
-pub struct Opinion {
+pub struct AdmissionResult {
     /// What keeps it from coming into force.
     pub problems: Vec<Problem>,
     /// What people should know.
@@ -25,25 +25,25 @@ pub struct Opinion {
 }
 
 /// What is said of an object that is to be stored, by what is in force.
-pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> Opinion {
+pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> AdmissionResult {
     let mut problems = Vec::new();
     let Document { body, .. } = document(id, spec, &mut problems);
-    let Some(body) = body else { return Opinion { problems, warnings: Vec::new() } };
+    let Some(body) = body else { return AdmissionResult { problems, warnings: Vec::new() } };
     let before = beside(in_force, id);
     let mut warnings = match &body {
-        Body::Pipeline(draft) => unknown_classes(&before, &draft.pipeline),
-        Body::Cluster(_) | Body::Set(_) | Body::Class(_) => Vec::new(),
+        ValidSpec::Pipeline(draft) => unknown_classes(&before, &draft.pipeline),
+        ValidSpec::Cluster(_) | ValidSpec::Set(_) | ValidSpec::Class(_) => Vec::new(),
     };
     let mut candidates = candidates(&before);
     let file = called(id);
-    let candidate = Candidate { file: file.clone(), at: Mark::default(), body: Some(body) };
+    let candidate = Candidate { file: file.clone(), at: Position::default(), body: Some(body) };
     candidates.insert(id.clone(), candidate);
-    resolve(candidates, &StreamFiles::new(), Missing::Awaited, &before, &mut problems);
+    resolve(candidates, &StreamFiles::new(), MissingClass::Awaited, &before, &mut problems);
     problems.sort();
     let (own, others): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(|problem| problem.file == file);
     warnings.extend(others.iter().map(Problem::to_string));
-    Opinion { problems: own, warnings }
+    AdmissionResult { problems: own, warnings }
 }
 
 /// The pipelines in force that name a class, by name; none where it is not in force.
@@ -89,7 +89,7 @@ fn candidates(before: &Desired) -> BTreeMap<ObjectId, Candidate> {
     });
     let pipelines = before.pipelines.keys().cloned().map(ObjectId::Pipeline);
     let kept = |id: ObjectId| {
-        let candidate = Candidate { file: called(&id), at: Mark::default(), body: None };
+        let candidate = Candidate { file: called(&id), at: Position::default(), body: None };
         (id, candidate)
     };
     clusters.chain(pipelines).map(kept).collect()

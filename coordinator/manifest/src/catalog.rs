@@ -29,13 +29,13 @@ use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
 
-use super::check::{self, Document, Home, ObjectId};
+use super::check::{self, Document, ObjectId, Origin};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
-use super::last_good::{Given, LastGood};
+use super::last_good::{FileContribution, LastGood};
 use super::problem::Problem;
-use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
 use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
-use super::tree::{self, Fault, Mark, Node};
+use super::tree::{self, Node, Position, YamlError};
 
 /// Problems that are reported at once.
 pub(crate) const PROBLEMS_MAX: usize = 1_000;
@@ -56,9 +56,9 @@ pub struct Catalog {
     root: PathBuf,
     in_force: Option<Arc<Desired>>,
     /// What each file gave at the last reading.
-    gave: BTreeMap<String, Given>,
+    gave: BTreeMap<String, FileContribution>,
     lists: HashMap<String, CachedList>,
-    seen: Seen,
+    seen: WatchedPaths,
 }
 
 /// A file of streams, read once for each content.
@@ -70,13 +70,13 @@ struct CachedList {
 
 /// The paths whose change means that the folder must be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct WatchedPaths {
     pub files: BTreeSet<String>,
     pub folders: BTreeSet<String>,
 }
 
 /// One manifest file, read.
-enum Content {
+enum FileContent {
     /// Nothing certain is known of what it defines.
     Opaque(Problem),
     Documents(Vec<Node>),
@@ -91,7 +91,7 @@ impl Catalog {
             in_force: None,
             gave: BTreeMap::new(),
             lists: HashMap::new(),
-            seen: Seen::default(),
+            seen: WatchedPaths::default(),
         }
     }
 
@@ -113,10 +113,10 @@ impl Catalog {
         let mut problems: Vec<Problem> = listing.unknown.iter().map(|(_, p)| p.clone()).collect();
         let unknown: Vec<&str> = listing.unknown.iter().map(|(folder, _)| &**folder).collect();
         if unknown.contains(&"") && self.in_force.is_none() {
-            self.seen = Seen::default();
+            self.seen = WatchedPaths::default();
             return Reading { desired: None, problems };
         }
-        let contents: BTreeMap<String, Content> =
+        let contents: BTreeMap<String, FileContent> =
             listing.files.iter().map(|file| (file.clone(), self.content(file))).collect();
         let mut next = self.kept_folders(&listing.files, &unknown);
         let sources = self.sources(&contents, &next);
@@ -131,39 +131,43 @@ impl Catalog {
         let lists = self.read_lists(&sources, &unknown, &mut problems);
         let candidates = candidates(definitions, &next, &mut problems);
         let before = self.in_force.clone().unwrap_or_default();
-        let desired = resolve(candidates, &lists, Missing::Refused, &before, &mut problems);
+        let desired = resolve(candidates, &lists, MissingClass::Refused, &before, &mut problems);
         let desired = if *before == desired { before } else { Arc::new(desired) };
         self.gave = next;
         self.in_force = Some(desired.clone());
         let files = listing.files.into_iter().chain(sources).collect();
-        self.seen = Seen { files, folders: listing.folders };
+        self.seen = WatchedPaths { files, folders: listing.folders };
         Reading { desired: Some(desired), problems: bounded(problems) }
     }
 
     /// What the last reading looked at.
-    pub fn seen(&self) -> &Seen {
+    pub fn seen(&self) -> &WatchedPaths {
         &self.seen
     }
 
-    fn content(&self, file: &str) -> Content {
+    fn content(&self, file: &str) -> FileContent {
         let text = match folder::read_text(&self.root, file, MANIFEST_BYTES_MAX) {
             Ok(text) => text,
-            Err(unreadable) => return Content::Opaque(unreadable.problem(file)),
+            Err(unreadable) => return FileContent::Opaque(unreadable.problem(file)),
         };
         if text.trim().is_empty() {
             let message = "is empty: write a manifest, or remove the file";
-            return Content::Opaque(Problem::whole(file, message));
+            return FileContent::Opaque(Problem::whole(file, message));
         }
         match tree::parse(&text) {
-            Ok(documents) => Content::Documents(documents),
-            Err(Fault { at, message }) => {
-                Content::Opaque(Problem::new(file, at, "", format!("is not YAML: {message}")))
+            Ok(documents) => FileContent::Documents(documents),
+            Err(YamlError { at, message }) => {
+                FileContent::Opaque(Problem::new(file, at, "", format!("is not YAML: {message}")))
             }
         }
     }
 
     /// Files below folders that cannot be read: they give what they gave.
-    fn kept_folders(&self, listed: &BTreeSet<String>, unknown: &[&str]) -> BTreeMap<String, Given> {
+    fn kept_folders(
+        &self,
+        listed: &BTreeSet<String>,
+        unknown: &[&str],
+    ) -> BTreeMap<String, FileContribution> {
         let kept = |file: &str| !listed.contains(file) && is_below_any(file, unknown);
         let files = self.gave.iter().filter(|(file, _)| kept(file));
         files.map(|(file, given)| (file.clone(), given.clone())).collect()
@@ -172,17 +176,17 @@ impl Catalog {
     /// The files of streams that any document names, or named when it could last be read.
     fn sources(
         &self,
-        contents: &BTreeMap<String, Content>,
-        kept: &BTreeMap<String, Given>,
+        contents: &BTreeMap<String, FileContent>,
+        kept: &BTreeMap<String, FileContribution>,
     ) -> BTreeSet<String> {
         let mut sources: BTreeSet<String> =
             kept.values().flat_map(|given| given.sources.iter().cloned()).collect();
         for (file, content) in contents {
             match content {
-                Content::Documents(documents) => {
+                FileContent::Documents(documents) => {
                     sources.extend(documents.iter().flat_map(|node| named_sources(file, node)));
                 }
-                Content::Opaque(_) => {
+                FileContent::Opaque(_) => {
                     let given = self.gave.get(file).into_iter();
                     sources.extend(given.flat_map(|given| given.sources.iter().cloned()));
                 }
@@ -195,23 +199,23 @@ impl Catalog {
     fn look_at(
         &self,
         file: &str,
-        content: Content,
+        content: FileContent,
         definitions: &mut BTreeMap<ObjectId, Vec<Definition>>,
         problems: &mut Vec<Problem>,
-    ) -> Given {
+    ) -> FileContribution {
         let last = || self.gave.get(file).cloned().unwrap_or_default();
         let nodes = match content {
-            Content::Opaque(problem) => {
+            FileContent::Opaque(problem) => {
                 problems.push(problem);
                 return last();
             }
-            Content::Documents(nodes) => nodes,
+            FileContent::Documents(nodes) => nodes,
         };
-        let mut given = Given::default();
+        let mut given = FileContribution::default();
         let mut opaque = false;
         for node in nodes {
             given.sources.extend(named_sources(file, &node));
-            let document = check::document(file, Home::File, node, problems);
+            let document = check::document(file, Origin::File, node, problems);
             match document.id.clone() {
                 None => opaque = true,
                 Some(id) => {
@@ -302,7 +306,7 @@ fn is_below_any(file: &str, folders: &[&str]) -> bool {
 /// One candidate for each object (rules 1, 2 and 4).
 fn candidates(
     definitions: BTreeMap<ObjectId, Vec<Definition>>,
-    given: &BTreeMap<String, Given>,
+    given: &BTreeMap<String, FileContribution>,
     problems: &mut Vec<Problem>,
 ) -> BTreeMap<ObjectId, Candidate> {
     let mut candidates = BTreeMap::new();
@@ -320,7 +324,7 @@ fn candidates(
     }
     for (file, given) in given {
         for id in &given.objects {
-            let kept = || Candidate { file: file.clone(), at: Mark::default(), body: None };
+            let kept = || Candidate { file: file.clone(), at: Position::default(), body: None };
             candidates.entry(id.clone()).or_insert_with(kept);
         }
     }

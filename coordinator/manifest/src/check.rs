@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::pipeline::binding;
 pub(crate) use self::set::{config_map, resolve};
-use super::decode::{Unknown, decode, show};
+use super::decode::{UnknownFields, decode, show};
 use super::manifest::{
     API_VERSION, Manifest, PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec,
 };
 use super::problem::Problem;
-use super::tree::{Mark, Node, Value};
+use super::tree::{Node, Position, Value};
 
 /// Files that one set may take streams from.
 pub(crate) const SOURCES_MAX: usize = 1_000;
@@ -82,7 +82,7 @@ impl std::fmt::Display for ObjectId {
 
 /// What a document says, where it says something valid.
 #[derive(Clone, Debug)]
-pub enum Body {
+pub enum ValidSpec {
     Cluster(Cluster),
     Set(SetDraft),
     Class(ClassDraft),
@@ -95,9 +95,9 @@ pub struct ClassDraft {
     /// The class.
     pub class: Cluster,
     /// Where it says its capacity.
-    pub capacity_at: Mark,
+    pub capacity_at: Position,
     /// Where it says its most workers.
-    pub most_at: Mark,
+    pub most_at: Position,
 }
 
 /// A pipeline whose classes are not looked at yet.
@@ -106,9 +106,9 @@ pub struct PipelineDraft {
     /// The pipeline.
     pub pipeline: Pipeline,
     /// Where it says its load.
-    pub load_at: Mark,
+    pub load_at: Position,
     /// Where each node is, and where it names its class.
-    pub marks: BTreeMap<NodeName, (Mark, Mark)>,
+    pub marks: BTreeMap<NodeName, (Position, Position)>,
 }
 
 /// A set whose streams are not all read yet.
@@ -117,18 +117,18 @@ pub struct SetDraft {
     /// The set with its inline streams.
     pub set: StreamSet,
     /// The places of the inline streams.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<Position>,
     /// The files that the rest comes from.
     pub sources: Vec<Source>,
     /// Where it names its cluster.
-    pub cluster_at: Mark,
+    pub cluster_at: Position,
 }
 
 /// A file of streams, as a set names it.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub file: String,
-    pub at: Mark,
+    pub at: Position,
     pub field: String,
 }
 
@@ -151,23 +151,23 @@ pub struct Document {
     /// What it defines, if that much can be read.
     pub id: Option<ObjectId>,
     /// Where it names itself.
-    pub at: Mark,
+    pub at: Position,
     /// What it says, as it is written; none where that is no specification at all.
     pub spec: Option<Spec>,
     /// What it says; none where a problem was reported.
-    pub body: Option<Body>,
+    pub body: Option<ValidSpec>,
 }
 
 /// Where a document is from, which decides how its names are meant and what it may say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home<'a> {
+pub(crate) enum Origin<'a> {
     /// A manifest file.
     File,
     /// An object in this namespace.
     Namespace(&'a str),
 }
 
-impl Home<'_> {
+impl Origin<'_> {
     /// A cluster's name, as it is known everywhere.
     fn cluster(&self, name: &str) -> Result<ClusterName, String> {
         let name = self.plain(name)?;
@@ -214,10 +214,10 @@ impl Home<'_> {
         }
     }
 
-    fn unknown(&self) -> Unknown {
+    fn unknown(&self) -> UnknownFields {
         match self {
-            Self::File => Unknown::Refused,
-            Self::Namespace(_) => Unknown::PassedOver,
+            Self::File => UnknownFields::Refused,
+            Self::Namespace(_) => UnknownFields::Ignored,
         }
     }
 }
@@ -225,7 +225,7 @@ impl Home<'_> {
 /// Looks at one document of a manifest file, or at one object; `file` is what problems call it.
 pub(crate) fn document(
     file: &str,
-    home: Home<'_>,
+    home: Origin<'_>,
     mut node: Node,
     problems: &mut Vec<Problem>,
 ) -> Document {
@@ -236,26 +236,26 @@ pub(crate) fn document(
         Some("WorkerCluster") => {
             let id = name(&node, |name| home.cluster(name)).map(ObjectId::Cluster);
             let spec = checker.shape::<WorkerClusterSpec, _>(&mut node, |name| home.cluster(name));
-            let body = spec.as_ref().map(|spec| Body::Cluster(checker.cluster(&node, spec)));
+            let body = spec.as_ref().map(|spec| ValidSpec::Cluster(checker.cluster(&node, spec)));
             (id, spec.map(Spec::Cluster), body)
         }
         Some("StreamSet") => {
             let id = name(&node, |name| home.set(name)).map(ObjectId::Set);
             let spec = checker.shape::<StreamSetSpec, _>(&mut node, |name| home.set(name));
-            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec)).map(Body::Set);
+            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec)).map(ValidSpec::Set);
             (id, spec.map(Spec::Set), body)
         }
         Some("WorkerClass") => {
             let id = name(&node, |name| home.cluster(name)).map(ObjectId::Class);
             let spec = checker.shape::<WorkerClassSpec, _>(&mut node, |name| home.cluster(name));
-            let body = spec.as_ref().map(|spec| Body::Class(checker.class(&node, spec)));
+            let body = spec.as_ref().map(|spec| ValidSpec::Class(checker.class(&node, spec)));
             (id, spec.map(Spec::Class), body)
         }
         Some("Pipeline") => {
             let id = name(&node, |name| home.pipeline(name)).map(ObjectId::Pipeline);
             let spec = checker.shape::<PipelineSpec, _>(&mut node, |name| home.pipeline(name));
             let body = spec.as_ref().and_then(|spec| checker.pipeline(&node, spec));
-            (id, spec.map(Spec::Pipeline), body.map(Body::Pipeline))
+            (id, spec.map(Spec::Pipeline), body.map(ValidSpec::Pipeline))
         }
         _ => {
             checker.stranger(&node);
@@ -280,21 +280,21 @@ fn name<T, E>(node: &Node, make: impl Fn(&str) -> Result<T, E>) -> Option<T> {
     make(node.get("metadata")?.get("name")?.text()?).ok()
 }
 
-fn name_mark(node: &Node) -> Mark {
+fn name_mark(node: &Node) -> Position {
     node.get("metadata").and_then(|m| m.get("name")).map_or(node.at, |name| name.at)
 }
 
 /// Gathers what is wrong with one document.
 struct Checker<'a> {
     file: &'a str,
-    home: Home<'a>,
-    at: Mark,
+    home: Origin<'a>,
+    at: Position,
     problems: &'a mut Vec<Problem>,
     wrong: bool,
 }
 
 impl Checker<'_> {
-    fn report(&mut self, at: Mark, field: impl Into<String>, message: impl Into<String>) {
+    fn report(&mut self, at: Position, field: impl Into<String>, message: impl Into<String>) {
         self.wrong = true;
         let at = if at.line == 0 { self.at } else { at };
         self.problems.push(Problem::new(self.file, at, field, message));

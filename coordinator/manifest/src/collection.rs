@@ -13,38 +13,38 @@ use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::{Value, json};
 
 use super::catalog::{Reading, bounded};
-use super::check::{self, Body, Document, Home, ObjectId, Spec};
+use super::check::{self, Document, ObjectId, Origin, Spec, ValidSpec};
 use super::folder;
 use super::manifest::{API_VERSION, ConfigMapKeyRef};
 use super::problem::Problem;
-use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
 use super::streams::{self, StreamList};
-use super::tree::{self, Mark};
+use super::tree::{self, Position};
 
 /// ConfigMaps that are watched.
 pub const CONFIG_MAPS_MAX: usize = 1_000;
 
 /// A ConfigMap, by namespace and name.
-pub type MapName = (String, String);
+pub type ConfigMapName = (String, String);
 
 /// The objects, and the ConfigMaps that they name.
 #[derive(Debug, Default)]
 pub struct Collection {
-    objects: BTreeMap<ObjectId, Kept>,
-    maps: BTreeMap<MapName, Content>,
+    objects: BTreeMap<ObjectId, StoredObject>,
+    maps: BTreeMap<ConfigMapName, ConfigMapContent>,
     in_force: Arc<Desired>,
 }
 
 /// What an object says.
 #[derive(Debug)]
-struct Kept {
-    body: Option<Body>,
+struct StoredObject {
+    body: Option<ValidSpec>,
     problems: Vec<Problem>,
-    keys: BTreeSet<(MapName, String)>,
+    keys: BTreeSet<(ConfigMapName, String)>,
 }
 
 /// What a ConfigMap says under the keys that are named, by what problems call them.
-type Content = BTreeMap<String, Result<Arc<StreamList>, Vec<Problem>>>;
+type ConfigMapContent = BTreeMap<String, Result<Arc<StreamList>, Vec<Problem>>>;
 
 /// What problems call an object.
 pub fn called(id: &ObjectId) -> String {
@@ -60,7 +60,7 @@ pub fn document(id: &ObjectId, spec: Value, problems: &mut Vec<Problem>) -> Docu
         "metadata": { "name": name },
         "spec": spec,
     });
-    let home = Home::Namespace(namespace.unwrap_or_default());
+    let home = Origin::Namespace(namespace.unwrap_or_default());
     check::document(&called(id), home, tree::from_json(object), problems)
 }
 
@@ -81,7 +81,7 @@ impl Collection {
             _ => BTreeSet::new(),
         };
         let spec = spec.filter(|_| body.is_some());
-        self.objects.insert(id.clone(), Kept { body, problems, keys });
+        self.objects.insert(id.clone(), StoredObject { body, problems, keys });
         spec
     }
 
@@ -104,7 +104,7 @@ impl Collection {
     }
 
     /// The ConfigMaps that sets name, and the keys of each; not more than are watched.
-    pub fn named(&self) -> BTreeMap<MapName, BTreeSet<String>> {
+    pub fn named(&self) -> BTreeMap<ConfigMapName, BTreeSet<String>> {
         let mut named = self.named_all();
         while named.len() > CONFIG_MAPS_MAX {
             named.pop_last();
@@ -112,8 +112,8 @@ impl Collection {
         named
     }
 
-    fn named_all(&self) -> BTreeMap<MapName, BTreeSet<String>> {
-        let mut named: BTreeMap<MapName, BTreeSet<String>> = BTreeMap::new();
+    fn named_all(&self) -> BTreeMap<ConfigMapName, BTreeSet<String>> {
+        let mut named: BTreeMap<ConfigMapName, BTreeSet<String>> = BTreeMap::new();
         for (map, key) in self.objects.values().flat_map(|kept| &kept.keys) {
             named.entry(map.clone()).or_default().insert(key.clone());
         }
@@ -123,12 +123,12 @@ impl Collection {
     /// Takes in what a ConfigMap holds under these keys; none where it does not exist.
     pub fn put_map(
         &mut self,
-        map: &MapName,
+        map: &ConfigMapName,
         keys: &BTreeSet<String>,
         data: &BTreeMap<String, String>,
     ) {
         let (namespace, name) = map;
-        let mut content = Content::new();
+        let mut content = ConfigMapContent::new();
         for (key, text) in keys.iter().filter_map(|key| data.get_key_value(key)) {
             let reference = ConfigMapKeyRef { name: name.clone(), key: key.clone() };
             let file = check::config_map(namespace, &reference);
@@ -141,7 +141,7 @@ impl Collection {
     }
 
     /// Forgets what was read of a ConfigMap: it is to be read anew, or nobody names it any more.
-    pub fn forget_map(&mut self, map: &MapName) {
+    pub fn forget_map(&mut self, map: &ConfigMapName) {
         self.maps.remove(map);
     }
 
@@ -153,11 +153,11 @@ impl Collection {
         for (id, kept) in &self.objects {
             problems.extend(kept.problems.iter().cloned());
             let (file, body) = (called(id), kept.body.clone());
-            candidates.insert(id.clone(), Candidate { file, at: Mark::default(), body });
+            candidates.insert(id.clone(), Candidate { file, at: Position::default(), body });
         }
         let sets: Vec<SetName> = self.objects.keys().filter_map(ObjectId::set).cloned().collect();
         let mut desired =
-            resolve(candidates, &lists, Missing::Awaited, &self.in_force, &mut problems);
+            resolve(candidates, &lists, MissingClass::Awaited, &self.in_force, &mut problems);
         desired.unread = sets.into_iter().filter(|set| !desired.sets.contains_key(set)).collect();
         if *self.in_force != desired {
             self.in_force = Arc::new(desired);

@@ -10,44 +10,44 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::tree::{Mark, Node, Value};
+use super::tree::{Node, Position, Value};
 
 /// Wrong values that are looked for in one document.
-const FAULTS_MAX: usize = 20;
+const FIELD_ERRORS_MAX: usize = 20;
 
 /// A step into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     Key(String),
     Item(usize),
 }
 
 /// A value that does not fit, and where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Misfit {
-    pub at: Mark,
-    pub path: Vec<Step>,
+pub(crate) struct FieldError {
+    pub at: Position,
+    pub path: Vec<PathStep>,
     pub message: String,
 }
 
 /// What becomes of a field that no type knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unknown {
+pub(crate) enum UnknownFields {
     /// It is a misfit.
     Refused,
     /// Nothing.
-    PassedOver,
+    Ignored,
 }
 
 /// Reads `node` as a `T`. `None` only together with at least one misfit.
 pub(crate) fn decode<T: DeserializeOwned>(
     node: &mut Node,
-    unknown: Unknown,
-) -> (Option<T>, Vec<Misfit>) {
+    unknown: UnknownFields,
+) -> (Option<T>, Vec<FieldError>) {
     let mut misfits = Vec::new();
-    let mut pruned: Vec<Vec<Step>> = Vec::new();
-    while misfits.len() < FAULTS_MAX {
-        let mut error = match T::deserialize(Reader { node, unknown }) {
+    let mut pruned: Vec<Vec<PathStep>> = Vec::new();
+    while misfits.len() < FIELD_ERRORS_MAX {
+        let mut error = match T::deserialize(NodeDeserializer { node, unknown }) {
             Ok(value) => return (Some(value), misfits),
             Err(error) => error,
         };
@@ -56,14 +56,15 @@ pub(crate) fn decode<T: DeserializeOwned>(
         let mut path = error.path.clone();
         // A field is missing where its wrong value was left out: it has been reported.
         if !(missing && pruned.contains(&path)) {
-            misfits.push(Misfit {
+            misfits.push(FieldError {
                 at: error.at.unwrap_or(node.at),
                 path: error.path,
                 message: error.message,
             });
         }
         // Without a field that it must have, an item is left out whole.
-        let item = !missing || (path.pop().is_some() && matches!(path.last(), Some(Step::Item(_))));
+        let item =
+            !missing || (path.pop().is_some() && matches!(path.last(), Some(PathStep::Item(_))));
         if !item || !prune(node, &path) {
             break;
         }
@@ -73,31 +74,31 @@ pub(crate) fn decode<T: DeserializeOwned>(
 }
 
 /// The path as people write it: `spec.streams[3].weight`.
-pub(crate) fn show(path: &[Step]) -> String {
+pub(crate) fn show(path: &[PathStep]) -> String {
     let mut text = String::new();
     for step in path {
         match step {
-            Step::Key(key) if text.is_empty() => text.push_str(key),
-            Step::Key(key) => {
+            PathStep::Key(key) if text.is_empty() => text.push_str(key),
+            PathStep::Key(key) => {
                 text.push('.');
                 text.push_str(key);
             }
-            Step::Item(index) => text.push_str(&format!("[{index}]")),
+            PathStep::Item(index) => text.push_str(&format!("[{index}]")),
         }
     }
     text
 }
 
 /// Whether there was something to leave out.
-fn prune(node: &mut Node, path: &[Step]) -> bool {
+fn prune(node: &mut Node, path: &[PathStep]) -> bool {
     let mut node = node;
     for step in path {
         let next = match (step, &mut node.value) {
-            (Step::Key(key), Value::Map(entries)) => entries
+            (PathStep::Key(key), Value::Map(entries)) => entries
                 .iter_mut()
                 .find(|(name, _)| name.text() == Some(key))
                 .map(|(_, value)| value),
-            (Step::Item(index), Value::List(items)) => items.get_mut(*index),
+            (PathStep::Item(index), Value::List(items)) => items.get_mut(*index),
             _ => None,
         };
         match next {
@@ -112,34 +113,34 @@ fn prune(node: &mut Node, path: &[Step]) -> bool {
 
 /// Why a value does not fit; its path grows from the inside out.
 #[derive(Debug)]
-pub(crate) struct Error {
-    at: Option<Mark>,
-    path: Vec<Step>,
+pub(crate) struct DecodeError {
+    at: Option<Position>,
+    path: Vec<PathStep>,
     message: String,
     missing: bool,
 }
 
-impl Error {
+impl DecodeError {
     fn new(message: String) -> Self {
         Self { at: None, path: Vec::new(), message, missing: false }
     }
 
-    fn within(mut self, step: Step, at: Mark) -> Self {
+    fn within(mut self, step: PathStep, at: Position) -> Self {
         self.at.get_or_insert(at);
         self.path.push(step);
         self
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for DecodeError {}
 
-impl de::Error for Error {
+impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message.to_string())
     }
@@ -172,7 +173,7 @@ impl de::Error for Error {
     }
 
     fn missing_field(field: &'static str) -> Self {
-        let path = vec![Step::Key(field.into())];
+        let path = vec![PathStep::Key(field.into())];
         Self { path, missing: true, ..Self::new("is missing: add it".into()) }
     }
 }
@@ -208,12 +209,12 @@ fn plain_expected(wanted: &dyn Expected) -> String {
 
 /// A value on its way into a type.
 #[derive(Clone, Copy)]
-struct Reader<'de> {
+struct NodeDeserializer<'de> {
     node: &'de Node,
-    unknown: Unknown,
+    unknown: UnknownFields,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> NodeDeserializer<'de> {
     fn of(self, node: &'de Node) -> Self {
         Self { node, ..self }
     }
@@ -223,16 +224,16 @@ impl<'de> Reader<'de> {
         self,
         entries: &'de [(Node, Node)],
         known: Option<&'static [&'static str]>,
-    ) -> Entries<'de> {
-        let known = known.filter(|_| self.unknown == Unknown::PassedOver);
-        Entries { reader: self, entries: entries.iter(), known, value: None }
+    ) -> MapEntries<'de> {
+        let known = known.filter(|_| self.unknown == UnknownFields::Ignored);
+        MapEntries { reader: self, entries: entries.iter(), known, value: None }
     }
 }
 
-impl<'de> Deserializer<'de> for Reader<'de> {
-    type Error = Error;
+impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
+    type Error = DecodeError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         let result = match &self.node.value {
             Value::Null | Value::Pruned => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
@@ -241,11 +242,11 @@ impl<'de> Deserializer<'de> for Reader<'de> {
             Value::Float(value) => visitor.visit_f64(*value),
             Value::Text(text) => visitor.visit_str(text),
             Value::List(items) => {
-                visitor.visit_seq(Items { reader: self, items: items.iter().enumerate() })
+                visitor.visit_seq(ListAccess { reader: self, items: items.iter().enumerate() })
             }
             Value::Map(entries) => visitor.visit_map(self.entries(entries, None)),
         };
-        result.map_err(|mut error: Error| {
+        result.map_err(|mut error: DecodeError| {
             error.at.get_or_insert(self.node.at);
             error
         })
@@ -256,16 +257,16 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, DecodeError> {
         let Value::Map(entries) = &self.node.value else { return self.deserialize_any(visitor) };
         let result = visitor.visit_map(self.entries(entries, Some(fields)));
-        result.map_err(|mut error: Error| {
+        result.map_err(|mut error: DecodeError| {
             error.at.get_or_insert(self.node.at);
             error
         })
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.node.value {
             Value::Null | Value::Pruned => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -276,7 +277,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, DecodeError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -285,10 +286,10 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, DecodeError> {
         match &self.node.value {
             Value::Text(text) => visitor.visit_enum(text.as_str().into_deserializer()),
-            other => Err(Error::new(format!(
+            other => Err(DecodeError::new(format!(
                 "is {}, but must be one of: {}",
                 plain_found(&unexpected(other)),
                 variants.join(", ")
@@ -315,44 +316,44 @@ fn unexpected(value: &Value) -> Unexpected<'_> {
     }
 }
 
-struct Items<'de> {
-    reader: Reader<'de>,
+struct ListAccess<'de> {
+    reader: NodeDeserializer<'de>,
     items: std::iter::Enumerate<std::slice::Iter<'de, Node>>,
 }
 
-impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Error;
+impl<'de> SeqAccess<'de> for ListAccess<'de> {
+    type Error = DecodeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Error> {
+    ) -> Result<Option<T::Value>, DecodeError> {
         let mut kept = self.items.by_ref().filter(|(_, n)| !matches!(n.value, Value::Pruned));
         match kept.next() {
             None => Ok(None),
             Some((index, item)) => seed
                 .deserialize(self.reader.of(item))
                 .map(Some)
-                .map_err(|error| error.within(Step::Item(index), item.at)),
+                .map_err(|error| error.within(PathStep::Item(index), item.at)),
         }
     }
 }
 
-struct Entries<'de> {
-    reader: Reader<'de>,
+struct MapEntries<'de> {
+    reader: NodeDeserializer<'de>,
     /// The fields that are not passed over; all, where it is none.
     known: Option<&'static [&'static str]>,
     entries: std::slice::Iter<'de, (Node, Node)>,
     value: Option<&'de (Node, Node)>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'de> {
-    type Error = Error;
+impl<'de> MapAccess<'de> for MapEntries<'de> {
+    type Error = DecodeError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, Error> {
+    ) -> Result<Option<K::Value>, DecodeError> {
         let known = self.known;
         let is_known = |key: &Node| {
             known.is_none_or(|known| key.text().is_some_and(|key| known.contains(&key)))
@@ -364,13 +365,16 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         let key = &entry.0;
         seed.deserialize(self.reader.of(key))
             .map(Some)
-            .map_err(|error| error.within(Step::Key(key_text(key)), key.at))
+            .map_err(|error| error.within(PathStep::Key(key_text(key)), key.at))
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, DecodeError> {
         let (key, value) = self.value.take().expect("serde asks for a value after its key");
         seed.deserialize(self.reader.of(value))
-            .map_err(|error| error.within(Step::Key(key_text(key)), value.at))
+            .map_err(|error| error.within(PathStep::Key(key_text(key)), value.at))
     }
 }
 

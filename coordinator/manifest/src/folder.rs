@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::problem::Problem;
-use super::tree::Mark;
+use super::tree::Position;
 
 /// Bytes of one manifest file.
 pub const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
@@ -125,7 +125,7 @@ pub fn read_text(root: &Path, file: &str, bytes_max: u64) -> Result<String, Unre
         let last = before.rsplit('\n').next().unwrap_or_default();
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let line = small(1 + before.matches('\n').count());
-        Unreadable::NotText(Mark { line, column: small(1 + last.chars().count()) })
+        Unreadable::NotText(Position { line, column: small(1 + last.chars().count()) })
     })
 }
 
@@ -134,7 +134,7 @@ impl Unreadable {
     pub fn problem(&self, file: &str) -> Problem {
         let at = match self {
             Self::NotText(at) => *at,
-            _ => Mark::default(),
+            _ => Position::default(),
         };
         Problem::new(file, at, "", self.to_string())
     }
@@ -148,7 +148,7 @@ pub enum Unreadable {
     /// It has this many bytes, which are too many.
     TooLarge(u64),
     /// It is not UTF-8, from this place on.
-    NotText(Mark),
+    NotText(Position),
     /// Another reason, in words.
     Other(String),
 }

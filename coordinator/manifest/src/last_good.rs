@@ -14,13 +14,13 @@ use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::check::{self, Body, Document, Home, ObjectId};
+use super::check::{self, Document, ObjectId, Origin, ValidSpec};
 use super::manifest::API_VERSION;
 use super::problem::Problem;
-use super::rate::Rate;
-use super::resolve::{Candidate, Missing, StreamFiles, resolve};
+use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
 use super::streams::Item;
-use super::tree::{self, Mark};
+use super::tree::{self, Position};
+use super::values::Rate;
 
 /// What problems of the text call it, and the file that it is kept in.
 pub const FILE: &str = "manifests.good";
@@ -29,7 +29,7 @@ pub const BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// What one file gave, or still gives by rule 2.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
+pub struct FileContribution {
     pub(crate) objects: BTreeSet<ObjectId>,
     pub(crate) sources: BTreeSet<String>,
 }
@@ -40,20 +40,20 @@ pub struct LastGood {
     /// What is in force.
     pub desired: Arc<Desired>,
     /// What each file gave at the last reading.
-    pub gave: BTreeMap<String, Given>,
+    pub gave: BTreeMap<String, FileContribution>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Written<'a> {
-    File { path: &'a str, gave: &'a Given },
-    Object { manifest: Value, streams: Streams<'a> },
+enum WrittenRecord<'a> {
+    File { path: &'a str, gave: &'a FileContribution },
+    Object { manifest: Value, streams: WrittenStreams<'a> },
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Line {
-    File { path: String, gave: Given },
+enum ReadRecord {
+    File { path: String, gave: FileContribution },
     Object { manifest: Value, streams: Vec<Item> },
 }
 
@@ -62,19 +62,22 @@ enum Line {
 pub fn write(state: &LastGood) -> serde_json::Result<Vec<u8>> {
     let mut body = Vec::new();
     for (path, gave) in &state.gave {
-        append(&mut body, &Written::File { path, gave })?;
+        append(&mut body, &WrittenRecord::File { path, gave })?;
     }
     for (name, cluster) in &state.desired.clusters {
         let manifest = cluster_manifest(name, cluster);
-        append(&mut body, &Written::Object { manifest, streams: Streams(&[]) })?;
+        append(&mut body, &WrittenRecord::Object { manifest, streams: WrittenStreams(&[]) })?;
     }
     for (name, pipeline) in &state.desired.pipelines {
         let manifest = pipeline_manifest(name, pipeline);
-        append(&mut body, &Written::Object { manifest, streams: Streams(&[]) })?;
+        append(&mut body, &WrittenRecord::Object { manifest, streams: WrittenStreams(&[]) })?;
     }
     for (name, set) in &state.desired.sets {
         let manifest = set_manifest(name, set);
-        append(&mut body, &Written::Object { manifest, streams: Streams(&set.streams) })?;
+        append(
+            &mut body,
+            &WrittenRecord::Object { manifest, streams: WrittenStreams(&set.streams) },
+        )?;
     }
     let mut text = heading(&body).into_bytes();
     text.push(b'\n');
@@ -97,11 +100,11 @@ pub fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
     for (number, line) in (2..).zip(body.lines()) {
         let wrong = |why: String| format!("has a line {number} that cannot be read: {why}");
         match serde_json::from_str(line).map_err(|error| wrong(error.to_string()))? {
-            Line::File { path, gave: given } => {
+            ReadRecord::File { path, gave: given } => {
                 gave.insert(path, given);
             }
-            Line::Object { manifest, streams } => {
-                let at = Mark { line: number, column: 0 };
+            ReadRecord::Object { manifest, streams } => {
+                let at = Position { line: number, column: 0 };
                 let found = object(&manifest, streams, at, &mut problems).map_err(wrong)?;
                 candidates.extend(found);
             }
@@ -109,7 +112,7 @@ pub fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
     }
     let nothing = Desired::default();
     let lists = StreamFiles::new();
-    let desired = resolve(candidates, &lists, Missing::Kept, &nothing, &mut problems);
+    let desired = resolve(candidates, &lists, MissingClass::Kept, &nothing, &mut problems);
     Ok((LastGood { desired: Arc::new(desired), gave }, problems))
 }
 
@@ -120,7 +123,7 @@ fn heading(body: &[u8]) -> String {
     format!("{API_VERSION} last good state, format 1, checksum {sum:016x}")
 }
 
-fn append(text: &mut Vec<u8>, line: &Written<'_>) -> serde_json::Result<()> {
+fn append(text: &mut Vec<u8>, line: &WrittenRecord<'_>) -> serde_json::Result<()> {
     serde_json::to_writer(&mut *text, line)?;
     text.push(b'\n');
     Ok(())
@@ -129,20 +132,20 @@ fn append(text: &mut Vec<u8>, line: &Written<'_>) -> serde_json::Result<()> {
 fn object(
     manifest: &Value,
     streams: Vec<Item>,
-    at: Mark,
+    at: Position,
     problems: &mut Vec<Problem>,
 ) -> Result<Option<(ObjectId, Candidate)>, String> {
     let mut found = Vec::new();
     let nodes = tree::parse(&manifest.to_string()).map_err(|fault| fault.message)?;
     let node = nodes.into_iter().next().ok_or("it is empty")?;
-    let Document { id, body, .. } = check::document(FILE, Home::File, node, &mut found);
+    let Document { id, body, .. } = check::document(FILE, Origin::File, node, &mut found);
     let body = match body {
-        Some(Body::Set(mut draft)) => {
+        Some(ValidSpec::Set(mut draft)) => {
             draft.set.streams = taken(streams, at, &mut found);
             draft.marks = vec![at; draft.set.streams.len()];
             draft.sources.clear();
             draft.cluster_at = at;
-            Some(Body::Set(draft))
+            Some(ValidSpec::Set(draft))
         }
         other => other,
     };
@@ -152,7 +155,7 @@ fn object(
     Ok(id.map(|id| (id, Candidate { file: FILE.into(), at, body })))
 }
 
-fn taken(streams: Vec<Item>, at: Mark, problems: &mut Vec<Problem>) -> Vec<Stream> {
+fn taken(streams: Vec<Item>, at: Position, problems: &mut Vec<Problem>) -> Vec<Stream> {
     let mut good = Vec::with_capacity(streams.len());
     for item in streams {
         match item {
@@ -261,22 +264,22 @@ fn set_manifest(name: &SetName, set: &StreamSet) -> Value {
 }
 
 /// Streams as in a list of a file: a name, or a mapping where there is more to say.
-struct Streams<'a>(&'a [Stream]);
+struct WrittenStreams<'a>(&'a [Stream]);
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Entry<'a> {
+enum WrittenStream<'a> {
     Name(&'a str),
     Whole { name: &'a str, weight: u32, dedicated: bool },
 }
 
-impl Serialize for Streams<'_> {
+impl Serialize for WrittenStreams<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|Stream { name, weight, dedicated }| {
             let name = name.as_str();
             match (*weight, *dedicated) {
-                (1, false) => Entry::Name(name),
-                (weight, dedicated) => Entry::Whole { name, weight, dedicated },
+                (1, false) => WrittenStream::Name(name),
+                (weight, dedicated) => WrittenStream::Whole { name, weight, dedicated },
             }
         }))
     }

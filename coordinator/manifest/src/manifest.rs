@@ -16,8 +16,7 @@ pub use self::pipeline::{
     NodeSpec, PipelineBindingSpec, PipelineSpec, RebalanceSpec, ScalingSpec, ShareLeaseSpec,
     SpreadSpec, WorkerClassSpec,
 };
-use super::amount::Amount;
-use super::duration::Span;
+use super::values::{CountOrPercent, ManifestDuration};
 
 /// The version that every manifest names.
 pub const API_VERSION: &str = "leasehold.dev/v1alpha1";
@@ -117,11 +116,11 @@ pub struct WorkloadSpec {
     /// How many pods a rollout may have beyond the replicas: a number, or a percentage of them;
     /// 25% unless given. A Deployment's only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_surge: Option<Amount>,
+    pub max_surge: Option<CountOrPercent>,
     /// How many pods may be missing during a rollout: a number, or a percentage of the replicas;
     /// 25% unless given. A Deployment's only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_unavailable: Option<Amount>,
+    pub max_unavailable: Option<CountOrPercent>,
     /// The headless Service that names the pods of a StatefulSet. It cannot be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
@@ -172,12 +171,12 @@ pub struct WorkloadRef {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct DrainSpec {
     /// How long a worker may take to end its jobs, as in 90s or 1h30m; above 0.
-    pub deadline: Span,
+    pub deadline: ManifestDuration,
 }
 
 impl Default for DrainSpec {
     fn default() -> Self {
-        Self { deadline: Span(std::time::Duration::from_secs(2 * 3600)) }
+        Self { deadline: ManifestDuration(std::time::Duration::from_secs(2 * 3600)) }
     }
 }
 
@@ -187,7 +186,7 @@ impl Default for DrainSpec {
 pub struct LeaseSpec {
     /// How long a lease lasts without renewal, 200ms to 10m. A longer one outlasts longer outages
     /// of the coordinators, a shorter one hands a silent worker's streams on sooner.
-    pub ttl: Span,
+    pub ttl: ManifestDuration,
     /// The pool size that a worker keeps when its lease has ended, at most maxJobsPerWorker; the
     /// budget reserves it.
     #[schemars(range(max = limits::JOBS_PER_WORKER_MAX))]
@@ -196,7 +195,7 @@ pub struct LeaseSpec {
 
 impl Default for LeaseSpec {
     fn default() -> Self {
-        Self { ttl: Span(std::time::Duration::from_secs(10)), floor: 0 }
+        Self { ttl: ManifestDuration(std::time::Duration::from_secs(10)), floor: 0 }
     }
 }
 
@@ -209,7 +208,7 @@ pub struct LostSpec {
     /// still run. Give more than the longest time for which a worker may run without its
     /// coordinator. Without it only a person, the platform or the worker's own agent ends that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<Span>,
+    pub after: Option<ManifestDuration>,
 }
 
 impl LostSpec {
@@ -346,12 +345,12 @@ pub enum RefreshSpec {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct HandoverSpec {
     /// How long a worker may take to let a stream go, as in 500ms or 1m.
-    pub deadline: Span,
+    pub deadline: ManifestDuration,
 }
 
 impl Default for HandoverSpec {
     fn default() -> Self {
-        Self { deadline: Span(std::time::Duration::from_secs(30)) }
+        Self { deadline: ManifestDuration(std::time::Duration::from_secs(30)) }
     }
 }
 
@@ -364,17 +363,17 @@ pub struct MovesSpec {
     #[schemars(range(min = 1, max = limits::STREAMS_MAX))]
     pub per_round: Option<u32>,
     /// How long a stream that was moved for balance stays where it is.
-    pub cooldown: Span,
+    pub cooldown: ManifestDuration,
     /// How long joins and drains are gathered and then planned together.
-    pub settle: Span,
+    pub settle: ManifestDuration,
 }
 
 impl Default for MovesSpec {
     fn default() -> Self {
         Self {
             per_round: None,
-            cooldown: Span(std::time::Duration::from_secs(30)),
-            settle: Span(std::time::Duration::from_millis(200)),
+            cooldown: ManifestDuration(std::time::Duration::from_secs(30)),
+            settle: ManifestDuration(std::time::Duration::from_millis(200)),
         }
     }
 }

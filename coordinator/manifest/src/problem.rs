@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::tree::Mark;
+use super::tree::Position;
 
 /// One thing that is wrong with the manifests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,14 +21,19 @@ pub struct Problem {
 
 impl Problem {
     /// A problem of `field` at a place in `file`.
-    pub fn new(file: &str, at: Mark, field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn new(
+        file: &str,
+        at: Position,
+        field: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
         let (field, message) = (field.into(), message.into());
         Self { file: file.into(), line: at.line, column: at.column, field, message }
     }
 
     /// A problem of a whole file or folder.
     pub fn whole(file: &str, message: impl Into<String>) -> Self {
-        Self::new(file, Mark::default(), "", message)
+        Self::new(file, Position::default(), "", message)
     }
 }
 

@@ -11,18 +11,18 @@ use leasehold_coordinator_core::desired::{Cluster, Desired};
 use leasehold_types::{ClusterName, limits};
 
 use self::sets::{join_streams, take_sets};
-use super::check::{Body, ObjectId};
+use super::check::{ObjectId, ValidSpec};
 use super::problem::Problem;
 use super::streams::StreamList;
-use super::tree::Mark;
+use super::tree::Position;
 
 /// What the files say of one object.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub file: String,
-    pub at: Mark,
+    pub at: Position,
     /// None: its last good version stays in force.
-    pub body: Option<Body>,
+    pub body: Option<ValidSpec>,
 }
 
 /// Where each file of streams that could be read has its streams.
@@ -30,7 +30,7 @@ pub(crate) type StreamFiles = HashMap<String, Option<Arc<StreamList>>>;
 
 /// What becomes of a pipeline whose class is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum MissingClass {
     /// It is wrong: everything is written in the same place.
     Refused,
     /// It waits for the class.
@@ -43,7 +43,7 @@ pub(crate) enum Missing {
 pub(crate) fn resolve(
     candidates: BTreeMap<ObjectId, Candidate>,
     files: &StreamFiles,
-    missing: Missing,
+    missing: MissingClass,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) -> Desired {
@@ -53,23 +53,27 @@ pub(crate) fn resolve(
     let mut pipelines = Vec::new();
     for (id, Candidate { file, at, body }) in candidates {
         match (id, body) {
-            (ObjectId::Cluster(name), Some(Body::Cluster(cluster))) => {
-                clusters.push(Wanted { name, file, at, wanted: Some(cluster) });
+            (ObjectId::Cluster(name), Some(ValidSpec::Cluster(cluster))) => {
+                clusters.push(ResolvedEntry { name, file, at, wanted: Some(cluster) });
             }
-            (ObjectId::Cluster(name), _) => clusters.push(Wanted { name, file, at, wanted: None }),
-            (ObjectId::Set(name), Some(Body::Set(draft))) => {
-                sets.push(Wanted { name, file, at, wanted: Some(draft) });
+            (ObjectId::Cluster(name), _) => {
+                clusters.push(ResolvedEntry { name, file, at, wanted: None })
             }
-            (ObjectId::Set(name), _) => sets.push(Wanted { name, file, at, wanted: None }),
-            (ObjectId::Class(name), Some(Body::Class(class))) => {
-                classes.push(Wanted { name, file, at, wanted: Some(class) });
+            (ObjectId::Set(name), Some(ValidSpec::Set(draft))) => {
+                sets.push(ResolvedEntry { name, file, at, wanted: Some(draft) });
             }
-            (ObjectId::Class(name), _) => classes.push(Wanted { name, file, at, wanted: None }),
-            (ObjectId::Pipeline(name), Some(Body::Pipeline(draft))) => {
-                pipelines.push(Wanted { name, file, at, wanted: Some(draft) });
+            (ObjectId::Set(name), _) => sets.push(ResolvedEntry { name, file, at, wanted: None }),
+            (ObjectId::Class(name), Some(ValidSpec::Class(class))) => {
+                classes.push(ResolvedEntry { name, file, at, wanted: Some(class) });
+            }
+            (ObjectId::Class(name), _) => {
+                classes.push(ResolvedEntry { name, file, at, wanted: None })
+            }
+            (ObjectId::Pipeline(name), Some(ValidSpec::Pipeline(draft))) => {
+                pipelines.push(ResolvedEntry { name, file, at, wanted: Some(draft) });
             }
             (ObjectId::Pipeline(name), _) => {
-                pipelines.push(Wanted { name, file, at, wanted: None });
+                pipelines.push(ResolvedEntry { name, file, at, wanted: None });
             }
         }
     }
@@ -83,21 +87,21 @@ pub(crate) fn resolve(
     next
 }
 
-struct Wanted<N, T> {
+struct ResolvedEntry<N, T> {
     name: N,
     file: String,
-    at: Mark,
+    at: Position,
     wanted: Option<T>,
 }
 
-impl<N, T> Wanted<N, T> {
+impl<N, T> ResolvedEntry<N, T> {
     /// What is wanted, apart from whose it is.
-    fn split(self) -> (Wanted<N, ()>, Option<T>) {
+    fn split(self) -> (ResolvedEntry<N, ()>, Option<T>) {
         let Self { name, file, at, wanted } = self;
-        (Wanted { name, file, at, wanted: None }, wanted)
+        (ResolvedEntry { name, file, at, wanted: None }, wanted)
     }
 
-    fn problem(&self, at: Mark, field: &str, message: impl Into<String>) -> Problem {
+    fn problem(&self, at: Position, field: &str, message: impl Into<String>) -> Problem {
         Problem::new(&self.file, at, field, message)
     }
 }
@@ -114,7 +118,7 @@ fn last_class<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Clu
 
 /// `kept` classes in force have their place beside the clusters.
 fn take_clusters(
-    wanted: Vec<Wanted<ClusterName, Cluster>>,
+    wanted: Vec<ResolvedEntry<ClusterName, Cluster>>,
     kept: usize,
     next: &mut Desired,
     before: &Desired,

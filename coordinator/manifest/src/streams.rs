@@ -11,18 +11,18 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_yaml::Spanned;
 
 use super::manifest::StreamEntry;
-use super::tree::{self, Fault, Mark};
+use super::tree::{self, Position, YamlError};
 
 /// Bytes of one file of streams.
 pub(crate) const STREAM_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Wrong entries that are reported of one file.
-const FAULTS_MAX: usize = 20;
+const ENTRY_ERRORS_MAX: usize = 20;
 
 /// Streams and the place of each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamList {
     pub streams: Vec<Stream>,
-    pub marks: Vec<Mark>,
+    pub marks: Vec<Position>,
     /// The list's field, as in `spec.streams`; none where each stream is a line.
     pub field: Option<&'static str>,
 }
@@ -35,14 +35,17 @@ impl StreamList {
 }
 
 /// A wrong entry: the place, the field and the message.
-pub(crate) type EntryFault = (Mark, String, String);
+pub(crate) type EntryError = (Position, String, String);
 
 /// Reads a file of streams.
-pub(crate) fn read(text: &str, yaml: bool) -> Result<StreamList, Vec<EntryFault>> {
+pub(crate) fn read(text: &str, yaml: bool) -> Result<StreamList, Vec<EntryError>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let list = if yaml { read_yaml(text)? } else { read_lines(text)? };
     if list.streams.is_empty() {
-        return Err(vec![fault(Mark::default(), "names no stream: add one, or remove the file")]);
+        return Err(vec![fault(
+            Position::default(),
+            "names no stream: add one, or remove the file",
+        )]);
     }
     Ok(list)
 }
@@ -57,7 +60,7 @@ pub(crate) fn check(entry: &StreamEntry) -> Result<Stream, (&'static str, String
     Ok(Stream { name, weight: entry.weight, dedicated: entry.dedicated })
 }
 
-fn fault(at: Mark, message: &str) -> EntryFault {
+fn fault(at: Position, message: &str) -> EntryError {
     (at, String::new(), message.into())
 }
 
@@ -65,7 +68,7 @@ fn too_many() -> String {
     format!("more than {} streams: split the set over several coordinators", limits::STREAMS_MAX)
 }
 
-fn read_lines(text: &str) -> Result<StreamList, Vec<EntryFault>> {
+fn read_lines(text: &str) -> Result<StreamList, Vec<EntryError>> {
     let mut list = StreamList::default();
     let mut faults = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
@@ -74,7 +77,7 @@ fn read_lines(text: &str) -> Result<StreamList, Vec<EntryFault>> {
             continue;
         }
         let indent = content.chars().take_while(|c| c.is_whitespace()).count();
-        let at = Mark { line, column: u32::try_from(indent + 1).unwrap_or(u32::MAX) };
+        let at = Position { line, column: u32::try_from(indent + 1).unwrap_or(u32::MAX) };
         match StreamName::new(name) {
             Ok(name) => list.push(Stream { name, weight: 1, dedicated: false }, at),
             Err(error) => faults.push(fault(at, &error.to_string())),
@@ -82,18 +85,18 @@ fn read_lines(text: &str) -> Result<StreamList, Vec<EntryFault>> {
         if list.streams.len() > limits::STREAMS_MAX {
             faults.push(fault(at, &too_many()));
         }
-        if faults.len() >= FAULTS_MAX || list.streams.len() > limits::STREAMS_MAX {
+        if faults.len() >= ENTRY_ERRORS_MAX || list.streams.len() > limits::STREAMS_MAX {
             break;
         }
     }
     if faults.is_empty() { Ok(list) } else { Err(faults) }
 }
 
-fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryFault>> {
+fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryError>> {
     // A stream is one value, or a mapping of three keys and values.
     let options = tree::options(limits::STREAMS_MAX * 8);
     let file = serde_yaml::from_str_with_options::<YamlFile>(text, options).map_err(|error| {
-        let Fault { at, message } = Fault::from_yaml(&error);
+        let YamlError { at, message } = YamlError::from_yaml(&error);
         vec![fault(at, &message)]
     })?;
     match file.found.faults.is_empty() {
@@ -103,7 +106,7 @@ fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryFault>> {
 }
 
 impl StreamList {
-    fn push(&mut self, stream: Stream, at: Mark) {
+    fn push(&mut self, stream: Stream, at: Position) {
         self.streams.push(stream);
         self.marks.push(at);
     }
@@ -111,13 +114,13 @@ impl StreamList {
 
 /// A list, or a mapping whose `jobs` is one (k8s-swarm's own configuration).
 struct YamlFile {
-    found: Found,
+    found: ParsedStreams,
 }
 
 #[derive(Default)]
-struct Found {
+struct ParsedStreams {
     list: StreamList,
-    faults: Vec<EntryFault>,
+    faults: Vec<EntryError>,
 }
 
 impl<'de> Deserialize<'de> for YamlFile {
@@ -143,7 +146,7 @@ impl<'de> Visitor<'de> for FileVisitor {
         let mut jobs = None;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "jobs" => jobs = Some(map.next_value::<Jobs>()?.0),
+                "jobs" => jobs = Some(map.next_value::<JobsField>()?.0),
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -156,13 +159,13 @@ impl<'de> Visitor<'de> for FileVisitor {
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<YamlFile, E> {
-        Ok(YamlFile { found: Found::default() })
+        Ok(YamlFile { found: ParsedStreams::default() })
     }
 }
 
-struct Jobs(Found);
+struct JobsField(ParsedStreams);
 
-impl<'de> Deserialize<'de> for Jobs {
+impl<'de> Deserialize<'de> for JobsField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(JobsVisitor)
     }
@@ -171,30 +174,33 @@ impl<'de> Deserialize<'de> for Jobs {
 struct JobsVisitor;
 
 impl<'de> Visitor<'de> for JobsVisitor {
-    type Value = Jobs;
+    type Value = JobsField;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of streams")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Jobs, A::Error> {
-        gather(seq, "jobs").map(Jobs)
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<JobsField, A::Error> {
+        gather(seq, "jobs").map(JobsField)
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Jobs, E> {
-        Ok(Jobs(Found::default()))
+    fn visit_unit<E: serde::de::Error>(self) -> Result<JobsField, E> {
+        Ok(JobsField(ParsedStreams::default()))
     }
 }
 
-fn gather<'de, A: SeqAccess<'de>>(mut seq: A, field: &'static str) -> Result<Found, A::Error> {
-    let mut found = Found::default();
+fn gather<'de, A: SeqAccess<'de>>(
+    mut seq: A,
+    field: &'static str,
+) -> Result<ParsedStreams, A::Error> {
+    let mut found = ParsedStreams::default();
     found.list.field = Some(field);
     let mut index = 0;
     while let Some(item) = seq.next_element::<Spanned<Item>>()? {
-        let at = Mark::from_location(item.referenced);
+        let at = Position::from_location(item.referenced);
         match item.value {
             Item::Good(stream) => found.list.push(stream, at),
-            Item::Bad(below, message) if found.faults.len() < FAULTS_MAX => {
+            Item::Bad(below, message) if found.faults.len() < ENTRY_ERRORS_MAX => {
                 let dot = if below.is_empty() { "" } else { "." };
                 found.faults.push((at, format!("{field}[{index}]{dot}{below}"), message));
             }

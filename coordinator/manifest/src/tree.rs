@@ -21,12 +21,12 @@ pub(crate) const ALIASED_MAX: usize = 100_000;
 
 /// A place in a file, from 1; 0 where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark {
+pub struct Position {
     pub line: u32,
     pub column: u32,
 }
 
-impl Mark {
+impl Position {
     pub fn from_location(at: Location) -> Self {
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         Self { line: small(at.line()), column: small(at.column()) }
@@ -36,7 +36,7 @@ impl Mark {
 /// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub at: Mark,
+    pub at: Position,
     pub value: Value,
 }
 
@@ -87,34 +87,34 @@ impl Node {
 
 /// What is wrong with a text as YAML.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
-    pub at: Mark,
+pub(crate) struct YamlError {
+    pub at: Position,
     pub message: String,
 }
 
-impl Fault {
+impl YamlError {
     pub(crate) fn from_yaml(error: &serde_yaml::Error) -> Self {
         let formatter = UserMessageFormatter;
-        let formatter = formatter.with_localizer(&Placeless);
+        let formatter = formatter.with_localizer(&WithoutLocations);
         let message = error.without_snippet().render_with_formatter(&formatter);
-        let at = error.location().map(Mark::from_location).unwrap_or_default();
+        let at = error.location().map(Position::from_location).unwrap_or_default();
         Self { at, message }
     }
 }
 
 /// Leaves places out of messages: a problem has its own.
-struct Placeless;
+struct WithoutLocations;
 
-impl Localizer for Placeless {
+impl Localizer for WithoutLocations {
     fn attach_location<'a>(&self, base: Cow<'a, str>, _: Location) -> Cow<'a, str> {
         base
     }
 }
 
 /// The documents of a text; empty ones are left out.
-pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
+pub(crate) fn parse(text: &str) -> Result<Vec<Node>, YamlError> {
     serde_yaml::from_multiple_with_options::<Node>(text, options(NODES_MAX))
-        .map_err(|error| Fault::from_yaml(&error))
+        .map_err(|error| YamlError::from_yaml(&error))
 }
 
 /// A value that was read elsewhere, without places; nested no deeper than its own reader lets.
@@ -131,11 +131,11 @@ pub(crate) fn from_json(value: serde_json::Value) -> Node {
         Json::String(text) => Value::Text(text),
         Json::Array(items) => Value::List(items.into_iter().map(from_json).collect()),
         Json::Object(entries) => {
-            let key = |key| Node { at: Mark::default(), value: Value::Text(key) };
+            let key = |key| Node { at: Position::default(), value: Value::Text(key) };
             Value::Map(entries.into_iter().map(|(k, v)| (key(k), from_json(v))).collect())
         }
     };
-    Node { at: Mark::default(), value }
+    Node { at: Position::default(), value }
 }
 
 /// How YAML is read: by YAML 1.2 (`yes` is text), with bounds.
@@ -159,7 +159,7 @@ pub(crate) fn options(nodes_max: usize) -> Options {
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, referenced, .. } = Spanned::<Value>::deserialize(deserializer)?;
-        Ok(Self { at: Mark::from_location(referenced), value })
+        Ok(Self { at: Position::from_location(referenced), value })
     }
 }
 

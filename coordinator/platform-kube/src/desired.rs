@@ -23,7 +23,7 @@ use leasehold_coordinator_core::event::Event;
 use leasehold_driver::herald::Herald;
 use leasehold_driver::platform::Freshness;
 use leasehold_kube_api::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
-use leasehold_manifest::collection::{Collection, MapName};
+use leasehold_manifest::collection::{Collection, ConfigMapName};
 use leasehold_manifest::{ObjectId, Problem};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -171,7 +171,7 @@ impl Follower {
             Source::Map(map) if named.get(map) != Some(&given.keys) => Some(map.clone()),
             Source::Map(_) | Source::Objects { .. } => None,
         };
-        let stale: Vec<MapName> = self.state.given.iter().filter_map(stale).collect();
+        let stale: Vec<ConfigMapName> = self.state.given.iter().filter_map(stale).collect();
         for map in stale {
             let source = Source::Map(map.clone());
             self.feeds.remove(&source);

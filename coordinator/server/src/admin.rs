@@ -1,9 +1,9 @@
 //! The admin service: questions to the driver's core and the few orders that people give. Every
 //! refusal names what was wrong, and a replica that does not lead names the one that does.
 
-mod change;
-mod page;
-mod refused;
+mod changes;
+mod cursor;
+mod error;
 mod wire;
 
 use std::pin::Pin;
@@ -22,8 +22,8 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
-use self::page::{PageSize, PipelinePage, StreamPage, WorkerPage};
-use self::refused::Refused;
+use self::cursor::{PageSize, PipelineCursor, StreamCursor, WorkerCursor};
+use self::error::AdminError;
 use crate::grpc::bearer::bearer;
 
 /// Watchers at once.
@@ -44,7 +44,7 @@ impl Admin {
     }
 
     /// Whether the caller may have what it wants.
-    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<(), Refused> {
+    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<(), AdminError> {
         let token = bearer(request.metadata());
         Ok(self.access.ask(token, request.remote_addr(), wants).await?)
     }
@@ -53,14 +53,14 @@ impl Admin {
     async fn ask<T: Send + 'static>(
         &self,
         name: &'static str,
-        question: impl FnOnce(&Core, Moment) -> Result<T, Refused> + Send + 'static,
+        question: impl FnOnce(&Core, Moment) -> Result<T, AdminError> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let asked = self.handle.ask(move |core, now| match core.leadership() {
             Leadership::Leads(_) => question(core, now),
-            Leadership::StandsBy(leader) => Err(Refused::NotLeading(leader)),
+            Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
         });
         let span = tracing::debug_span!("admin", call = name);
-        let answer = asked.instrument(span).await.map_err(|_| Refused::Stopped)?;
+        let answer = asked.instrument(span).await.map_err(|_| AdminError::Stopped)?;
         Ok(Response::new(answer?))
     }
 
@@ -68,12 +68,12 @@ impl Admin {
     async fn order<T: Send + 'static>(
         &self,
         name: &'static str,
-        check: impl FnOnce(&Core, Moment) -> Result<(WorkerOrder, T), Refused> + Send + 'static,
+        check: impl FnOnce(&Core, Moment) -> Result<(WorkerOrder, T), AdminError> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let ordered = self.handle.order(move |core, now| {
             let checked = match core.leadership() {
                 Leadership::Leads(_) => check(core, now),
-                Leadership::StandsBy(leader) => Err(Refused::NotLeading(leader)),
+                Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
             };
             match checked {
                 Ok((order, answer)) => (vec![order], Ok(answer)),
@@ -81,7 +81,7 @@ impl Admin {
             }
         });
         let span = tracing::debug_span!("admin", call = name);
-        let answer = ordered.instrument(span).await.map_err(|_| Refused::Stopped)?;
+        let answer = ordered.instrument(span).await.map_err(|_| AdminError::Stopped)?;
         Ok(Response::new(answer?))
     }
 }
@@ -94,7 +94,7 @@ fn subject_of(key: &StreamKey) -> Subject {
     }
 }
 
-fn worker_of(cluster: &str, worker: &str) -> Result<WorkerKey, Refused> {
+fn worker_of(cluster: &str, worker: &str) -> Result<WorkerKey, AdminError> {
     Ok(map::worker_key(cluster, worker)?)
 }
 
@@ -109,7 +109,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         self.allow(&request, Wants::Read(Subject::All)).await?;
         let leadership =
-            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| Refused::Stopped)?;
+            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| AdminError::Stopped)?;
         let (epoch, leader_address) = match leadership {
             Leadership::Leads(epoch) => (epoch.0, String::new()),
             Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
@@ -140,11 +140,12 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::GetClusterRequest>,
     ) -> Result<Response<proto::GetClusterResponse>, Status> {
-        let name = map::cluster_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        let name = map::cluster_name("name", &request.get_ref().name).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
         self.ask("GetCluster", move |core, now| {
             let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
-            let cluster = found.map(wire::cluster).ok_or_else(|| Refused::no_cluster(&name))?;
+            let cluster =
+                found.map(wire::cluster).ok_or_else(|| AdminError::cluster_not_found(&name))?;
             Ok(proto::GetClusterResponse { cluster: Some(cluster) })
         })
         .await
@@ -155,14 +156,14 @@ impl AdminService for Admin {
         request: Request<proto::ListWorkersRequest>,
     ) -> Result<Response<proto::ListWorkersResponse>, Status> {
         let cluster =
-            map::cluster_name("cluster", &request.get_ref().cluster).map_err(Refused::from)?;
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let request = request.into_inner();
         let size = PageSize::new(request.page_size)?;
-        let page = WorkerPage::parse(&cluster, &request.page_token)?;
+        let page = WorkerCursor::parse(&cluster, &request.page_token)?;
         self.ask("ListWorkers", move |core, now| {
             let workers = core.workers(&cluster, now);
-            let workers = workers.ok_or_else(|| Refused::no_cluster(&cluster))?;
+            let workers = workers.ok_or_else(|| AdminError::cluster_not_found(&cluster))?;
             let (workers, next) = page.cut(workers, size);
             let workers = workers.into_iter().map(wire::worker).collect();
             Ok(proto::ListWorkersResponse { workers, next_page_token: next })
@@ -179,7 +180,7 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("GetWorker", move |core, now| {
             let worker = core.worker(&key, now).map(wire::worker);
-            let worker = worker.ok_or_else(|| Refused::no_worker(&key))?;
+            let worker = worker.ok_or_else(|| AdminError::worker_not_found(&key))?;
             Ok(proto::GetWorkerResponse { worker: Some(worker) })
         })
         .await
@@ -189,18 +190,18 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListStreamsRequest>,
     ) -> Result<Response<proto::ListStreamsResponse>, Status> {
-        let set = map::set_name("set", &request.get_ref().set).map_err(Refused::from)?;
+        let set = map::set_name("set", &request.get_ref().set).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Set(set.clone()))).await?;
         let request = request.into_inner();
         let worker = match request.worker.as_str() {
             "" => None,
-            worker => Some(map::worker_name("worker", worker).map_err(Refused::from)?),
+            worker => Some(map::worker_name("worker", worker).map_err(AdminError::from)?),
         };
         let size = PageSize::new(request.page_size)?;
-        let page = StreamPage::parse(&set, worker, &request.page_token)?;
+        let page = StreamCursor::parse(&set, worker, &request.page_token)?;
         self.ask("ListStreams", move |core, _| {
             let streams = core.streams(&set, page.after());
-            let streams = streams.ok_or_else(|| Refused::no_set(&set))?;
+            let streams = streams.ok_or_else(|| AdminError::set_not_found(&set))?;
             let (streams, next) = page.cut(streams, size);
             let streams = streams.into_iter().map(wire::stream).collect();
             Ok(proto::ListStreamsResponse { streams, next_page_token: next })
@@ -213,11 +214,11 @@ impl AdminService for Admin {
         request: Request<proto::GetStreamRequest>,
     ) -> Result<Response<proto::GetStreamResponse>, Status> {
         let wanted = request.get_ref();
-        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
+        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(subject_of(&key))).await?;
         self.ask("GetStream", move |core, _| {
             let stream = core.stream(&key).map(wire::stream);
-            let stream = stream.ok_or_else(|| Refused::no_stream(&key))?;
+            let stream = stream.ok_or_else(|| AdminError::stream_not_found(&key))?;
             Ok(proto::GetStreamResponse { stream: Some(stream) })
         })
         .await
@@ -232,7 +233,7 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("ExplainWorker", move |core, now| {
             let explanation = core.explain_worker(&key, now).map(wire::explanation);
-            let explanation = explanation.ok_or_else(|| Refused::no_worker(&key))?;
+            let explanation = explanation.ok_or_else(|| AdminError::worker_not_found(&key))?;
             Ok(proto::ExplainWorkerResponse { explanation: Some(explanation) })
         })
         .await
@@ -243,11 +244,11 @@ impl AdminService for Admin {
         request: Request<proto::ExplainStreamRequest>,
     ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
         let wanted = request.get_ref();
-        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(Refused::from)?;
+        let key = map::stream_key(&wanted.set, &wanted.stream).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(subject_of(&key))).await?;
         self.ask("ExplainStream", move |core, now| {
             let explanation = core.explain_stream(&key, now).map(wire::explanation);
-            let explanation = explanation.ok_or_else(|| Refused::no_stream(&key))?;
+            let explanation = explanation.ok_or_else(|| AdminError::stream_not_found(&key))?;
             Ok(proto::ExplainStreamResponse { explanation: Some(explanation) })
         })
         .await
@@ -274,7 +275,7 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::All)).await?;
         let request = request.into_inner();
         let size = PageSize::new(request.page_size)?;
-        let page = PipelinePage::parse(&request.page_token)?;
+        let page = PipelineCursor::parse(&request.page_token)?;
         self.ask("ListPipelines", move |core, _| {
             let (pipelines, next) = page.cut(core.pipelines(page.after()), size);
             let pipelines = pipelines.into_iter().map(wire::pipeline).collect();
@@ -287,11 +288,11 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::GetPipelineRequest>,
     ) -> Result<Response<proto::GetPipelineResponse>, Status> {
-        let name = map::pipeline_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        let name = map::pipeline_name("name", &request.get_ref().name).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
         self.ask("GetPipeline", move |core, _| {
             let pipeline = core.pipeline(&name).map(wire::pipeline);
-            let pipeline = pipeline.ok_or_else(|| Refused::no_pipeline(&name))?;
+            let pipeline = pipeline.ok_or_else(|| AdminError::pipeline_not_found(&name))?;
             Ok(proto::GetPipelineResponse { pipeline: Some(pipeline) })
         })
         .await
@@ -301,11 +302,11 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ExplainPipelineRequest>,
     ) -> Result<Response<proto::ExplainPipelineResponse>, Status> {
-        let name = map::pipeline_name("name", &request.get_ref().name).map_err(Refused::from)?;
+        let name = map::pipeline_name("name", &request.get_ref().name).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
         self.ask("ExplainPipeline", move |core, now| {
             let explanation = core.explain_pipeline(&name, now).map(wire::explanation);
-            let explanation = explanation.ok_or_else(|| Refused::no_pipeline(&name))?;
+            let explanation = explanation.ok_or_else(|| AdminError::pipeline_not_found(&name))?;
             Ok(proto::ExplainPipelineResponse { explanation: Some(explanation) })
         })
         .await
@@ -317,24 +318,24 @@ impl AdminService for Admin {
     ) -> Result<Response<Self::WatchChangesStream>, Status> {
         let cluster = match request.get_ref().cluster.as_str() {
             "" => None,
-            cluster => Some(map::cluster_name("cluster", cluster).map_err(Refused::from)?),
+            cluster => Some(map::cluster_name("cluster", cluster).map_err(AdminError::from)?),
         };
         let subject = cluster.clone().map_or(Subject::All, Subject::Cluster);
-        let replay = change::span(&request.get_ref().replay)?;
+        let replay = changes::replay_duration(&request.get_ref().replay)?;
         self.allow(&request, Wants::Read(subject)).await?;
         let place = Arc::clone(&self.watchers).try_acquire_owned();
-        let place = place.map_err(|_| Refused::TooMany("watchers", WATCHERS_MAX))?;
+        let place = place.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
         // Subscribed before the core is asked, so that nothing in between is missed.
-        let changes = self.handle.replay(replay).map_err(|_| Refused::Stopped)?;
+        let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
         let wanted = cluster.clone();
         self.ask("WatchChanges", move |core, now| match wanted {
             Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
-                Err(Refused::no_cluster(&name))
+                Err(AdminError::cluster_not_found(&name))
             }
             Some(_) | None => Ok(()),
         })
         .await?;
-        Ok(Response::new(Box::pin(change::watch(changes, cluster, place))))
+        Ok(Response::new(Box::pin(changes::watch(changes, cluster, place))))
     }
 
     async fn drain_worker(
@@ -345,7 +346,7 @@ impl AdminService for Admin {
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         self.order("DrainWorker", move |core, now| {
-            core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
+            core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
             tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
             Ok((WorkerOrder::Drain(key), proto::DrainWorkerResponse {}))
         })
@@ -360,9 +361,10 @@ impl AdminService for Admin {
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
         self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         self.order("DeclareWorkerGone", move |core, now| {
-            let worker = core.worker(&key, now).ok_or_else(|| Refused::no_worker(&key))?;
+            let worker =
+                core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
             if worker.presence == Presence::Connected {
-                return Err(Refused::Connected(key));
+                return Err(AdminError::Connected(key));
             }
             tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
             // All that it has ends, from the next turn on.
@@ -380,13 +382,13 @@ impl AdminService for Admin {
         request: Request<proto::PlanRequest>,
     ) -> Result<Response<proto::PlanResponse>, Status> {
         let cluster =
-            map::cluster_name("cluster", &request.get_ref().cluster).map_err(Refused::from)?;
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let request = request.into_inner();
         let what_if = wire::what_if(&request)?;
         self.ask("Plan", move |core, now| {
             let plan = core.what_if(&cluster, &what_if, now).map(wire::plan);
-            plan.ok_or_else(|| Refused::no_cluster(&cluster))
+            plan.ok_or_else(|| AdminError::cluster_not_found(&cluster))
         })
         .await
     }

@@ -3,7 +3,6 @@
 
 pub mod bearer;
 mod codec;
-mod doors;
 mod forward;
 pub mod handshake;
 mod inbound;
@@ -11,6 +10,7 @@ pub mod incoming;
 mod outbound;
 mod peer;
 mod service;
+mod unproven;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use self::forward::Forward;
-pub use self::forward::Reach;
+use self::forward::LeaderForwarder;
+pub use self::forward::PeerTransport;
 use self::incoming::{Listener, Preface};
-use self::peer::Peer;
+use self::peer::PeerServer;
 use self::service::SessionServer;
 use crate::admin::Admin;
 use crate::scaler::Scaler;
@@ -63,7 +63,7 @@ pub struct GrpcPort {
     /// The way of people to the driver.
     pub handle: Handle,
     /// How the leader is reached where another replica leads.
-    pub reach: Reach,
+    pub reach: PeerTransport,
 }
 
 /// Serves the port until `stop`, and then until its streams have ended.
@@ -85,13 +85,13 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     let gate = Arc::clone(&port.sessions.gate);
-    let peer = Peer::service(port.identity, port.sessions.clone());
+    let peer = PeerServer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let scaler = Scaler::service(Arc::clone(&port.handle.view));
-    let admin = Forward::new(admin, port.handle, gate, port.reach);
+    let admin = LeaderForwarder::new(admin, port.handle, gate, port.reach);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()

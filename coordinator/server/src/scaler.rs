@@ -2,8 +2,8 @@
 //! from its own view of the desired state; a view that may be out of date is an error, never a
 //! number, so that nobody scales in because a coordinator was away.
 
-mod answer;
-mod watching;
+mod demand_stream;
+mod query;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use leasehold_types::limits::CLUSTERS_MAX;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use self::answer::{Asked, Metric};
-use self::watching::Watching;
+use self::demand_stream::DemandStream;
+use self::query::{ClassQuery, Metric};
 
 /// Streams at once: each class may have both.
 const STREAMS_MAX: usize = 2 * CLUSTERS_MAX;
@@ -52,12 +52,12 @@ impl Scaler {
     where
         T: Clone + PartialEq + Send + 'static,
     {
-        let asked = Asked::parse(reference)?;
+        let asked = ClassQuery::parse(reference)?;
         let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!("all {STREAMS_MAX} streams of scalers are taken"))
         })?;
-        let watching = Watching::new(Arc::clone(&self.view), asked, answer, place);
-        Ok(Response::new(Box::pin(futures_util::stream::unfold(watching, Watching::next))))
+        let watching = DemandStream::new(Arc::clone(&self.view), asked, answer, place);
+        Ok(Response::new(Box::pin(futures_util::stream::unfold(watching, DemandStream::next))))
     }
 }
 
@@ -72,23 +72,23 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::IsActiveResponse>, Status> {
-        let asked = Asked::parse(request.get_ref())?;
-        Ok(Response::new(answer::activity(asked.demand(&self.view, clock::now())?)))
+        let asked = ClassQuery::parse(request.get_ref())?;
+        Ok(Response::new(query::activity(asked.demand(&self.view, clock::now())?)))
     }
 
     async fn stream_is_active(
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
-        self.watch(request.get_ref(), answer::activity)
+        self.watch(request.get_ref(), query::activity)
     }
 
     async fn get_metric_spec(
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::GetMetricSpecResponse>, Status> {
-        let asked = Asked::parse(request.get_ref())?;
-        Ok(Response::new(answer::specs(asked.demand(&self.view, clock::now())?)))
+        let asked = ClassQuery::parse(request.get_ref())?;
+        Ok(Response::new(query::specs(asked.demand(&self.view, clock::now())?)))
     }
 
     async fn get_metrics(
@@ -97,16 +97,16 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<proto::GetMetricsResponse>, Status> {
         let request = request.get_ref();
         let reference = request.scaled_object_ref.as_ref();
-        let asked = Asked::parse(reference.unwrap_or(&proto::ScaledObjectRef::default()))?;
+        let asked = ClassQuery::parse(reference.unwrap_or(&proto::ScaledObjectRef::default()))?;
         let metric = Metric::parse(&request.metric_name)?;
         let demand = asked.demand(&self.view, clock::now())?;
-        Ok(Response::new(answer::value(metric, demand)))
+        Ok(Response::new(query::value(metric, demand)))
     }
 
     async fn stream_metric_spec(
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
-        self.watch(request.get_ref(), answer::specs)
+        self.watch(request.get_ref(), query::specs)
     }
 }

@@ -36,11 +36,11 @@ const ALPN_HTTP2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// The newest of what a port proves itself with.
-pub type Certificates = watch::Receiver<Serving>;
+pub type Certificates = watch::Receiver<ServerConfigs>;
 
 /// What a port proves itself with.
 #[derive(Clone, Debug)]
-pub struct Serving {
+pub struct ServerConfigs {
     /// TLS 1.2 and 1.3 with HTTP/2, for gRPC.
     pub config: Arc<ServerConfig>,
     /// The same with HTTP/1.1 too, for clients without certificates: API servers that call the
@@ -50,11 +50,11 @@ pub struct Serving {
     pub expires_at: Option<UnixTime>,
 }
 
-impl Serving {
+impl ServerConfigs {
     /// Nothing to prove itself with, until there is something: each handshake fails.
     #[must_use]
     pub fn nothing() -> Self {
-        let config = builder().with_no_client_auth().with_cert_resolver(Arc::new(Nothing));
+        let config = builder().with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate));
         let config = Arc::new(config);
         Self { https: Arc::clone(&config), config, expires_at: None }
     }
@@ -103,9 +103,9 @@ fn expires_at(certificate: &CertificateDer<'static>) -> Option<UnixTime> {
 
 /// Has no certificate for anybody.
 #[derive(Debug)]
-struct Nothing;
+struct NoCertificate;
 
-impl ResolvesServerCert for Nothing {
+impl ResolvesServerCert for NoCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         None
     }
@@ -114,11 +114,11 @@ impl ResolvesServerCert for Nothing {
 /// What there is to serve with as the platform makes certificates. Must run within a Tokio runtime.
 #[must_use]
 pub fn from_platform(mut made: ServingCertificates) -> Certificates {
-    let (serving, certificates) = watch::channel(Serving::nothing());
+    let (serving, certificates) = watch::channel(ServerConfigs::nothing());
     tokio::spawn(async move {
         loop {
             let newest = made.borrow_and_update().clone();
-            match newest.map(|it| Serving::new(it.chain.clone(), it.key.clone_key(), None)) {
+            match newest.map(|it| ServerConfigs::new(it.chain.clone(), it.key.clone_key(), None)) {
                 None => {}
                 Some(Ok(newest)) => drop(serving.send_replace(newest)),
                 Some(Err(error)) => {
@@ -159,7 +159,7 @@ impl TlsFiles {
     ///
     /// # Errors
     /// Names the flag, the file and what is wrong.
-    pub fn read(&self) -> anyhow::Result<Serving> {
+    pub fn read(&self) -> anyhow::Result<ServerConfigs> {
         self.serving(&self.texts()?)
     }
 
@@ -173,21 +173,21 @@ impl TlsFiles {
         let texts = self.texts()?;
         let (serving, certificates) = watch::channel(self.serving(&texts)?);
         let (watcher, wakes) = Watcher::new();
-        let follower = Follower { files: Arc::new(self), texts, serving, complaint: None };
+        let follower = FileReloader { files: Arc::new(self), texts, serving, complaint: None };
         tokio::spawn(follower.run(watcher, wakes));
         Ok(certificates)
     }
 
-    fn texts(&self) -> anyhow::Result<Texts> {
+    fn texts(&self) -> anyhow::Result<FileContents> {
         let client_ca = self.client_ca.as_ref();
-        Ok(Texts {
+        Ok(FileContents {
             cert: read("--tls-cert", &self.cert)?,
             key: read("--tls-key", &self.key)?,
             client_ca: client_ca.map(|file| read("--tls-client-ca", file)).transpose()?,
         })
     }
 
-    fn serving(&self, texts: &Texts) -> anyhow::Result<Serving> {
+    fn serving(&self, texts: &FileContents) -> anyhow::Result<ServerConfigs> {
         let chain = certificates("--tls-cert", &self.cert, &texts.cert)?;
         let key = PrivateKeyDer::from_pem_slice(&texts.key)
             .with_context(|| format!("--tls-key {}: no private key", self.key.display()))?;
@@ -195,7 +195,7 @@ impl TlsFiles {
             (Some(file), Some(text)) => Some(authorities(file, text)?),
             _ => None,
         };
-        Serving::new(chain, key, clients).map_err(|error| {
+        ServerConfigs::new(chain, key, clients).map_err(|error| {
             let (cert, key) = (self.cert.display(), self.key.display());
             anyhow!("--tls-cert {cert} and --tls-key {key} cannot be used together: {error}")
         })
@@ -209,7 +209,7 @@ impl TlsFiles {
 
 /// What the files say.
 #[derive(Clone, PartialEq, Eq)]
-struct Texts {
+struct FileContents {
     cert: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
@@ -254,22 +254,22 @@ fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Reads the files again when they change.
-struct Follower {
+struct FileReloader {
     files: Arc<TlsFiles>,
     /// What is in force.
-    texts: Texts,
-    serving: watch::Sender<Serving>,
-    complaint: Option<Complaint>,
+    texts: FileContents,
+    serving: watch::Sender<ServerConfigs>,
+    complaint: Option<ReloadError>,
 }
 
 /// What is wrong with the files as they are.
-struct Complaint {
+struct ReloadError {
     problem: String,
     since: Instant,
     is_said: bool,
 }
 
-impl Follower {
+impl FileReloader {
     async fn run(mut self, mut watcher: Watcher, mut wakes: mpsc::Receiver<()>) {
         let mut is_notified = true;
         loop {
@@ -298,7 +298,7 @@ impl Follower {
     }
 
     /// Puts what was read in force, and says when to look again.
-    fn take(&mut self, texts: anyhow::Result<Texts>) -> Duration {
+    fn take(&mut self, texts: anyhow::Result<FileContents>) -> Duration {
         let read = texts.and_then(|texts| {
             let is_new = texts != self.texts;
             let serving = is_new.then(|| self.files.serving(&texts)).transpose()?;
@@ -329,7 +329,7 @@ impl Follower {
     fn complain(&mut self, problem: String) -> Duration {
         let now = Instant::now();
         let known = self.complaint.take().filter(|known| known.problem == problem);
-        let mut complaint = known.unwrap_or(Complaint { problem, since: now, is_said: false });
+        let mut complaint = known.unwrap_or(ReloadError { problem, since: now, is_said: false });
         let is_old = now.duration_since(complaint.since) >= LOOK_AGAIN_AFTER;
         if is_old && !complaint.is_said {
             complaint.is_said = true;
@@ -346,10 +346,10 @@ impl Follower {
 mod tests {
     use super::*;
 
-    fn texts(name: &str) -> Texts {
+    fn texts(name: &str) -> FileContents {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
         let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-        Texts { cert: cert.into(), key: key.into(), client_ca: None }
+        FileContents { cert: cert.into(), key: key.into(), client_ca: None }
     }
 
     #[test]
@@ -360,11 +360,11 @@ mod tests {
         let (serving, certificates) = watch::channel(first.clone());
         let is_first = || Arc::ptr_eq(&certificates.borrow().config, &first.config);
         let files = Arc::new(files);
-        let mut follower = Follower { files, texts: old.clone(), serving, complaint: None };
-        let is_said = |follower: &Follower| follower.complaint.as_ref().map(|it| it.is_said);
+        let mut follower = FileReloader { files, texts: old.clone(), serving, complaint: None };
+        let is_said = |follower: &FileReloader| follower.complaint.as_ref().map(|it| it.is_said);
         // A new certificate, whose key is still on its way.
         let new = texts("new");
-        let half = Texts { key: old.key.clone(), ..new.clone() };
+        let half = FileContents { key: old.key.clone(), ..new.clone() };
         for _ in 0..3 {
             assert_eq!(follower.take(Ok(half.clone())), LOOK_AGAIN_AFTER);
         }

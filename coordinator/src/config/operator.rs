@@ -8,7 +8,8 @@ use leasehold_platform_kube::InjectionSettings;
 use leasehold_types::{WorkerName, is_host_and_port};
 
 use super::{
-    NAME_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, Times, Usage, refuse, share_a_port,
+    DefaultTimes, NAME_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, UsageError, refuse,
+    share_a_port,
 };
 
 /// How long a leader may be silent, and how long it leads without renewal, by default: a lost
@@ -82,8 +83,8 @@ impl OperatorArgs {
     /// The flags, checked against each other.
     ///
     /// # Errors
-    /// [`Usage`] where two of them cannot work together, or one is out of its range.
-    pub fn settings(self) -> Result<Settings, Usage> {
+    /// [`UsageError`] where two of them cannot work together, or one is out of its range.
+    pub fn settings(self) -> Result<Settings, UsageError> {
         let injection = self.injection()?;
         let Self { namespace, watch_namespace: watched, service, audience, replica, .. } = self;
         let named = [&namespace, &service].into_iter().chain(&watched);
@@ -98,12 +99,12 @@ impl OperatorArgs {
         if audience.is_empty() {
             return refuse("--audience is empty");
         }
-        let times = Times { takeover_after: TAKEOVER, leadership: LEADERSHIP };
+        let times = DefaultTimes { takeover_after: TAKEOVER, leadership: LEADERSHIP };
         let kubernetes = KubernetesSettings { namespace, watched, service, audience, injection };
         replica.settings(PlatformSettings::Kubernetes(Box::new(kubernetes)), &times)
     }
 
-    fn injection(&self) -> Result<InjectionSettings, Usage> {
+    fn injection(&self) -> Result<InjectionSettings, UsageError> {
         let Self { namespace, service, webhook_listen: listen, .. } = self;
         let own_image = || format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
         let image = self.agent_image.clone().unwrap_or_else(own_image);

@@ -119,7 +119,7 @@ impl Format {
 
     /// The longest duration.
     #[must_use]
-    pub fn max(&self) -> Duration {
+    pub const fn max(&self) -> Duration {
         self.max
     }
 

@@ -10,8 +10,8 @@ pub mod message;
 pub mod mutation;
 pub mod name;
 pub mod order;
+pub mod quantity;
 pub mod share;
-pub mod span;
 pub mod time;
 
 pub use address::is_host_and_port;
@@ -22,5 +22,6 @@ pub use name::{
     StreamName, WorkerKey, WorkerName,
 };
 pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, Token};
+pub use quantity::Quantity;
 pub use share::{Share, ShareKey};
 pub use time::{Moment, TimeBounds};

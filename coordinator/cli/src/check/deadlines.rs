@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
-use leasehold_manifest::Span;
+use leasehold_types::duration;
 use serde_json::{Value, json};
 
 use super::api::ApiClient;
@@ -222,7 +222,8 @@ fn ends_too_early(own: Duration, drain: Duration) -> String {
 fn shortest(all: Vec<Deadline>) -> Finding {
     let check = match all.into_iter().min() {
         Some(Deadline { after, place }) => {
-            format!("the shortest deadline that ends a running job is {}: {place}", Span(after))
+            let after = duration::format(after);
+            format!("the shortest deadline that ends a running job is {after}: {place}")
         }
         None => "there are no workers yet, so no deadline ends a job".into(),
     };

@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use leasehold_kube_api::names::CLUSTER_LABEL;
 use leasehold_kube_api::resources::{WorkerClass, WorkerCluster};
-use leasehold_manifest::Span;
+use leasehold_manifest::ManifestDuration;
 use leasehold_manifest::manifest::{API_VERSION, DrainSpec};
 use serde_json::Value;
 
@@ -141,8 +141,8 @@ pub(super) fn kind_of(cluster: &Value) -> &'static str {
 /// The drain deadline of a WorkerCluster or a WorkerClass.
 pub(super) fn drain_deadline(cluster: &Value) -> Duration {
     let given = cluster["spec"]["drain"]["deadline"].clone();
-    let span: Option<Span> = serde_json::from_value(given).ok();
-    span.unwrap_or(DrainSpec::default().deadline).0
+    let deadline: Option<ManifestDuration> = serde_json::from_value(given).ok();
+    deadline.unwrap_or(DrainSpec::default().deadline).0
 }
 
 /// The workload that a pod belongs to.

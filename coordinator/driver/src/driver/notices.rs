@@ -35,7 +35,7 @@ pub fn freed(how: Freed) -> &'static str {
 
 /// Leases that changed without a line of their own at INFO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Unsaid {
+struct UnloggedChanges {
     pools: u64,
     granted: u64,
     freed: u64,
@@ -43,13 +43,13 @@ struct Unsaid {
 
 /// What was written of leases lately.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct LeaseLog {
     since: Moment,
     lines: u32,
-    unsaid: Unsaid,
+    unsaid: UnloggedChanges,
 }
 
-impl Log {
+impl LeaseLog {
     /// Writes a notice to the log.
     pub(super) fn write(&mut self, notice: &Notice, now: Moment) {
         self.sum_up(now);
@@ -58,19 +58,19 @@ impl Log {
 
     /// Tells in sum what had no line of its own, once its time is over.
     pub(super) fn sum_up(&mut self, now: Moment) {
-        if let Some(Unsaid { pools, granted, freed }) = self.take_unsaid(now) {
+        if let Some(UnloggedChanges { pools, granted, freed }) = self.take_unsaid(now) {
             tracing::info!(target: LEASE, pools, granted, freed,
                 "more leases have changed: pools and streams granted, streams freed");
         }
     }
 
-    fn take_unsaid(&mut self, now: Moment) -> Option<Unsaid> {
+    fn take_unsaid(&mut self, now: Moment) -> Option<UnloggedChanges> {
         if now.since(self.since) < SPAN {
             return None;
         }
         (self.since, self.lines) = (now, 0);
         let unsaid = std::mem::take(&mut self.unsaid);
-        (unsaid != Unsaid::default()).then_some(unsaid)
+        (unsaid != UnloggedChanges::default()).then_some(unsaid)
     }
 
     /// Whether a notice of a lease has a line of its own; it is counted where it has none.
@@ -185,7 +185,7 @@ mod tests {
         let stream = StreamKey { set, stream };
         let token = Token { epoch: Epoch(1), seq: 1 };
         let granted = Notice::StreamGranted { worker: worker.clone(), stream, token };
-        let mut log = Log::default();
+        let mut log = LeaseLog::default();
         let second = |second: u64| Moment(second * 1_000_000_000);
         assert_eq!(log.take_unsaid(second(5)), None);
         let all = LEASE_LINES_MAX + 7;
@@ -193,7 +193,10 @@ mod tests {
         assert_eq!(said, LEASE_LINES_MAX as usize);
         assert!(log.admits(&Notice::Joined(worker)), "this is no lease");
         assert_eq!(log.take_unsaid(second(5)), None, "its time is not over");
-        assert_eq!(log.take_unsaid(second(6)), Some(Unsaid { granted: 7, ..Unsaid::default() }));
+        assert_eq!(
+            log.take_unsaid(second(6)),
+            Some(UnloggedChanges { granted: 7, ..UnloggedChanges::default() })
+        );
         assert!(log.admits(&granted));
         assert_eq!(log.take_unsaid(second(7)), None);
     }

@@ -11,7 +11,7 @@ use leasehold_types::{Moment, PipelineName};
 
 /// What became of a pipeline, where that is worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum PipelineTransition {
     /// It is Broken.
     Broken,
     /// It is Ready again, so long after it was Broken.
@@ -20,14 +20,14 @@ pub(super) enum Turn {
 
 /// The states of pipelines, as the notices of one term tell them.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct PipelineTally {
     phases: HashMap<PipelineName, PipelinePhase>,
     broken_since: HashMap<PipelineName, Moment>,
 }
 
-impl Tally {
+impl PipelineTally {
     /// Takes a notice in.
-    pub(super) fn hear(&mut self, notice: &Notice, now: Moment) -> Option<Turn> {
+    pub(super) fn hear(&mut self, notice: &Notice, now: Moment) -> Option<PipelineTransition> {
         match notice {
             // Each term tells all states anew.
             Notice::Elected(_) | Notice::Deposed(_) => {
@@ -44,16 +44,21 @@ impl Tally {
         }
     }
 
-    fn turns(&mut self, name: &PipelineName, phase: PipelinePhase, now: Moment) -> Option<Turn> {
+    fn turns(
+        &mut self,
+        name: &PipelineName,
+        phase: PipelinePhase,
+        now: Moment,
+    ) -> Option<PipelineTransition> {
         let before = self.phases.insert(name.clone(), phase);
         match phase {
             PipelinePhase::Broken if before != Some(PipelinePhase::Broken) => {
                 self.broken_since.entry(name.clone()).or_insert(now);
-                Some(Turn::Broken)
+                Some(PipelineTransition::Broken)
             }
             PipelinePhase::Ready => {
                 let since = self.broken_since.remove(name)?;
-                Some(Turn::Healed(now.since(since)))
+                Some(PipelineTransition::Healed(now.since(since)))
             }
             PipelinePhase::Broken | PipelinePhase::Pending | PipelinePhase::Plotted => None,
         }
@@ -92,23 +97,29 @@ mod tests {
     #[test]
     fn a_healing_is_measured_from_the_first_break() {
         use PipelinePhase::{Broken, Pending, Plotted, Ready};
-        let mut tally = Tally::default();
+        let mut tally = PipelineTally::default();
         assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(1)), None);
-        assert_eq!(tally.hear(&turn("a", Some(Broken)), seconds(2)), Some(Turn::Broken));
+        assert_eq!(
+            tally.hear(&turn("a", Some(Broken)), seconds(2)),
+            Some(PipelineTransition::Broken)
+        );
         assert_eq!(tally.hear(&turn("b", Some(Plotted)), seconds(2)), None);
         let counts = [("pending", 3), ("plotted", 1), ("ready", 0), ("broken", 1)];
         assert_eq!(tally.counts(5), counts);
         assert_eq!(tally.hear(&turn("a", Some(Pending)), seconds(3)), None);
         assert_eq!(tally.hear(&turn("a", Some(Plotted)), seconds(4)), None);
-        assert_eq!(tally.hear(&turn("a", Some(Broken)), seconds(5)), Some(Turn::Broken));
-        let healed = Some(Turn::Healed(Duration::from_secs(7)));
+        assert_eq!(
+            tally.hear(&turn("a", Some(Broken)), seconds(5)),
+            Some(PipelineTransition::Broken)
+        );
+        let healed = Some(PipelineTransition::Healed(Duration::from_secs(7)));
         assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(9)), healed);
         assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(10)), None);
     }
 
     #[test]
     fn what_is_gone_or_of_another_term_is_not_counted() {
-        let mut tally = Tally::default();
+        let mut tally = PipelineTally::default();
         let broken = Some(PipelinePhase::Broken);
         tally.hear(&turn("a", broken), seconds(1));
         tally.hear(&turn("a", None), seconds(2));

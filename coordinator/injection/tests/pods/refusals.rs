@@ -114,12 +114,12 @@ fn refusals_name_the_field_and_the_way_out() {
     }
     for (annotation, value, words) in [
         ("imgae", json!("x"), "is config.leasehold.dev/image meant?"),
-        ("image", json!("a b"), "is no image"),
+        ("image", json!("a b"), "invalid image"),
         ("image", json!(3), "write it in quotes"),
         ("state-dir", json!("/x"), "cannot be set"),
-        ("memory-limit", json!("64MB"), "is no quantity"),
-        ("cpu-request", json!("0"), "is nothing"),
-        ("drain-deadline", json!("soon"), "is no span"),
+        ("memory-limit", json!("64MB"), "invalid quantity"),
+        ("cpu-request", json!("0"), "cannot run with 0"),
+        ("drain-deadline", json!("soon"), "invalid duration"),
     ] {
         let key = format!("config.leasehold.dev/{annotation}");
         let pod = json!({

@@ -3,7 +3,7 @@
 //! carried out on Kubernetes.
 
 use leasehold_injection::FLAGS;
-use leasehold_injection::flags::Kind;
+use leasehold_injection::flags::FlagKind;
 use leasehold_types::limits;
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ const SERVICE_NAME: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
 const DNS_WANTED: &str =
     "must be lower-case letters, digits, '-' and '.', starting and ending with a letter or digit";
 /// The longest duration, in hours: the API server counts no days.
-const HOURS_MAX: u64 = leasehold_manifest::DURATION_MAX.as_secs() / 3600;
+const HOURS_MAX: u64 = leasehold_types::duration::MANIFEST.max().as_secs() / 3600;
 
 /// The rules of WorkerClusters.
 pub(super) fn worker_cluster(schema: &mut Value) {
@@ -205,7 +205,7 @@ fn agent(schema: &mut Value) {
     add(schema, "spec.agent.flags", json!([rule(&listed, &message)]));
     add(schema, "spec.agent", json!([rule(once, "adapter is given twice: keep agent.adapter")]));
     let adapters = FLAGS.iter().find_map(|flag| match flag.kind {
-        Kind::OneOf(words) if flag.name == "adapter" => Some(words),
+        FlagKind::OneOf(words) if flag.name == "adapter" => Some(words),
         _ => None,
     });
     at(schema, "spec.agent.adapter")["enum"] = json!(adapters.unwrap_or_default());

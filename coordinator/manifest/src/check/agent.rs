@@ -45,7 +45,7 @@ mod tests {
             (r#"{"adapter": "fiel"}"#, "adapter", "file"),
             (r#"{"flags": {"file-paht": "/x"}}"#, "flags.file-paht", "file-path"),
             (r#"{"flags": {"coordinator": "x:1"}}"#, "flags.coordinator", "decides"),
-            (r#"{"flags": {"drain-deadline": "5"}}"#, "flags.drain-deadline", "span"),
+            (r#"{"flags": {"drain-deadline": "5"}}"#, "flags.drain-deadline", "invalid duration"),
             (r#"{"adapter": "api", "flags": {"adapter": "file"}}"#, "flags.adapter", "twice"),
         ] {
             let found = of(text);

@@ -5,7 +5,7 @@ use leasehold_types::{Load, limits};
 
 use super::super::manifest::{RebalanceSpec, SpreadSpec, WorkerClassSpec};
 use super::super::tree::Node;
-use super::cluster::Makers;
+use super::cluster::WorkloadFields;
 use super::{Checker, ClassDraft};
 
 impl Checker<'_> {
@@ -25,7 +25,7 @@ impl Checker<'_> {
         }
         self.makers(
             root,
-            &Makers {
+            &WorkloadFields {
                 has_template: spec.template.is_some(),
                 workload: spec.workload.as_ref(),
                 workload_ref: spec.workload_ref.as_ref(),

@@ -6,15 +6,15 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::Cluster;
 use leasehold_types::{WorkerName, limits};
 
-use super::super::amount::Amount;
 use super::super::manifest::{
     AgentSpec, DrainSpec, LostSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef, WorkloadSpec,
 };
 use super::super::tree::Node;
+use super::super::values::CountOrPercent;
 use super::{Checker, agent};
 
 /// What makes the workers, as a WorkerCluster or a class says it.
-pub(super) struct Makers<'a> {
+pub(super) struct WorkloadFields<'a> {
     pub(super) has_template: bool,
     pub(super) workload: Option<&'a WorkloadSpec>,
     pub(super) workload_ref: Option<&'a WorkloadRef>,
@@ -29,7 +29,7 @@ impl Checker<'_> {
         self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
         self.makers(
             root,
-            &Makers {
+            &WorkloadFields {
                 has_template: spec.template.is_some(),
                 workload: spec.workload.as_ref(),
                 workload_ref: spec.workload_ref.as_ref(),
@@ -68,7 +68,7 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn makers(&mut self, root: &Node, makers: &Makers<'_>) {
+    pub(super) fn makers(&mut self, root: &Node, makers: &WorkloadFields<'_>) {
         for (place, message) in makers.agent.map(agent::problems).unwrap_or_default() {
             self.blame(root, &format!("spec.agent.{place}"), message);
         }
@@ -109,7 +109,7 @@ impl Checker<'_> {
             let message = format!("is for kind {other} only: remove it, or change the kind");
             self.blame(root, &format!("spec.workload.{field}"), message);
         }
-        let zero = |amount: &Option<Amount>| amount.is_some_and(|amount| amount.is_zero());
+        let zero = |value: &Option<CountOrPercent>| value.is_some_and(|value| value.is_zero());
         if zero(&workload.max_surge) && zero(&workload.max_unavailable) {
             let message = "is 0 like maxSurge, so that no rollout could ever begin: raise one";
             self.blame(root, "spec.workload.maxUnavailable", message);

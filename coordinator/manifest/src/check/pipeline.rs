@@ -7,8 +7,8 @@ use leasehold_coordinator_core::desired::{Node as PipelineNode, Pipeline};
 use leasehold_types::{NodeName, limits};
 
 use super::super::manifest::{NodeSpec, PipelineSpec};
-use super::super::tree::{Mark, Node};
-use super::{Checker, Home, PipelineDraft};
+use super::super::tree::{Node, Position};
+use super::{Checker, Origin, PipelineDraft};
 
 /// Nodes that a message names.
 const NAMED_MAX: usize = 10;
@@ -17,7 +17,7 @@ impl Checker<'_> {
     pub(super) fn pipeline(&mut self, root: &Node, spec: &PipelineSpec) -> Option<PipelineDraft> {
         let name = root.get("metadata")?.get("name")?.text()?.to_owned();
         let is_letter = |c: char| c.is_ascii_lowercase();
-        if matches!(self.home, Home::Namespace(_)) && !name.starts_with(is_letter) {
+        if matches!(self.home, Origin::Namespace(_)) && !name.starts_with(is_letter) {
             let message =
                 format!("is {name:?}, but Services are called by it: begin with a letter");
             self.blame(root, "metadata.name", message);
@@ -127,7 +127,7 @@ pub(crate) fn binding(pipeline: &str, node: &str) -> String {
 }
 
 /// Where a node names another one.
-fn place_of_step(workers: &Node, from: &NodeName, to: &NodeName) -> (Mark, String) {
+fn place_of_step(workers: &Node, from: &NodeName, to: &NodeName) -> (Position, String) {
     let list = workers.get(from.as_str()).and_then(|node| node.get("next"));
     let step = list.and_then(|list| list.items().find(|(_, it)| it.text() == Some(to.as_str())));
     match step {

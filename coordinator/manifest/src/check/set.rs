@@ -4,8 +4,8 @@ use leasehold_coordinator_core::desired::{Mode, Moves, Policy, StreamSet};
 
 use super::super::manifest::{ConfigMapKeyRef, ModeSpec, PolicySpec, StreamSetSpec, StreamsSource};
 use super::super::streams::{self, StreamList};
-use super::super::tree::{Mark, Node};
-use super::{Checker, Home, SOURCES_MAX, SetDraft, Source};
+use super::super::tree::{Node, Position};
+use super::{Checker, Origin, SOURCES_MAX, SetDraft, Source};
 
 impl Checker<'_> {
     pub(super) fn set(&mut self, root: &Node, spec: &StreamSetSpec) -> Option<SetDraft> {
@@ -89,10 +89,10 @@ impl Checker<'_> {
         index: usize,
         item: &Node,
         source: &StreamsSource,
-    ) -> Result<Source, (Mark, String, String)> {
+    ) -> Result<Source, (Position, String, String)> {
         let below = |field: &str| format!("spec.streamsFrom[{index}].{field}");
         match (self.home, &source.file, &source.config_map_key_ref) {
-            (Home::File, Some(file), None) => {
+            (Origin::File, Some(file), None) => {
                 let base = self.file.rsplit_once('/').map_or("", |(folder, _)| folder);
                 let at = item.get("file").map_or(item.at, |node| node.at);
                 let outside = || {
@@ -103,15 +103,15 @@ impl Checker<'_> {
                 let file = resolve(base, file).ok_or_else(outside)?;
                 Ok(Source { file, at, field: below("file") })
             }
-            (Home::Namespace(namespace), None, Some(key)) => {
+            (Origin::Namespace(namespace), None, Some(key)) => {
                 let file = config_map(namespace, key);
                 Ok(Source { file, at: item.at, field: below("configMapKeyRef") })
             }
-            (Home::File, None, Some(_)) => {
+            (Origin::File, None, Some(_)) => {
                 let message = "is read on Kubernetes only: name a file here".into();
                 Err((item.at, below("configMapKeyRef"), message))
             }
-            (Home::Namespace(_), Some(_), None) => {
+            (Origin::Namespace(_), Some(_), None) => {
                 let message = "is read in standalone mode only: put the streams into a ConfigMap \
                                and give configMapKeyRef";
                 Err((item.at, below("file"), message.into()))

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_types::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::quantity::Quantity;
+use super::super::values::quantity_schema;
 
 /// Flags that one WorkerCluster sets.
 pub(super) const FLAGS_MAX: usize = 64;
@@ -66,8 +67,10 @@ pub struct AgentResources {
 pub struct AgentAmounts {
     /// Processors, as in 100m.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "quantity_schema")]
     pub cpu: Option<Quantity>,
     /// Memory, as in 64Mi.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "quantity_schema")]
     pub memory: Option<Quantity>,
 }

@@ -6,8 +6,7 @@ use leasehold_types::limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::duration::Span;
-use super::super::rate::Rate;
+use super::super::values::{ManifestDuration, Rate};
 use super::{AgentSpec, DrainSpec, HandoverSpec, LostSpec, PodTemplate, WorkloadRef, WorkloadSpec};
 
 /// Workers of one kind, that pipelines are laid over by their capacity.
@@ -89,12 +88,15 @@ pub struct ScalingSpec {
     #[schemars(range(min = 1, max = 100))]
     pub target_utilization: u8,
     /// How long fewer workers must have been enough before one is taken away.
-    pub stabilization: Span,
+    pub stabilization: ManifestDuration,
 }
 
 impl Default for ScalingSpec {
     fn default() -> Self {
-        Self { target_utilization: 70, stabilization: Span(std::time::Duration::from_secs(300)) }
+        Self {
+            target_utilization: 70,
+            stabilization: ManifestDuration(std::time::Duration::from_secs(300)),
+        }
     }
 }
 
@@ -104,12 +106,12 @@ impl Default for ScalingSpec {
 pub struct ShareLeaseSpec {
     /// How long a lease lasts without renewal, 200ms to 10m: after it a silent worker's pipelines
     /// are given to others.
-    pub ttl: Span,
+    pub ttl: ManifestDuration,
 }
 
 impl Default for ShareLeaseSpec {
     fn default() -> Self {
-        Self { ttl: Span(std::time::Duration::from_secs(10)) }
+        Self { ttl: ManifestDuration(std::time::Duration::from_secs(10)) }
     }
 }
 

@@ -13,12 +13,12 @@ use leasehold_types::{ClusterName, NodeName, PipelineName, limits};
 
 use super::super::check::{ClassDraft, PipelineDraft};
 use super::super::problem::Problem;
-use super::super::tree::Mark;
-use super::{Missing, Wanted, last_class, too_many_clusters};
+use super::super::tree::Position;
+use super::{MissingClass, ResolvedEntry, last_class, too_many_clusters};
 
 /// What is chosen of an object: its newest version, or the one that is in force.
-struct Choice<N, T, M> {
-    entry: Wanted<N, ()>,
+struct VersionChoice<N, T, M> {
+    entry: ResolvedEntry<N, ()>,
     /// None where it is as in force, or is refused.
     new: Option<Arc<T>>,
     last: Option<Arc<T>>,
@@ -26,23 +26,23 @@ struct Choice<N, T, M> {
     marks: M,
 }
 
-type ClassChoice = Choice<ClusterName, Cluster, ClassMarks>;
-type PipelineChoice = Choice<PipelineName, Pipeline, PipelineMarks>;
+type ClassChoice = VersionChoice<ClusterName, Cluster, ClassPositions>;
+type PipelineChoice = VersionChoice<PipelineName, Pipeline, PipelinePositions>;
 
 #[derive(Default)]
-struct ClassMarks {
-    capacity: Mark,
-    most: Mark,
+struct ClassPositions {
+    capacity: Position,
+    most: Position,
 }
 
 #[derive(Default)]
-struct PipelineMarks {
-    load: Mark,
-    nodes: BTreeMap<NodeName, Mark>,
+struct PipelinePositions {
+    load: Position,
+    nodes: BTreeMap<NodeName, Position>,
 }
 
-impl<N, T: PartialEq, M> Choice<N, T, M> {
-    fn new(entry: Wanted<N, ()>, new: Option<T>, last: Option<&Arc<T>>, marks: M) -> Self {
+impl<N, T: PartialEq, M> VersionChoice<N, T, M> {
+    fn new(entry: ResolvedEntry<N, ()>, new: Option<T>, last: Option<&Arc<T>>, marks: M) -> Self {
         let new = new.filter(|new| last.is_none_or(|last| *new != **last)).map(Arc::new);
         Self { entry, new, last: last.cloned(), marks }
     }
@@ -61,22 +61,23 @@ impl<N, T: PartialEq, M> Choice<N, T, M> {
 
 /// Takes classes and pipelines into force.
 pub(super) fn take(
-    classes: Vec<Wanted<ClusterName, ClassDraft>>,
-    pipelines: Vec<Wanted<PipelineName, PipelineDraft>>,
-    missing: Missing,
+    classes: Vec<ResolvedEntry<ClusterName, ClassDraft>>,
+    pipelines: Vec<ResolvedEntry<PipelineName, PipelineDraft>>,
+    missing: MissingClass,
     next: &mut Desired,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) {
     let classes = choose_classes(classes, next, before, problems);
-    let mut choices = Choices { classes, pipelines: BTreeMap::new(), missing, next, before };
+    let mut choices =
+        PipelineResolver { classes, pipelines: BTreeMap::new(), missing, next, before };
     choices.choose_pipelines(pipelines, problems);
     while choices.refuse_misfits(problems) || choices.refuse_namesakes(problems) {}
     choices.put_in_force();
 }
 
 fn choose_classes(
-    wanted: Vec<Wanted<ClusterName, ClassDraft>>,
+    wanted: Vec<ResolvedEntry<ClusterName, ClassDraft>>,
     next: &Desired,
     before: &Desired,
     problems: &mut Vec<Problem>,
@@ -102,27 +103,27 @@ fn choose_classes(
         }
         let (new, marks) = match draft {
             Some(ClassDraft { class, capacity_at, most_at }) => {
-                (Some(class), ClassMarks { capacity: capacity_at, most: most_at })
+                (Some(class), ClassPositions { capacity: capacity_at, most: most_at })
             }
-            None => (None, ClassMarks::default()),
+            None => (None, ClassPositions::default()),
         };
-        chosen.insert(entry.name.clone(), Choice::new(entry, new, last, marks));
+        chosen.insert(entry.name.clone(), VersionChoice::new(entry, new, last, marks));
     }
     chosen
 }
 
-struct Choices<'a> {
+struct PipelineResolver<'a> {
     classes: BTreeMap<ClusterName, ClassChoice>,
     pipelines: BTreeMap<PipelineName, PipelineChoice>,
-    missing: Missing,
+    missing: MissingClass,
     next: &'a mut Desired,
     before: &'a Desired,
 }
 
-impl Choices<'_> {
+impl PipelineResolver<'_> {
     fn choose_pipelines(
         &mut self,
-        wanted: Vec<Wanted<PipelineName, PipelineDraft>>,
+        wanted: Vec<ResolvedEntry<PipelineName, PipelineDraft>>,
         problems: &mut Vec<Problem>,
     ) {
         let before = self.before;
@@ -140,18 +141,18 @@ impl Choices<'_> {
             let (new, marks) = match draft {
                 Some(PipelineDraft { pipeline, load_at, marks }) => {
                     let nodes = marks.into_iter().map(|(node, (at, _))| (node, at)).collect();
-                    (Some(pipeline), PipelineMarks { load: load_at, nodes })
+                    (Some(pipeline), PipelinePositions { load: load_at, nodes })
                 }
-                None => (None, PipelineMarks::default()),
+                None => (None, PipelinePositions::default()),
             };
-            self.pipelines.insert(entry.name.clone(), Choice::new(entry, new, last, marks));
+            self.pipelines.insert(entry.name.clone(), VersionChoice::new(entry, new, last, marks));
         }
     }
 
     /// Whether each node's class is one, or may be waited for.
     fn knows_classes(
         &self,
-        entry: &Wanted<PipelineName, ()>,
+        entry: &ResolvedEntry<PipelineName, ()>,
         draft: &PipelineDraft,
         last: Option<&Arc<Pipeline>>,
         problems: &mut Vec<Problem>,
@@ -163,12 +164,12 @@ impl Choices<'_> {
             let stays = last.is_some_and(|last| named(&last)) && self.class(class).is_some();
             let shown = class.parts().1;
             let is_there = self.classes.get(class).is_some_and(|it| it.current().is_some());
-            let message = if is_there || self.missing == Missing::Kept {
+            let message = if is_there || self.missing == MissingClass::Kept {
                 continue;
             } else if self.next.clusters.contains_key(class) {
                 all = false;
                 format!("{shown:?} is a WorkerCluster, whose workers run jobs: name a WorkerClass")
-            } else if self.missing == Missing::Awaited {
+            } else if self.missing == MissingClass::Awaited {
                 continue;
             } else if stays {
                 format!(
@@ -190,9 +191,10 @@ impl Choices<'_> {
 
     /// The class as it is chosen, or as it stays in force for a pipeline that names it.
     fn class(&self, name: &ClusterName) -> Option<&Class> {
-        let chosen = self.classes.get(name).and_then(Choice::current);
+        let chosen = self.classes.get(name).and_then(VersionChoice::current);
         let kept = || {
-            let free = self.missing == Missing::Refused && !self.next.clusters.contains_key(name);
+            let free =
+                self.missing == MissingClass::Refused && !self.next.clusters.contains_key(name);
             last_class(self.before, name).filter(|_| free)
         };
         chosen.or_else(kept)?.class.as_ref()
@@ -206,7 +208,7 @@ impl Choices<'_> {
         let pipelines =
             pipelines.into_iter().filter_map(|(name, it)| Some((name, it.current()?.clone())));
         next.pipelines = pipelines.collect();
-        if missing != Missing::Refused {
+        if missing != MissingClass::Refused {
             return;
         }
         for node in next.pipelines.values().flat_map(|pipeline| pipeline.nodes.values()) {

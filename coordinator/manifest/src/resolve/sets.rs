@@ -9,24 +9,24 @@ use leasehold_types::{ClusterName, SetName, limits};
 use super::super::check::SetDraft;
 use super::super::problem::Problem;
 use super::super::streams::StreamList;
-use super::super::tree::Mark;
-use super::{StreamFiles, Wanted, last_cluster};
+use super::super::tree::Position;
+use super::{ResolvedEntry, StreamFiles, last_cluster};
 
 /// A set with all its streams.
-pub(super) struct Joined {
+pub(super) struct CompleteSet {
     set: StreamSet,
-    cluster_at: Mark,
+    cluster_at: Position,
 }
 
 pub(super) fn join_streams(
-    wanted: Vec<Wanted<SetName, SetDraft>>,
+    wanted: Vec<ResolvedEntry<SetName, SetDraft>>,
     files: &StreamFiles,
     problems: &mut Vec<Problem>,
-) -> Vec<Wanted<SetName, Joined>> {
-    let join = |mut set: Wanted<SetName, SetDraft>| {
+) -> Vec<ResolvedEntry<SetName, CompleteSet>> {
+    let join = |mut set: ResolvedEntry<SetName, SetDraft>| {
         let draft = set.wanted.take();
         let joined = draft.and_then(|draft| join_one(&set, draft, files, problems));
-        Wanted { name: set.name, file: set.file, at: set.at, wanted: joined }
+        ResolvedEntry { name: set.name, file: set.file, at: set.at, wanted: joined }
     };
     wanted.into_iter().map(join).collect()
 }
@@ -35,11 +35,11 @@ pub(super) fn join_streams(
 const DUPLICATES_MAX: usize = 20;
 
 fn join_one(
-    wanted: &Wanted<SetName, SetDraft>,
+    wanted: &ResolvedEntry<SetName, SetDraft>,
     draft: SetDraft,
     files: &StreamFiles,
     problems: &mut Vec<Problem>,
-) -> Option<Joined> {
+) -> Option<CompleteSet> {
     let SetDraft { mut set, marks, sources, cluster_at } = draft;
     let streams = std::mem::take(&mut set.streams);
     let inline = StreamList { streams, marks, field: Some("spec.streams") };
@@ -62,7 +62,7 @@ fn join_one(
         problems.push(wanted.problem(wanted.at, "spec.streams", message));
         return None;
     }
-    let mut seen: HashMap<&str, (&str, Mark)> = HashMap::with_capacity(count);
+    let mut seen: HashMap<&str, (&str, Position)> = HashMap::with_capacity(count);
     let mut duplicates = 0;
     for (file, list) in &lists {
         for (index, (stream, mark)) in list.streams.iter().zip(&list.marks).enumerate() {
@@ -88,11 +88,11 @@ fn join_one(
     }
     set.streams.reserve_exact(count);
     set.streams.extend(lists.iter().flat_map(|(_, list)| list.streams.iter().cloned()));
-    Some(Joined { set, cluster_at })
+    Some(CompleteSet { set, cluster_at })
 }
 
 pub(super) fn take_sets(
-    wanted: Vec<Wanted<SetName, Joined>>,
+    wanted: Vec<ResolvedEntry<SetName, CompleteSet>>,
     classes: &BTreeSet<ClusterName>,
     next: &mut Desired,
     before: &Desired,
@@ -108,7 +108,7 @@ pub(super) fn take_sets(
         let new = w.wanted.as_ref().map_or(0, |joined| joined.set.streams.len());
         (old.is_none(), new.saturating_sub(old.unwrap_or_default()))
     });
-    let there = There { clusters: next.clusters.keys().cloned().collect(), classes };
+    let there = NameableClusters { clusters: next.clusters.keys().cloned().collect(), classes };
     for mut set in wanted {
         let last = before.sets.get(&set.name);
         let joined = set.wanted.take();
@@ -126,22 +126,22 @@ pub(super) fn take_sets(
 }
 
 /// What a set may name, and what it may not.
-struct There<'a> {
+struct NameableClusters<'a> {
     clusters: BTreeSet<ClusterName>,
     classes: &'a BTreeSet<ClusterName>,
 }
 
 /// The set, if its cluster is there and the limits have room for it.
 fn admit(
-    wanted: &Wanted<SetName, Joined>,
-    joined: Joined,
+    wanted: &ResolvedEntry<SetName, CompleteSet>,
+    joined: CompleteSet,
     last: Option<&Arc<StreamSet>>,
-    there: &There<'_>,
+    there: &NameableClusters<'_>,
     taken: usize,
     total: &mut usize,
     problems: &mut Vec<Problem>,
 ) -> Option<StreamSet> {
-    let Joined { set, cluster_at } = joined;
+    let CompleteSet { set, cluster_at } = joined;
     let mut refuse = |at, field, message: String| {
         problems.push(wanted.problem(at, field, message));
     };

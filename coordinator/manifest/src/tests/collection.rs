@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::super::check::ObjectId;
-use super::super::collection::{Collection, MapName};
+use super::super::collection::{Collection, ConfigMapName};
 
 struct Cluster(Collection);
 
@@ -29,7 +29,7 @@ impl Cluster {
 
     fn list(&mut self, map: &str, keys: &[&str], data: &[(&str, &str)]) {
         let (namespace, name) = map.split_once('/').unwrap();
-        let map: MapName = (namespace.into(), name.into());
+        let map: ConfigMapName = (namespace.into(), name.into());
         let keys: BTreeSet<String> = keys.iter().map(|key| (*key).into()).collect();
         let data: BTreeMap<String, String> =
             data.iter().map(|(key, text)| ((*key).into(), (*text).into())).collect();

@@ -13,10 +13,9 @@ use leasehold_driver::clock;
 use leasehold_driver::history::Change;
 use leasehold_driver::port::Stopped;
 use leasehold_kube_api::names::LEASE;
-use leasehold_manifest::Span;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::{PodName, Pods};
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, WorkerKey, duration};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{interval, timeout};
 
@@ -149,7 +148,7 @@ impl Chronicle {
                     "worker {} has been lost for {}, as long as spec.lost.after allows: its slots \
                      and streams go to others, though its jobs may still run",
                     key.worker,
-                    Span(*after)
+                    duration::format(*after)
                 );
                 of_both(key, places, Reason::WorkerGivenUp, &note)
             }

@@ -1,6 +1,6 @@
 //! What is watched, and how a failed watch is described.
 
-use super::MapName;
+use super::ConfigMapName;
 
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -8,7 +8,7 @@ pub(super) enum Source {
     /// The objects of a kind, of one namespace or of all.
     Objects { kind: &'static str, namespace: Option<String> },
     /// One ConfigMap.
-    Map(MapName),
+    Map(ConfigMapName),
 }
 
 impl std::fmt::Display for Source {

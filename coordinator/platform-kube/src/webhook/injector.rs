@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_injection::{Edit, Resources, Sidecar, inject, names};
-use leasehold_manifest::Quantity;
 use leasehold_manifest::manifest::{AgentResources, AgentSpec, WorkerClassSpec, WorkerClusterSpec};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -213,12 +212,11 @@ fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
 /// What is said of the agents' resources.
 fn resources(agent: &AgentSpec) -> Resources {
     let AgentResources { requests, limits } = &agent.resources;
-    let text = |amount: &Option<Quantity>| amount.as_ref().map(|amount| amount.text().to_owned());
     Resources {
-        cpu_request: text(&requests.cpu),
-        cpu_limit: text(&limits.cpu),
-        memory_request: text(&requests.memory),
-        memory_limit: text(&limits.memory),
+        cpu_request: requests.cpu.clone(),
+        cpu_limit: limits.cpu.clone(),
+        memory_request: requests.memory.clone(),
+        memory_limit: limits.memory.clone(),
     }
 }
 

@@ -100,7 +100,7 @@ fn a_cluster_refines_what_the_installation_says() {
     let wanted = [("adapter", "file"), ("file-path", "/it.yml"), ("log-format", "json")];
     assert_eq!(flags, wanted);
     // What it asks for by default is more than it may use.
-    assert_eq!(sidecar.resources.memory_limit.as_deref(), Some("8Mi"));
+    assert_eq!(sidecar.resources.memory_limit.map(|it| it.to_string()).as_deref(), Some("8Mi"));
     assert_eq!(sidecar.resources.memory_request, None);
     assert_eq!(sidecar.resources.cpu_request, Resources::standard().cpu_request);
     assert_eq!(injector.image(&clusters, "one", None), "agent:2");

@@ -11,7 +11,7 @@ use leasehold_types::limits::{JOBS_MAX, WORKERS_MAX};
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{WorkerName, order};
 
-use super::refused::Refused;
+use super::error::AdminError;
 
 /// A count as the wire has it.
 pub(super) fn count(count: usize) -> u32 {
@@ -214,11 +214,11 @@ pub(super) fn plan(plan: PlanView) -> proto::PlanResponse {
 }
 
 /// The circumstances of a plan that is only looked at.
-pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, Refused> {
+pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, AdminError> {
     if let Some(jobs_max) = request.max_jobs
         && jobs_max > JOBS_MAX
     {
-        return Err(Refused::Invalid(format!("max_jobs: {jobs_max} is above {JOBS_MAX}")));
+        return Err(AdminError::Invalid(format!("max_jobs: {jobs_max} is above {JOBS_MAX}")));
     }
     Ok(WhatIf {
         add: workers("add_workers", &request.add_workers)?,
@@ -227,10 +227,12 @@ pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, Refused> {
     })
 }
 
-fn workers(field: &'static str, names: &[String]) -> Result<Vec<WorkerName>, Refused> {
+fn workers(field: &'static str, names: &[String]) -> Result<Vec<WorkerName>, AdminError> {
     if names.len() > WORKERS_MAX {
         let len = names.len();
-        return Err(Refused::Invalid(format!("{field}: {len} names are more than {WORKERS_MAX}")));
+        return Err(AdminError::Invalid(format!(
+            "{field}: {len} names are more than {WORKERS_MAX}"
+        )));
     }
     let mut workers = Vec::with_capacity(names.len());
     for name in names {
@@ -239,7 +241,7 @@ fn workers(field: &'static str, names: &[String]) -> Result<Vec<WorkerName>, Ref
     let mut sorted = workers.clone();
     sorted.sort();
     if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Refused::Invalid(format!("{field}: {:?} is listed twice", twice[0])));
+        return Err(AdminError::Invalid(format!("{field}: {:?} is listed twice", twice[0])));
     }
     Ok(workers)
 }

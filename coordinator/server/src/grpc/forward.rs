@@ -58,7 +58,7 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// How a replica reaches another one.
 #[derive(Clone, Debug)]
-pub enum Reach {
+pub enum PeerTransport {
     /// Without TLS, as everybody does.
     Plain,
     /// Over TLS, trusting this.
@@ -69,7 +69,7 @@ pub enum Reach {
 
 /// The admin service, of this replica or of the leader.
 #[derive(Clone, Debug)]
-pub(crate) struct Forward {
+pub(crate) struct LeaderForwarder {
     local: AdminServiceServer<Admin>,
     shared: Arc<Shared>,
 }
@@ -78,29 +78,29 @@ pub(crate) struct Forward {
 struct Shared {
     handle: Handle,
     gate: Arc<Gate>,
-    reach: Reach,
+    reach: PeerTransport,
     /// The connection to the leader that was dialled last, and its address.
     leader: Mutex<Option<(String, Channel)>>,
     places: Semaphore,
 }
 
-impl Forward {
+impl LeaderForwarder {
     pub(crate) fn new(
         local: AdminServiceServer<Admin>,
         handle: Handle,
         gate: Arc<Gate>,
-        reach: Reach,
+        reach: PeerTransport,
     ) -> Self {
         let (leader, places) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, places }) }
     }
 }
 
-impl NamedService for Forward {
+impl NamedService for LeaderForwarder {
     const NAME: &'static str = SERVICE_NAME;
 }
 
-impl Service<Request<Body>> for Forward {
+impl Service<Request<Body>> for LeaderForwarder {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -139,7 +139,7 @@ fn may_go_on(request: &Request<Body>) -> bool {
 impl Shared {
     /// The leader's address, where it is another replica and can be reached.
     async fn leader_elsewhere(&self) -> Option<String> {
-        if matches!(self.reach, Reach::Not) || self.gate.term().is_some() {
+        if matches!(self.reach, PeerTransport::Not) || self.gate.term().is_some() {
             return None;
         }
         match self.handle.ask(|core, _| core.leadership()).await {
@@ -156,9 +156,9 @@ impl Shared {
         }
         *leader = None;
         let (scheme, tls) = match &self.reach {
-            Reach::Plain => ("http", None),
-            Reach::Secured(trust) => ("https", Some(client_tls(trust).await?)),
-            Reach::Not => anyhow::bail!("it is not known whom to trust"),
+            PeerTransport::Plain => ("http", None),
+            PeerTransport::Secured(trust) => ("https", Some(client_tls(trust).await?)),
+            PeerTransport::Not => anyhow::bail!("it is not known whom to trust"),
         };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .with_context(|| format!("address {address:?}"))?

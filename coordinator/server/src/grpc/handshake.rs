@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::incoming::{Connection, Listener};
-use crate::tls::{Certificates, Serving};
+use crate::tls::{Certificates, ServerConfigs};
 
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ pub(crate) fn secured(
     listener: Listener,
     certificates: Certificates,
 ) -> impl Stream<Item = io::Result<TlsStream<Connection>>> {
-    let pick = |serving: &Serving| Arc::clone(&serving.config);
+    let pick = |serving: &ServerConfigs| Arc::clone(&serving.config);
     let handshakes = Handshakes { listener, certificates, pick, running: JoinSet::new() };
     futures_util::stream::unfold(handshakes, |mut handshakes| async move {
         let next = handshakes.next().await;
@@ -38,7 +38,7 @@ pub(crate) struct Handshakes {
     listener: Listener,
     certificates: Certificates,
     /// Which of what there is to serve with.
-    pick: fn(&Serving) -> Arc<ServerConfig>,
+    pick: fn(&ServerConfigs) -> Arc<ServerConfig>,
     /// As many as the listener has places.
     running: JoinSet<Option<TlsStream<Connection>>>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Handshakes {
 impl Handshakes {
     /// For HTTP of either version.
     pub(crate) fn of_https(listener: Listener, certificates: Certificates) -> Self {
-        let pick = |serving: &Serving| Arc::clone(&serving.https);
+        let pick = |serving: &ServerConfigs| Arc::clone(&serving.https);
         Self { listener, certificates, pick, running: JoinSet::new() }
     }
 

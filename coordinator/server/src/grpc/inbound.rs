@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
-use super::doors::Door;
+use super::unproven::UnprovenPermit;
 
 /// How long a peer may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(crate) struct Inbound {
 }
 
 /// What the first message comes to.
-enum Greeting {
+enum HelloOutcome {
     /// The agent speaks for its worker.
     Welcome(Hello),
     /// This replica does not lead.
@@ -58,7 +58,7 @@ impl Inbound {
     pub(crate) async fn run(
         self,
         slot: Slot,
-        door: Door,
+        door: UnprovenPermit,
         mut messages: Streaming<Bytes>,
         mut gone: oneshot::Receiver<()>,
     ) {
@@ -98,7 +98,7 @@ impl Inbound {
     async fn greet(
         &self,
         messages: &mut Streaming<Bytes>,
-    ) -> Result<Option<(Greeting, OwnedSemaphorePermit)>, Refusal> {
+    ) -> Result<Option<(HelloOutcome, OwnedSemaphorePermit)>, Refusal> {
         let first = timeout(HELLO_WITHIN, next(messages)).await;
         let first = first.map_err(|_| invalid("no hello came within 5 s".into()))??;
         let hello = match first {
@@ -123,19 +123,19 @@ impl Inbound {
     }
 
     /// Whether the peer is whom its hello names.
-    async fn look(&self, hello: Hello) -> Result<Greeting, Refusal> {
+    async fn look(&self, hello: Hello) -> Result<HelloOutcome, Refusal> {
         let SessionPort { access, gate, .. } = &self.port;
         // A replica that does not lead only says who does, which is no secret: agents are sent on
         // while the API server is away, and a thousand of them do not ask it twice. The driver
         // looks again, so that nobody gets in by this door while leadership changes.
         if matches!(access, Access::Asked(_)) && gate.term().is_none() {
-            return Ok(Greeting::Elsewhere);
+            return Ok(HelloOutcome::Elsewhere);
         }
         let cluster = hello.cluster.clone();
         let key = WorkerKey { cluster, worker: hello.worker.clone() };
         let asked = access.ask(self.token.clone(), self.peer, Wants::Speak(key));
         match asked.await {
-            Ok(()) => Ok(Greeting::Welcome(hello)),
+            Ok(()) => Ok(HelloOutcome::Welcome(hello)),
             Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
                 Err(Refusal { reason: RefusalReason::Unauthorized, message })
             }
@@ -148,22 +148,22 @@ impl Inbound {
 
     async fn receive(
         &self,
-        greeting: Greeting,
+        greeting: HelloOutcome,
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
         let budget = Arc::new(Semaphore::new(WAITING_MAX));
         let mut cluster = None;
         match greeting {
-            Greeting::Welcome(hello) => {
+            HelloOutcome::Welcome(hello) => {
                 cluster = Some(hello.cluster.clone());
                 let hello = SessionEvent::Hello(hello, self.peer);
                 self.forward(hello, clock::now(), &budget).await?;
             }
-            Greeting::Elsewhere => {
+            HelloOutcome::Elsewhere => {
                 self.forward(SessionEvent::Unproven, clock::now(), &budget).await?;
             }
         }
-        let mut window = Window::new(Instant::now());
+        let mut window = RateWindow::new(Instant::now());
         while let Some(message) = next(messages).await? {
             // Whatever it waits for from here on changes nothing of when it came.
             let arrived = clock::now();
@@ -212,12 +212,12 @@ impl Inbound {
 
 /// Counts messages within a window of time.
 #[derive(Debug)]
-struct Window {
+struct RateWindow {
     end: Instant,
     messages: u32,
 }
 
-impl Window {
+impl RateWindow {
     fn new(now: Instant) -> Self {
         Self { end: now + WINDOW, messages: 0 }
     }
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_window_lets_so_many_through_and_starts_again_after_its_end() {
         let start = Instant::now();
-        let mut window = Window::new(start);
+        let mut window = RateWindow::new(start);
         for _ in 0..WINDOW_MESSAGES_MAX {
             assert_eq!(window.full(start), None);
         }

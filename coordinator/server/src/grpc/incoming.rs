@@ -67,7 +67,7 @@ pub(crate) struct Listener {
     socket: TcpListener,
     preface: Preface,
     places: Arc<Semaphore>,
-    strangers: Arc<Strangers>,
+    strangers: Arc<PeerWarnings>,
 }
 
 impl Listener {
@@ -150,7 +150,7 @@ pub(crate) struct Connection {
     seen: usize,
     /// When the peer must have said something.
     deadline: Option<Pin<Box<Sleep>>>,
-    strangers: Arc<Strangers>,
+    strangers: Arc<PeerWarnings>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -250,9 +250,9 @@ impl Connected for Connection {
 
 /// Peers that were warned about lately, so that a flood of them does not flood the log.
 #[derive(Debug, Default)]
-struct Strangers(Mutex<HashMap<IpAddr, Instant>>);
+struct PeerWarnings(Mutex<HashMap<IpAddr, Instant>>);
 
-impl Strangers {
+impl PeerWarnings {
     fn warn(&self, peer: IpAddr, what: &'static str, why: &dyn std::fmt::Display) {
         match self.is_news(peer, Instant::now()) {
             true => tracing::warn!(%peer, %why, "{what}"),
@@ -279,7 +279,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_is_warned_about_once_in_a_while_and_a_crowd_not_at_all() {
-        let strangers = Strangers::default();
+        let strangers = PeerWarnings::default();
         let start = Instant::now();
         let peer = |last: u8| IpAddr::from([127, 0, 0, last]);
         assert!(strangers.is_news(peer(1), start));

@@ -30,14 +30,14 @@ pub(crate) struct Outbound {
     slot: mpsc::Receiver<Box<CoordinatorMessage>>,
     events: mpsc::Sender<Envelope>,
     gate: Arc<Gate>,
-    last: Last,
+    last: LastMessage,
     /// Dropped with the stream, which ends the session's reader.
     _alive: oneshot::Sender<()>,
 }
 
 /// What has become of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
+enum LastMessage {
     /// There is none, or the driver knows that it is on its way.
     Settled,
     /// It was handed over in this very call of the layer above, which asks once more before it
@@ -55,7 +55,7 @@ impl Outbound {
         gate: Arc<Gate>,
         alive: oneshot::Sender<()>,
     ) -> Self {
-        Self { conn, slot, events, gate, last: Last::Settled, _alive: alive }
+        Self { conn, slot, events, gate, last: LastMessage::Settled, _alive: alive }
     }
 
     fn serialise(&self, message: CoordinatorMessage) -> Result<Bytes, Status> {
@@ -89,14 +89,14 @@ impl Stream for Outbound {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.last {
-            Last::Settled => {}
-            Last::Given => {
-                self.last = Last::Passed;
+            LastMessage::Settled => {}
+            LastMessage::Given => {
+                self.last = LastMessage::Passed;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Last::Passed => {
-                self.last = Last::Settled;
+            LastMessage::Passed => {
+                self.last = LastMessage::Settled;
                 let sent = Envelope::new(self.conn, SessionEvent::Sent, clock::now());
                 if self.events.try_send(sent).is_err() {
                     return Poll::Ready(None);
@@ -111,7 +111,7 @@ impl Stream for Outbound {
                 let bytes = self.serialise(*message);
                 match &bytes {
                     Ok(_) if is_last => self.slot.close(),
-                    Ok(_) => self.last = Last::Given,
+                    Ok(_) => self.last = LastMessage::Given,
                     Err(_) => self.slot.close(),
                 }
                 Poll::Ready(Some(bytes))

@@ -24,14 +24,14 @@ const REQUEST_BYTES_MAX: usize = 4 * 1024;
 
 /// Gives signs of one replica's life.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerServer {
     identity: String,
     port: SessionPort,
     places: Arc<Semaphore>,
 }
 
 /// What one follower's stream needs.
-struct Signs {
+struct FollowerStream {
     identity: String,
     port: SessionPort,
     term: watch::Receiver<Option<Term>>,
@@ -39,7 +39,7 @@ struct Signs {
     _place: OwnedSemaphorePermit,
 }
 
-impl Peer {
+impl PeerServer {
     /// The service of a replica of this name.
     pub(crate) fn service(identity: String, port: SessionPort) -> PeerServiceServer<Self> {
         let places = Arc::new(Semaphore::new(FOLLOWERS_MAX));
@@ -48,7 +48,7 @@ impl Peer {
     }
 }
 
-impl Signs {
+impl FollowerStream {
     /// The next sign when it is due; none when the driver has ended, and leadership with it.
     async fn next(mut self) -> Option<(Result<FollowResponse, Status>, Self)> {
         if self.told.is_some() {
@@ -96,7 +96,7 @@ impl Signs {
 }
 
 #[tonic::async_trait]
-impl PeerService for Peer {
+impl PeerService for PeerServer {
     type FollowStream = Pin<Box<dyn Stream<Item = Result<FollowResponse, Status>> + Send>>;
 
     async fn follow(
@@ -111,13 +111,13 @@ impl PeerService for Peer {
         }
         let (peer, follower) = (request.remote_addr(), request.into_inner().identity);
         tracing::debug!(?peer, follower, "followed");
-        let signs = Signs {
+        let signs = FollowerStream {
             identity: self.identity.clone(),
             port: self.port.clone(),
             term: self.port.gate.subscribe(),
             told: None,
             _place: place,
         };
-        Ok(Response::new(Box::pin(futures_util::stream::unfold(signs, Signs::next))))
+        Ok(Response::new(Box::pin(futures_util::stream::unfold(signs, FollowerStream::next))))
     }
 }

@@ -25,9 +25,9 @@ use tracing::Instrument;
 
 use super::bearer::bearer;
 use super::codec::RawCodec;
-use super::doors::Doors;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
+use super::unproven::UnprovenSessions;
 
 /// The one method of the service.
 const OPEN_SESSION: &str = "/leasehold.coordinator.v1.SessionService/OpenSession";
@@ -42,7 +42,7 @@ struct Shared {
     places: Arc<Semaphore>,
     /// Room for sessions that have no place yet: who has not said hello and proven itself takes
     /// nobody's place.
-    doors: Arc<Doors>,
+    doors: Arc<UnprovenSessions>,
     /// The number of the next connection.
     next: AtomicU64,
 }
@@ -50,7 +50,7 @@ struct Shared {
 impl SessionServer {
     pub(crate) fn new(port: SessionPort) -> Self {
         let places = Arc::new(Semaphore::new(port.sessions_max));
-        let doors = Doors::new(matches!(port.access, Access::Asked(_)));
+        let doors = UnprovenSessions::new(matches!(port.access, Access::Asked(_)));
         Self(Arc::new(Shared { port, places, doors, next: AtomicU64::new(1) }))
     }
 

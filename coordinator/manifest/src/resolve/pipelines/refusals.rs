@@ -9,9 +9,9 @@ use leasehold_types::{ClusterName, NodeName, PipelineName};
 
 use super::super::super::check::binding;
 use super::super::super::problem::Problem;
-use super::{Choices, PipelineChoice};
+use super::{PipelineChoice, PipelineResolver};
 
-impl Choices<'_> {
+impl PipelineResolver<'_> {
     /// Refuses what can never fit; whether there was anything. Classes go first, since a pipeline
     /// may fit once a class is as it was.
     pub(super) fn refuse_misfits(&mut self, problems: &mut Vec<Problem>) -> bool {

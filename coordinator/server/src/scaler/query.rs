@@ -61,14 +61,14 @@ impl Milli {
 
 /// The class that somebody asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct ClassQuery {
     /// With the ScaledObject's namespace, as on Kubernetes; none where there is none.
     namespaced: Option<ClusterName>,
     /// Without, as in standalone mode.
     plain: ClusterName,
 }
 
-impl Asked {
+impl ClassQuery {
     /// The class that a ScaledObject is about.
     pub(super) fn parse(reference: &proto::ScaledObjectRef) -> Result<Self, Status> {
         let class = reference.scaler_metadata.get(CLASS).map_or("", String::as_str);

@@ -13,19 +13,19 @@ const UNPROVEN_PER_PEER_MAX: usize = UNPROVEN_MAX / 8;
 
 /// The doors of one port.
 #[derive(Debug)]
-pub(super) struct Doors {
+pub(super) struct UnprovenSessions {
     taken: Mutex<HashMap<Option<IpAddr>, usize>>,
     per_peer_max: usize,
 }
 
 /// Room for one session; free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Door {
-    doors: Arc<Doors>,
+pub(super) struct UnprovenPermit {
+    doors: Arc<UnprovenSessions>,
     peer: Option<IpAddr>,
 }
 
-impl Doors {
+impl UnprovenSessions {
     /// Doors of a port whose peers have to prove who they are, or need not.
     pub(super) fn new(is_guarded: bool) -> Arc<Self> {
         let per_peer_max = if is_guarded { UNPROVEN_PER_PEER_MAX } else { UNPROVEN_MAX };
@@ -33,7 +33,7 @@ impl Doors {
     }
 
     /// Room for a session of this peer; none where too many wait already.
-    pub(super) fn open(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Door> {
+    pub(super) fn open(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<UnprovenPermit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = taken.values().sum();
         let of_peer = taken.get(&peer).copied().unwrap_or(0);
@@ -41,11 +41,11 @@ impl Doors {
             return None;
         }
         taken.insert(peer, of_peer + 1);
-        Some(Door { doors: Arc::clone(self), peer })
+        Some(UnprovenPermit { doors: Arc::clone(self), peer })
     }
 }
 
-impl Drop for Door {
+impl Drop for UnprovenPermit {
     fn drop(&mut self) {
         let mut taken = self.doors.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let left = taken.get(&self.peer).map_or(0, |taken| taken - 1);
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn one_peer_never_has_all_doors_where_peers_prove_themselves() {
         let (noisy, other) = (Some(IpAddr::from([10, 0, 0, 1])), Some(IpAddr::from([10, 0, 0, 2])));
-        let doors = Doors::new(true);
+        let doors = UnprovenSessions::new(true);
         let held: Vec<_> = std::iter::from_fn(|| doors.open(noisy)).collect();
         assert_eq!(held.len(), UNPROVEN_PER_PEER_MAX);
         assert!(doors.open(other).is_some());
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn all_together_have_so_many() {
-        let doors = Doors::new(false);
+        let doors = UnprovenSessions::new(false);
         let held: Vec<_> = std::iter::from_fn(|| doors.open(None)).collect();
         assert_eq!(held.len(), UNPROVEN_MAX);
     }

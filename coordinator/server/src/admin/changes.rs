@@ -9,25 +9,21 @@ use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_driver::clock::Timestamp;
 use leasehold_driver::history::{Change, KEPT_FOR, Replay};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
-use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey};
+use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey, duration};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::Status;
 
-use super::refused::Refused;
+use super::error::AdminError;
 use super::wire;
 
 /// How far back a watch goes; an hour where nothing is said.
-pub(super) fn span(text: &str) -> Result<Duration, Refused> {
+pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
     if text.is_empty() {
         return Ok(KEPT_FOR);
     }
-    leasehold_types::span::parse(text).ok_or_else(|| {
-        Refused::Invalid(format!(
-            "replay: invalid duration {text:?}: use a number with a unit, for example 10m or 1h"
-        ))
-    })
+    duration::parse(text).map_err(|error| AdminError::Invalid(format!("replay: {error}")))
 }
 
 /// The changes that concern `cluster`, or all; ends with the coordinator. Holds `place` as long.

@@ -9,24 +9,24 @@ use leasehold_driver::view::{Changes, View};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-use super::answer::Asked;
+use super::query::ClassQuery;
 
 /// One watcher's stream.
 #[derive(Debug)]
-pub(super) struct Watching<T> {
+pub(super) struct DemandStream<T> {
     view: Arc<View>,
     changes: Changes,
-    asked: Asked,
+    asked: ClassQuery,
     answer: fn(Demand) -> T,
     told: Option<T>,
     is_over: bool,
     _place: OwnedSemaphorePermit,
 }
 
-impl<T: Clone + PartialEq> Watching<T> {
+impl<T: Clone + PartialEq> DemandStream<T> {
     pub(super) fn new(
         view: Arc<View>,
-        asked: Asked,
+        asked: ClassQuery,
         answer: fn(Demand) -> T,
         place: OwnedSemaphorePermit,
     ) -> Self {

@@ -4,7 +4,7 @@
 use leasehold_coordinator_core::view::{PipelineView, StreamView, WorkerView};
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamName, WorkerName};
 
-use super::refused::Refused;
+use super::error::AdminError;
 
 /// Entries of a page where none is asked for.
 const DEFAULT: usize = 1_000;
@@ -20,24 +20,24 @@ const SEPARATOR: char = '\n';
 pub(super) struct PageSize(usize);
 
 impl PageSize {
-    pub(super) fn new(asked: u32) -> Result<Self, Refused> {
+    pub(super) fn new(asked: u32) -> Result<Self, AdminError> {
         match asked as usize {
             0 => Ok(Self(DEFAULT)),
             size if size <= MAX => Ok(Self(size)),
-            _ => Err(Refused::Invalid(format!("page_size: {asked} is above {MAX}"))),
+            _ => Err(AdminError::Invalid(format!("page_size: {asked} is above {MAX}"))),
         }
     }
 }
 
 /// A page of a cluster's workers.
 #[derive(Debug)]
-pub(super) struct WorkerPage {
+pub(super) struct WorkerCursor {
     cluster: ClusterName,
     after: Option<WorkerName>,
 }
 
-impl WorkerPage {
-    pub(super) fn parse(cluster: &ClusterName, token: &str) -> Result<Self, Refused> {
+impl WorkerCursor {
+    pub(super) fn parse(cluster: &ClusterName, token: &str) -> Result<Self, AdminError> {
         let after = match parts(token)? {
             None => None,
             Some(parts) => match parts.as_slice() {
@@ -73,12 +73,12 @@ impl WorkerPage {
 
 /// A page of the pipelines.
 #[derive(Debug)]
-pub(super) struct PipelinePage {
+pub(super) struct PipelineCursor {
     after: Option<PipelineName>,
 }
 
-impl PipelinePage {
-    pub(super) fn parse(token: &str) -> Result<Self, Refused> {
+impl PipelineCursor {
+    pub(super) fn parse(token: &str) -> Result<Self, AdminError> {
         let after = match parts(token)?.as_deref() {
             None => None,
             Some([kind, after]) if kind == "p" => {
@@ -113,18 +113,18 @@ impl PipelinePage {
 
 /// A page of a set's streams, of all or of those that one worker has or is to get.
 #[derive(Debug)]
-pub(super) struct StreamPage {
+pub(super) struct StreamCursor {
     set: SetName,
     worker: Option<WorkerName>,
     after: Option<StreamName>,
 }
 
-impl StreamPage {
+impl StreamCursor {
     pub(super) fn parse(
         set: &SetName,
         worker: Option<WorkerName>,
         token: &str,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, AdminError> {
         let filter = worker.as_ref().map_or("", WorkerName::as_str);
         let after = match parts(token)? {
             None => None,
@@ -177,7 +177,7 @@ fn token(parts: &[&str]) -> String {
 }
 
 /// A token's parts; none for the first page.
-fn parts(token: &str) -> Result<Option<Vec<String>>, Refused> {
+fn parts(token: &str) -> Result<Option<Vec<String>>, AdminError> {
     if token.is_empty() {
         return Ok(None);
     }
@@ -190,8 +190,8 @@ fn parts(token: &str) -> Result<Option<Vec<String>>, Refused> {
     Ok(Some(text.split(SEPARATOR).map(ToOwned::to_owned).collect()))
 }
 
-fn wrong_token() -> Refused {
-    Refused::Invalid("page_token: is none that this list has given".into())
+fn wrong_token() -> AdminError {
+    AdminError::Invalid("page_token: is none that this list has given".into())
 }
 
 #[cfg(test)]
@@ -221,7 +221,7 @@ mod tests {
         let mut pages = Vec::new();
         let mut token = String::new();
         loop {
-            let page = StreamPage::parse(&set, worker.clone(), &token).expect("a token of ours");
+            let page = StreamCursor::parse(&set, worker.clone(), &token).expect("a token of ours");
             let mut all = streams(&["w1", "b", "w2", "a:x", "w3"]).into_iter();
             if let Some(after) = page.after() {
                 all.find(|stream| stream.key.stream == *after).expect("a stream of the list");
@@ -251,12 +251,12 @@ mod tests {
         let filtered = token(&["s", "set", "w", "a"]);
         let workers = token(&["w", "set", "a"]);
         for bad in [other.as_str(), &filtered, &workers, "zz", "abc", "ü", &"aa".repeat(2_000)] {
-            let error = StreamPage::parse(&set, None, bad).expect_err(bad);
+            let error = StreamCursor::parse(&set, None, bad).expect_err(bad);
             assert!(error.to_string().starts_with("page_token: "), "{error}");
         }
         let cluster = ClusterName::new("c").expect("a name");
-        assert!(WorkerPage::parse(&cluster, &token(&["w", "c", "a"])).is_ok());
-        assert!(WorkerPage::parse(&cluster, &token(&["w", "d", "a"])).is_err());
+        assert!(WorkerCursor::parse(&cluster, &token(&["w", "c", "a"])).is_ok());
+        assert!(WorkerCursor::parse(&cluster, &token(&["w", "d", "a"])).is_err());
         assert!(PageSize::new(10_001).is_err());
     }
 }

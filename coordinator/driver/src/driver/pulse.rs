@@ -14,13 +14,13 @@ use crate::health::Progress;
 
 /// The pulse of the readers, as long as this lives.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct PulseGuard {
     read: Arc<AtomicU64>,
     task: JoinHandle<()>,
     watch: JoinHandle<()>,
 }
 
-impl Reading {
+impl PulseGuard {
     /// Begins to beat, and to look whether the driver makes progress, on the runtime that the
     /// caller runs on.
     pub(super) fn start(progress: Arc<Progress>) -> Self {
@@ -46,7 +46,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for PulseGuard {
     fn drop(&mut self) {
         self.task.abort();
         self.watch.abort();

@@ -7,7 +7,7 @@ use tonic::Status;
 
 /// Why a call is refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum AdminError {
     /// Another replica leads.
     #[error("this replica does not lead; {}", leader(.0))]
     NotLeading(Option<String>),
@@ -33,24 +33,24 @@ pub(super) enum Refused {
     Stopped,
 }
 
-impl Refused {
-    pub(super) fn no_cluster(name: &ClusterName) -> Self {
+impl AdminError {
+    pub(super) fn cluster_not_found(name: &ClusterName) -> Self {
         Self::NotFound(format!("no manifest defines cluster {name:?}"))
     }
 
-    pub(super) fn no_set(name: &SetName) -> Self {
+    pub(super) fn set_not_found(name: &SetName) -> Self {
         Self::NotFound(format!("no manifest defines stream set {name:?}"))
     }
 
-    pub(super) fn no_pipeline(name: &PipelineName) -> Self {
+    pub(super) fn pipeline_not_found(name: &PipelineName) -> Self {
         Self::NotFound(format!("no manifest defines pipeline {name:?}"))
     }
 
-    pub(super) fn no_worker(key: &WorkerKey) -> Self {
+    pub(super) fn worker_not_found(key: &WorkerKey) -> Self {
         Self::NotFound(format!("no worker {:?} is known in cluster {:?}", key.worker, key.cluster))
     }
 
-    pub(super) fn no_stream(key: &StreamKey) -> Self {
+    pub(super) fn stream_not_found(key: &StreamKey) -> Self {
         Self::NotFound(format!("stream set {:?} has no stream {:?}", key.set, key.stream))
     }
 }
@@ -62,23 +62,25 @@ fn leader(address: &Option<String>) -> String {
     }
 }
 
-impl From<Invalid> for Refused {
+impl From<Invalid> for AdminError {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid.to_string())
     }
 }
 
-impl From<Refused> for Status {
-    fn from(refused: Refused) -> Self {
+impl From<AdminError> for Status {
+    fn from(refused: AdminError) -> Self {
         let message = refused.to_string();
         match refused {
-            Refused::NotLeading(_) | Refused::Connected(_) => Self::failed_precondition(message),
-            Refused::Invalid(_) => Self::invalid_argument(message),
-            Refused::NotFound(_) => Self::not_found(message),
-            Refused::TooMany(..) => Self::resource_exhausted(message),
-            Refused::Denied(Denied::Unproven(_)) => Self::unauthenticated(message),
-            Refused::Denied(Denied::Forbidden(_)) => Self::permission_denied(message),
-            Refused::Denied(Denied::Unavailable(_)) | Refused::Stopped => {
+            AdminError::NotLeading(_) | AdminError::Connected(_) => {
+                Self::failed_precondition(message)
+            }
+            AdminError::Invalid(_) => Self::invalid_argument(message),
+            AdminError::NotFound(_) => Self::not_found(message),
+            AdminError::TooMany(..) => Self::resource_exhausted(message),
+            AdminError::Denied(Denied::Unproven(_)) => Self::unauthenticated(message),
+            AdminError::Denied(Denied::Forbidden(_)) => Self::permission_denied(message),
+            AdminError::Denied(Denied::Unavailable(_)) | AdminError::Stopped => {
                 Self::unavailable(message)
             }
         }

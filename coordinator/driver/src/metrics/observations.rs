@@ -9,7 +9,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
 use super::Fleet;
-use super::pipelines::Tally;
+use super::pipelines::PipelineTally;
 use crate::clock;
 use crate::demand::Demand;
 use crate::view::View;
@@ -19,18 +19,18 @@ pub const WORKERS: &str = "leasehold_workers";
 
 /// The newest figures of one replica.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct Observations {
     pub(super) epoch: Option<Epoch>,
     pub(super) sessions: usize,
     pub(super) problems: usize,
     pub(super) fleet: Fleet,
-    pub(super) tally: Tally,
+    pub(super) tally: PipelineTally,
     pub(super) agents_missing: usize,
     pub(super) agents_outdated: usize,
 }
 
 /// Registers a gauge for each figure.
-pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
+pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
     gauge(meter, figures, "leasehold_leader", "1 where this replica leads.", |figures| {
         u64::from(figures.epoch.is_some())
     });
@@ -93,10 +93,10 @@ const CLUSTER_GAUGES: &[ClusterGauge] = &[
 
 fn gauge(
     meter: &Meter,
-    figures: &Arc<Mutex<Figures>>,
+    figures: &Arc<Mutex<Observations>>,
     name: &'static str,
     help: &'static str,
-    read: impl Fn(&Figures) -> u64 + Send + Sync + 'static,
+    read: impl Fn(&Observations) -> u64 + Send + Sync + 'static,
 ) {
     let figures = Arc::clone(figures);
     let gauge = meter.u64_observable_gauge(name).with_description(help);
@@ -110,7 +110,7 @@ fn gauge(
 
 fn per_cluster(
     meter: &Meter,
-    figures: &Arc<Mutex<Figures>>,
+    figures: &Arc<Mutex<Observations>>,
     name: &'static str,
     help: &'static str,
     read: fn(&ClusterView) -> u64,
@@ -128,7 +128,7 @@ fn per_cluster(
         .build();
 }
 
-fn workers(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
+fn workers(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
     let figures = Arc::clone(figures);
     let gauge = meter
         .u64_observable_gauge(WORKERS)
@@ -176,7 +176,7 @@ const CLASS_GAUGES: &[ClassGauge] = &[
 ];
 
 /// Registers a gauge for each figure of the leader's.
-fn classes(meter: &Meter, figures: &Arc<Mutex<Figures>>) {
+fn classes(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
     for (name, help, read) in CLASS_GAUGES {
         let figures = Arc::clone(figures);
         let gauge = meter.f64_observable_gauge(*name).with_description(*help);
