@@ -4,11 +4,12 @@
 pub mod access;
 pub mod clock;
 pub mod demand;
+pub mod desired_publisher;
 pub mod driver;
+pub mod exposure_record;
 pub mod freshness;
 pub mod gate;
 pub mod health;
-pub mod herald;
 pub mod history;
 pub mod leading;
 pub mod metrics;
@@ -17,4 +18,3 @@ pub mod port;
 pub mod trust;
 pub mod view;
 pub mod watcher;
-pub mod written;

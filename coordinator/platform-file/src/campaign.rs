@@ -20,9 +20,9 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::folder::Folder;
-use super::register::{self, Register};
-use super::terms::{self, Claim, Seat, Sight, Terms};
+use super::epochs::{self, Claim, EpochState, Epochs, HeldEpoch};
+use super::exposure_log::{self, ExposureLog};
+use super::state_folder::StateFolder;
 use super::{Settings, blocking};
 
 /// Signs of life within the time after which a silent leader is replaced.
@@ -42,8 +42,8 @@ const BATCH_MAX: usize = 4_096;
 /// What replicas share on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
-    pub(crate) folder: Folder,
-    pub(crate) terms: Terms,
+    pub(crate) folder: StateFolder,
+    pub(crate) terms: Epochs,
 }
 
 /// One replica's campaign.
@@ -73,7 +73,7 @@ enum Next {
 /// What a standby has seen of the leader.
 #[derive(Clone, Debug)]
 struct Watch {
-    sight: Sight,
+    sight: EpochState,
     /// When the last sign of life was seen.
     moved_at: Moment,
     still_looks: u32,
@@ -89,8 +89,8 @@ struct Won {
 /// register that is slow to reach the disk delays no sign of life.
 struct TermFiles {
     disk: Disk,
-    seat: Arc<Mutex<Seat>>,
-    register: Arc<Mutex<Register>>,
+    held: Arc<Mutex<HeldEpoch>>,
+    register: Arc<Mutex<ExposureLog>>,
     /// What the register says, and whether all of it is in this term's log.
     entries: BTreeMap<WorkerKey, Entry>,
     trouble: Trouble,
@@ -199,7 +199,7 @@ impl Campaign {
                     mark_led(&folder, above);
                 }
             })?;
-            let Some(sight) = terms.sight()? else { return Ok((None, true)) };
+            let Some(sight) = terms.latest()? else { return Ok((None, true)) };
             let over = terms.is_over(sight.epoch);
             let now = clock::now();
             let watch = match last {
@@ -228,7 +228,7 @@ impl Campaign {
     }
 
     /// Tells the driver who leads, when that has changed.
-    async fn tell(&mut self, sight: &Sight) -> Result<(), ()> {
+    async fn tell(&mut self, sight: &EpochState) -> Result<(), ()> {
         let leader = sight.claim.as_ref().map(|claim| claim.address.clone());
         if leader.is_none() || leader == self.told {
             return Ok(());
@@ -276,7 +276,7 @@ impl Campaign {
             Ended::Deposed | Ended::Expired => {
                 tracing::info!(epoch = taken.epoch.0, ?ended, "leads no more");
                 self.tell_health();
-                let_go_at_end(stores.seat, until);
+                let_go_at_end(stores.held, until);
                 self.deposed().await
             }
             Ended::GivenUp { above } => {
@@ -295,7 +295,7 @@ impl Campaign {
 
     async fn deposed(&mut self) -> Next {
         let terms = self.disk.terms.clone();
-        let sight = blocking(move || terms.sight()).await.ok().flatten();
+        let sight = blocking(move || terms.latest()).await.ok().flatten();
         let leader = sight.and_then(|sight| sight.claim).map(|claim| claim.address);
         let leader = leader.filter(|address| *address != self.settings.address);
         match self.events.send(Event::Deposed { leader }).await {
@@ -333,18 +333,18 @@ impl Trouble {
 impl Stores for TermFiles {
     fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
         let Disk { folder, terms } = self.disk.clone();
-        let (seat, register) = (Arc::clone(&self.seat), Arc::clone(&self.register));
+        let (held, register) = (Arc::clone(&self.held), Arc::clone(&self.register));
         Box::pin(blocking(move || {
             let sent_at = clock::now();
-            let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
             if folder.check().is_err() && folder.lost().is_some() {
-                leave_behind(&folder, seat.epoch, &register);
+                leave_behind(&folder, held.epoch, &register);
                 return (sent_at, Ok(Standing::Deposed));
             }
-            let standing = terms.renew(&mut seat).map(|standing| match standing {
-                terms::Standing::Leads => Standing::Leads,
-                terms::Standing::Deposed(by) => {
-                    tracing::info!(epoch = seat.epoch.0, by = by.0, "deposed");
+            let standing = terms.renew(&mut held).map(|standing| match standing {
+                epochs::RenewOutcome::Leads => Standing::Leads,
+                epochs::RenewOutcome::Deposed(by) => {
+                    tracing::info!(epoch = held.epoch.0, by = by.0, "deposed");
                     Standing::Deposed
                 }
             });
@@ -386,7 +386,7 @@ impl Stores for TermFiles {
 
 /// The folder is another one: what a leader knows is written into what is there now, so that a
 /// replica that starts on it takes no epoch again, and knows which workers may hold what.
-fn leave_behind(folder: &Folder, epoch: Epoch, register: &Mutex<Register>) {
+fn leave_behind(folder: &StateFolder, epoch: Epoch, register: &Mutex<ExposureLog>) {
     let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = register.leave_behind() {
         tracing::error!(error = error.to_string(), "the register of workers is lost with it");
@@ -394,7 +394,7 @@ fn leave_behind(folder: &Folder, epoch: Epoch, register: &Mutex<Register>) {
     mark_led(folder, epoch);
 }
 
-fn mark_led(folder: &Folder, epoch: Epoch) {
+fn mark_led(folder: &StateFolder, epoch: Epoch) {
     if folder.lost().is_none() || epoch == Epoch::default() {
         return;
     }
@@ -406,11 +406,11 @@ fn mark_led(folder: &Folder, epoch: Epoch) {
 
 /// The driver may grant until it has taken in that it is deposed, at most until the term's end.
 /// Only then may others take this leader for ended.
-fn let_go_at_end(seat: Arc<Mutex<Seat>>, until: Moment) {
+fn let_go_at_end(held: Arc<Mutex<HeldEpoch>>, until: Moment) {
     let left = until.since(clock::now());
     tokio::spawn(async move {
         sleep(left).await;
-        drop(seat);
+        drop(held);
     });
 }
 
@@ -433,7 +433,7 @@ fn take_term(
 ) -> io::Result<Option<Won>> {
     let Disk { folder, terms } = disk;
     let claimed = terms.highest()?.unwrap_or_default();
-    let registered = register::highest(&settings.state_dir)?.unwrap_or_default();
+    let registered = exposure_log::highest(&settings.state_dir)?.unwrap_or_default();
     let seen_epoch = seen.map(|watch| watch.sight.epoch).unwrap_or_default();
     if claimed > seen_epoch {
         // Somebody has taken the place since it was seen to be vacant: that one leads.
@@ -448,12 +448,12 @@ fn take_term(
         id: fastrand::u64(..),
     };
     let sent_at = clock::now();
-    let Some(mut seat) = terms.take(epoch, &claim)? else { return Ok(None) };
-    let mut register = Register::open(&settings.state_dir, epoch)?;
+    let Some(mut held) = terms.take(epoch, &claim)? else { return Ok(None) };
+    let mut register = ExposureLog::open(&settings.state_dir, epoch)?;
     let predecessor_end = predecessor_end(settings, terms, epoch, seen, claimed < registered)?;
     // Where it cannot be written yet, this leader leads those who are in it, and registers nobody.
     let adopted = if register.write(&[]).is_ok() { epoch } else { Epoch::default() };
-    if terms.renew(&mut seat)? != terms::Standing::Leads {
+    if terms.renew(&mut held)? != epochs::RenewOutcome::Leads {
         return Ok(None);
     }
     // What was read of it above is the folder's that this replica began with.
@@ -466,7 +466,7 @@ fn take_term(
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
     let stores = TermFiles {
         disk: disk.clone(),
-        seat: Arc::new(Mutex::new(seat)),
+        held: Arc::new(Mutex::new(held)),
         register: Arc::new(Mutex::new(register)),
         entries,
         trouble: Trouble::default(),
@@ -479,15 +479,15 @@ fn take_term(
 /// of life, if there was none since, else before this epoch was taken.
 fn predecessor_end(
     settings: &Settings,
-    terms: &Terms,
+    terms: &Epochs,
     epoch: Epoch,
     seen: Option<&Watch>,
     claims_lost: bool,
 ) -> io::Result<Moment> {
-    let lingering = terms.lingering(epoch)?;
+    let unfinished_before = terms.unfinished_before(epoch)?;
     let now = clock::now();
     let mut end = now;
-    for (earlier, claim) in lingering {
+    for (earlier, claim) in unfinished_before {
         let leadership = claim.as_ref().map_or(settings.leadership, Claim::leadership);
         let still = seen.zip(claim.as_ref()).filter(|(seen, claim)| {
             seen.sight.epoch == earlier

@@ -5,18 +5,18 @@
 //! everyone.
 
 mod campaign;
-mod folder;
-mod good;
-mod manifests;
-mod register;
-mod terms;
+mod epochs;
+mod exposure_log;
+mod last_good_file;
+mod manifest_watcher;
+mod state_folder;
 
 #[cfg(test)]
 mod election_tests;
 #[cfg(test)]
-mod good_tests;
+mod last_good_file_tests;
 #[cfg(test)]
-mod manifests_tests;
+mod manifest_watcher_tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use std::{fs, io};
 
 use anyhow::{Context as _, bail};
 use leasehold_driver::access::Access;
+use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::health::Progress;
-use leasehold_driver::herald::Herald;
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
 use leasehold_manifest::last_good;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::campaign::{Campaign, Disk};
-use self::folder::Folder;
-use self::good::Good;
-use self::manifests::Manifests;
-use self::terms::Terms;
+use self::epochs::Epochs;
+use self::last_good_file::LastGoodFile;
+use self::manifest_watcher::ManifestWatcher;
+use self::state_folder::StateFolder;
 
 /// How a replica runs on files.
 #[derive(Clone, Debug)]
@@ -65,8 +65,8 @@ pub struct Settings {
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = settings.state_dir.clone();
     let opened = blocking(move || {
-        let folder = Folder::open(&state_dir)?;
-        Ok::<_, io::Error>((Terms::open(&state_dir)?, folder))
+        let folder = StateFolder::open(&state_dir)?;
+        Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
     let (terms, folder) = opened.await.with_context(|| {
         format!("the state folder {} cannot be used", settings.state_dir.display())
@@ -79,9 +79,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (ready, is_ready) = oneshot::channel();
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
-    let good = Good::new(settings.state_dir.clone());
-    let herald = Herald::new(event_sender.clone(), problem_sender, ready);
-    tokio::spawn(Manifests::new(manifests, good, herald, freshness_sender).run());
+    let good = LastGoodFile::new(settings.state_dir.clone());
+    let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
+    tokio::spawn(ManifestWatcher::new(manifests, good, desired_publisher, freshness_sender).run());
     let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
     let disk = Disk { folder, terms };

@@ -16,7 +16,7 @@ use leasehold_types::{Epoch, Moment, TimeBounds};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::election::{Election, Seat, Sight};
+use super::lease_lock::{HeldLease, LeaseLock, LeaseRecord};
 use super::pods::Pods;
 
 /// How long giving a place up may take: the process that ends waits for it.
@@ -42,7 +42,7 @@ pub(crate) struct CampaignSettings {
 /// One replica's campaign.
 pub(crate) struct Campaign {
     settings: CampaignSettings,
-    election: Election,
+    election: LeaseLock,
     pods: Pods,
     events: mpsc::Sender<Event>,
     commands: mpsc::Receiver<Command>,
@@ -57,7 +57,7 @@ pub(crate) struct Campaign {
 /// How a replica's time in one role has ended.
 enum Next {
     /// A place was taken by a write that was sent then.
-    Lead(Box<Seat>, Moment),
+    Lead(Box<HeldLease>, Moment),
     StandBy,
     End,
 }
@@ -65,7 +65,7 @@ enum Next {
 impl Campaign {
     pub(crate) fn new(
         settings: CampaignSettings,
-        election: Election,
+        election: LeaseLock,
         pods: Pods,
         events: mpsc::Sender<Event>,
         commands: mpsc::Receiver<Command>,
@@ -82,15 +82,15 @@ impl Campaign {
         loop {
             next = match next {
                 Next::StandBy => self.stand_by(&mut ready).await,
-                Next::Lead(seat, sent_at) => self.lead(*seat, sent_at).await,
+                Next::Lead(held, sent_at) => self.lead(*held, sent_at).await,
                 Next::End => return,
             }
         }
     }
 
     /// Gives a place up; where that does not succeed in time it runs out.
-    async fn release(&mut self, seat: Seat) {
-        let released = timeout(RELEASE_WITHIN, self.election.release(seat, self.above)).await;
+    async fn release(&mut self, held: HeldLease) {
+        let released = timeout(RELEASE_WITHIN, self.election.release(held, self.above)).await;
         match released {
             Ok(Ok(())) => {}
             Ok(Err(trouble)) => self.fails(&trouble, "leadership cannot be given up: it runs out"),
@@ -107,8 +107,8 @@ impl Campaign {
     }
 
     /// Where to send agents by this view of the Lease; not here.
-    fn address(&self, sight: &Sight) -> Option<String> {
-        sight.address.clone().filter(|address| *address != self.settings.address)
+    fn address(&self, record: &LeaseRecord) -> Option<String> {
+        record.address.clone().filter(|address| *address != self.settings.address)
     }
 
     fn fails(&mut self, why: &dyn std::fmt::Display, what: &'static str) {

@@ -6,12 +6,11 @@ mod access;
 pub mod authority;
 mod campaign;
 pub mod desired;
-mod election;
-mod exposure;
-mod leads;
-mod peer;
+mod leader_connection;
+mod leader_failure_detector;
+mod leadership;
+mod lease_lock;
 pub mod pods;
-mod vigil;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,12 +32,12 @@ use leasehold_kube_api::names;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::access::Guard;
-use self::authority::{Authority, CaBundle, Publication};
+use self::access::AccessReviewer;
+use self::authority::{Authority, BundlePublisher, CaInjector};
 use self::campaign::{Campaign, CampaignSettings};
-use self::desired::{Following, Objects};
-use self::election::Election;
-use self::leads::leads;
+use self::desired::{DesiredWatch, Objects};
+use self::leadership::watch_leadership;
+use self::lease_lock::LeaseLock;
 use self::pods::{Pods, PodsSettings};
 use crate::webhook::{Clusters, Injector, Validator};
 
@@ -145,8 +144,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         },
         event_sender.clone(),
     );
-    let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
-    let Following { problems, ready, freshness, objects, in_force } =
+    let access_reviewer =
+        AccessReviewer::new(client.clone(), settings.audience.clone(), pods.clone());
+    let DesiredWatch { problems, ready, freshness, objects, in_force } =
         desired::start(client.clone(), &settings.watched, event_sender.clone());
     let authority = settings.certificate.is_none().then(|| {
         let own =
@@ -163,7 +163,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
     let (namespace, address) = (&settings.namespace, settings.address.clone());
     let election =
-        Election::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
+        LeaseLock::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
     let campaign = CampaignSettings {
         identity: settings.identity.clone(),
         address: settings.address.clone(),
@@ -201,16 +201,18 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         if let Some(authority) = authority {
             let namespaces = namespaces(objects);
             let InjectionSettings { configuration, validator, .. } = &settings.injection;
-            let injecting = ca_bundle(&client, configuration, &authority, &handle);
+            let injecting = ca_injector(&client, configuration, &authority, &handle);
             tokio::spawn(injecting.run::<MutatingWebhookConfiguration>());
-            let validating = ca_bundle(&client, validator, &authority, &handle);
+            let validating = ca_injector(&client, validator, &authority, &handle);
             tokio::spawn(validating.run::<ValidatingWebhookConfiguration>());
-            tokio::spawn(publication(&client, &settings, authority, namespaces, &handle).run());
+            tokio::spawn(
+                bundle_publisher(&client, &settings, authority, namespaces, &handle).run(),
+            );
         }
         // Whoever waits for the handle must never find its sender gone while the driver lives.
         handle_sender.closed().await;
     });
-    let access = Access::Asked(guard.start());
+    let access = Access::Asked(access_reviewer.start());
     let attend = Some(attend);
     let platform = Platform { events, commands, problems, freshness, access, progress, attend };
     Ok(Started { platform, certificates, trust, injector, validator, observed })
@@ -257,34 +259,34 @@ fn when_ready(
     is_ready
 }
 
-fn ca_bundle(
+fn ca_injector(
     client: &Client,
     configuration: &str,
     authority: &Authority,
     handle: &Handle,
-) -> CaBundle {
-    CaBundle {
+) -> CaInjector {
+    CaInjector {
         client: client.clone(),
         configuration: configuration.to_owned(),
         bundle: authority.bundle.clone(),
-        leads: leads(handle.clone()),
+        leads: watch_leadership(handle.clone()),
         every: PUBLISH_EVERY,
     }
 }
 
-fn publication(
+fn bundle_publisher(
     client: &Client,
     settings: &Settings,
     authority: Authority,
     namespaces: watch::Receiver<BTreeSet<String>>,
     handle: &Handle,
-) -> Publication {
-    Publication {
+) -> BundlePublisher {
+    BundlePublisher {
         client: client.clone(),
         namespace: settings.namespace.clone(),
         namespaces,
         bundle: authority.bundle,
-        leads: leads(handle.clone()),
+        leads: watch_leadership(handle.clone()),
         every: PUBLISH_EVERY,
     }
 }

@@ -41,7 +41,7 @@ impl Certificate {
     ///
     /// # Errors
     /// Says which of them is wrong, and how.
-    pub(super) fn all(text: &str) -> Result<Vec<Self>, String> {
+    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let mut found = Vec::new();
         let mut rest = text;
         while let Some((_, after)) = rest.split_once(BEGIN) {
@@ -49,14 +49,14 @@ impl Certificate {
             let (body, after) =
                 after.split_once(END).ok_or(format!("certificate {number} has no end"))?;
             let pem = format!("{BEGIN}{body}{END}\n");
-            let one = Self::one(pem).map_err(|why| format!("certificate {number} {why}"))?;
+            let one = Self::parse(pem).map_err(|why| format!("certificate {number} {why}"))?;
             found.push(one);
             rest = after;
         }
         Ok(found)
     }
 
-    fn one(pem: String) -> Result<Self, String> {
+    fn parse(pem: String) -> Result<Self, String> {
         let der = CertificateDer::from_pem_slice(pem.as_bytes());
         let der = der.map_err(|_| "is no PEM")?;
         let (_, parsed) = parse_x509_certificate(&der).map_err(|_| "is no X.509 certificate")?;
@@ -100,15 +100,15 @@ impl fmt::Debug for Signer {
 
 impl Signer {
     /// A new authority, valid from `from` for `seconds`.
-    pub(super) fn make(from: UnixTime, seconds: u64) -> anyhow::Result<Self> {
+    pub(super) fn generate(from: UnixTime, seconds: u64) -> anyhow::Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
         // Each has a name of its own, by which clients tell them apart.
         let name = format!("Leasehold {:08x}", fastrand::u32(..));
-        params.distinguished_name = named(&name);
+        params.distinguished_name = distinguished_name(&name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        limit(&mut params, from, after(from, seconds));
+        set_validity(&mut params, from, after(from, seconds));
         let pem = params.self_signed(&key)?.pem();
         Self::read(&pem, &key.serialize_pem()).map_err(anyhow::Error::msg)
     }
@@ -118,7 +118,7 @@ impl Signer {
     /// # Errors
     /// Says what is wrong with which of the two.
     pub(super) fn read(certificate: &str, key: &str) -> Result<Self, String> {
-        let all = Certificate::all(certificate).map_err(|why| format!("its {why}"))?;
+        let all = Certificate::parse_all(certificate).map_err(|why| format!("its {why}"))?;
         let Some(certificate) = all.into_iter().next() else {
             return Err("there is no certificate (PEM) in it".into());
         };
@@ -143,12 +143,12 @@ impl Signer {
         let mut params = CertificateParams::new(names.hosts.clone())?;
         let addresses = names.addresses.iter().copied().map(SanType::IpAddress);
         params.subject_alt_names.extend(addresses);
-        params.distinguished_name = named("leasehold-coordinator");
+        params.distinguished_name = distinguished_name("leasehold-coordinator");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         // As old as its authority, so that clients whose clocks are late take it, too.
-        limit(&mut params, self.certificate.from, to);
+        set_validity(&mut params, self.certificate.from, to);
         let certificate = params.signed_by(&key, &issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
         Ok(Signed { certificate: certificate.der().clone(), key })
@@ -168,13 +168,13 @@ pub(super) struct Signed {
     pub(super) key: PrivateKeyDer<'static>,
 }
 
-fn named(name: &str) -> DistinguishedName {
+fn distinguished_name(name: &str) -> DistinguishedName {
     let mut all = DistinguishedName::new();
     all.push(DnType::CommonName, name);
     all
 }
 
-fn limit(params: &mut CertificateParams, from: UnixTime, to: UnixTime) {
+fn set_validity(params: &mut CertificateParams, from: UnixTime, to: UnixTime) {
     let date = |time: UnixTime| {
         let seconds = time.as_secs().min(LAST_SECOND);
         rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)

@@ -26,7 +26,7 @@ pub(super) struct Keyring {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RotationStep {
     /// The signer's time is over, and nobody follows: a new one, at once.
     Replace,
     /// A successor is made, and trusted from now on.
@@ -34,7 +34,7 @@ pub(super) enum Step {
     /// The successor signs from now on.
     Promote,
     /// Only the bundle changes: what is over leaves, what is missing comes back.
-    Tidy,
+    PruneBundle,
 }
 
 impl Keyring {
@@ -65,7 +65,7 @@ impl Keyring {
         };
         let signing =
             signer(SIGNING)?.ok_or(format!("{} and {} are missing", SIGNING.0, SIGNING.1))?;
-        let bundle = Certificate::all(text(BUNDLE)?.unwrap_or_default());
+        let bundle = Certificate::parse_all(text(BUNDLE)?.unwrap_or_default());
         let bundle = bundle.map_err(|why| format!("{BUNDLE}: {why}"))?;
         Ok(Self { signing, next: signer(NEXT)?, bundle })
     }
@@ -92,7 +92,7 @@ impl Keyring {
 
     /// What is due at `now`, first things first. At a time before the signer's nothing is: the
     /// clock is wrong, or was.
-    pub(super) fn due(&self, now: UnixTime) -> Option<Step> {
+    pub(super) fn next_step(&self, now: UnixTime) -> Option<RotationStep> {
         let signing = &self.signing.certificate;
         if now < signing.from {
             return None;
@@ -100,37 +100,37 @@ impl Keyring {
         let successor = self.next.as_ref().map(|next| &next.certificate);
         let able = successor.filter(|next| next.from <= now && now < next.to);
         match able {
-            Some(next) if now >= promotion(signing, next) => return Some(Step::Promote),
-            None if now >= signing.to => return Some(Step::Replace),
+            Some(next) if now >= promotion(signing, next) => return Some(RotationStep::Promote),
+            None if now >= signing.to => return Some(RotationStep::Replace),
             None if successor.is_none_or(|next| now >= next.to) && now >= announcement(signing) => {
-                return Some(Step::Announce);
+                return Some(RotationStep::Announce);
             }
             Some(_) | None => {}
         }
-        (self.bundle != self.trusted(now)).then_some(Step::Tidy)
+        (self.bundle != self.trusted_certificates(now)).then_some(RotationStep::PruneBundle)
     }
 
     /// The keys after a step; `made` is a new signer for the steps that want one.
     pub(super) fn after(
         mut self,
-        step: Step,
+        step: RotationStep,
         now: UnixTime,
         made: impl FnOnce() -> anyhow::Result<Signer>,
     ) -> anyhow::Result<Self> {
         match step {
-            Step::Replace => {
+            RotationStep::Replace => {
                 self.signing = made()?;
                 self.next = None;
             }
-            Step::Announce => self.next = Some(made()?),
-            Step::Promote => {
+            RotationStep::Announce => self.next = Some(made()?),
+            RotationStep::Promote => {
                 if let Some(next) = self.next.take() {
                     self.signing = next;
                 }
             }
-            Step::Tidy => {}
+            RotationStep::PruneBundle => {}
         }
-        self.bundle = self.trusted(now);
+        self.bundle = self.trusted_certificates(now);
         Ok(self)
     }
 
@@ -140,7 +140,7 @@ impl Keyring {
         signing.from <= now && now < signing.to
     }
 
-    fn trusted(&self, now: UnixTime) -> Vec<Certificate> {
+    fn trusted_certificates(&self, now: UnixTime) -> Vec<Certificate> {
         let mut trusted: Vec<Certificate> = vec![self.signing.certificate.clone()];
         let next = self.next.iter().map(|next| &next.certificate);
         for one in next.chain(&self.bundle).filter(|one| now < one.to) {

@@ -13,9 +13,9 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::time::timeout;
 
 use super::{Campaign, Next};
-use crate::election::{Election, Look, Seat, Standing};
+use crate::leader_failure_detector::renewal_interval;
+use crate::lease_lock::{HeldLease, LeaseLock, LeaseRead, RenewOutcome};
 use crate::pods::Pods;
-use crate::vigil::renewal_interval;
 
 /// Pods that are written at once.
 const WRITTEN_AT_ONCE_MAX: usize = 16;
@@ -25,16 +25,16 @@ const LIST_WITHIN: Duration = Duration::from_secs(30);
 /// The stores of one term. A renewal borrows the place and gives it back.
 struct TermObjects {
     epoch: Epoch,
-    election: Election,
+    election: LeaseLock,
     pods: Pods,
-    seat: Arc<Mutex<Seat>>,
+    held: Arc<Mutex<HeldLease>>,
     /// The Lease as it was when it was another's.
-    lost_to: Arc<Mutex<Option<Look>>>,
+    lost_to: Arc<Mutex<Option<LeaseRead>>>,
     trouble: Option<String>,
 }
 
 impl Campaign {
-    pub(super) async fn lead(&mut self, seat: Seat, sent_at: Moment) -> Next {
+    pub(super) async fn lead(&mut self, held: HeldLease, sent_at: Moment) -> Next {
         let leadership = self.settings.leadership;
         let settings = LeadSettings {
             leadership,
@@ -42,12 +42,12 @@ impl Campaign {
             batch_max: 1,
             batches_max: WRITTEN_AT_ONCE_MAX,
         };
-        let taken = Taken { epoch: seat.epoch, sent_at, predecessor_end: seat.earlier_end };
+        let taken = Taken { epoch: held.epoch, sent_at, predecessor_end: held.predecessor_end };
         let mut stores = TermObjects {
-            epoch: seat.epoch,
+            epoch: held.epoch,
             election: self.election.clone(),
             pods: self.pods.clone(),
-            seat: Arc::new(Mutex::new(seat)),
+            held: Arc::new(Mutex::new(held)),
             lost_to: Arc::default(),
             trouble: self.trouble.take(),
         };
@@ -67,11 +67,11 @@ impl Campaign {
             }
             Ended::GivenUp { above } => {
                 self.stay_above(above);
-                self.release(stores.seat()).await;
+                self.release(stores.held()).await;
                 self.stand_by_after(None).await
             }
             Ended::Resign(done) => {
-                self.release(stores.seat()).await;
+                self.release(stores.held()).await;
                 tracing::info!(epoch, "resigned");
                 let _ = done.send(());
                 Next::End
@@ -80,14 +80,14 @@ impl Campaign {
     }
 
     async fn deposed(&mut self, stores: &TermObjects) -> Next {
-        let look = stores.lost_to.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let sight = look.and_then(|look| look.sight);
-        let by = sight.as_ref().and_then(|sight| sight.holder.clone());
-        let newest = sight.as_ref().and_then(|sight| sight.epoch);
+        let found = stores.lost_to.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let record = found.and_then(|found| found.record);
+        let by = record.as_ref().and_then(|record| record.holder.clone());
+        let newest = record.as_ref().and_then(|record| record.epoch);
         tracing::info!(epoch = stores.epoch.0, by, newest = newest.map(|it| it.0), "deposed");
         self.stay_above(newest);
-        let theirs = sight.filter(|sight| !self.election.holds(sight));
-        let leader = theirs.and_then(|sight| self.address(&sight));
+        let theirs = record.filter(|record| !self.election.holds(record));
+        let leader = theirs.and_then(|record| self.address(&record));
         self.stand_by_after(leader).await
     }
 
@@ -100,23 +100,23 @@ impl Campaign {
 }
 
 impl TermObjects {
-    fn seat(&self) -> Seat {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn held(&self) -> HeldLease {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Stores for TermObjects {
     fn renew(&mut self) -> Answer<(Moment, Result<campaign::Standing, String>)> {
-        let (election, lent) = (self.election.clone(), Arc::clone(&self.seat));
+        let (election, lent) = (self.election.clone(), Arc::clone(&self.held));
         let lost_to = Arc::clone(&self.lost_to);
-        let mut seat = self.seat();
+        let mut held = self.held();
         Box::pin(async move {
-            let renewed = election.renew(&mut seat).await;
-            *lent.lock().unwrap_or_else(PoisonError::into_inner) = seat;
+            let renewed = election.renew(&mut held).await;
+            *lent.lock().unwrap_or_else(PoisonError::into_inner) = held;
             match renewed {
-                Ok(Standing::Leads { sent_at }) => (sent_at, Ok(campaign::Standing::Leads)),
-                Ok(Standing::Deposed(look)) => {
-                    *lost_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(look);
+                Ok(RenewOutcome::Renewed { sent_at }) => (sent_at, Ok(campaign::Standing::Leads)),
+                Ok(RenewOutcome::Lost(read)) => {
+                    *lost_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
                     (clock::now(), Ok(campaign::Standing::Deposed))
                 }
                 Err(trouble) => (clock::now(), Err(trouble.to_string())),

@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{Campaign, Next, RELEASE_WITHIN, wait_ready};
-use crate::election::{Election, Look, Seat, Sight, Trouble};
-use crate::peer::Follower;
-use crate::vigil::{News, Vacancy, Verdict, Vigil};
+use crate::leader_connection::LeaderConnection;
+use crate::leader_failure_detector::{LeaderFailureDetector, LeaderSignal, LeaderStatus, Vacancy};
+use crate::lease_lock::{HeldLease, LeaseError, LeaseLock, LeaseRead, LeaseRecord};
 
 /// Candidates wait for a random part of this, so that one is first.
 const JITTER_MAX: Duration = Duration::from_millis(10);
@@ -30,12 +30,12 @@ const CHANGES_MAX: usize = 4;
 
 /// What a standby has in its hands.
 struct Watch {
-    vigil: Vigil,
-    changes: mpsc::Receiver<Result<Option<Sight>, String>>,
+    detector: LeaderFailureDetector,
+    changes: mpsc::Receiver<Result<Option<LeaseRecord>, String>>,
     _watcher: JoinSet<()>,
     /// Whom it follows: holder and epoch.
     followed: Option<(String, Option<Epoch>)>,
-    follower: Option<Follower>,
+    connection: Option<LeaderConnection>,
     errand: Option<Errand>,
     /// After a failure nothing is tried before.
     not_before: Moment,
@@ -48,8 +48,8 @@ type Errand = Pin<Box<dyn Future<Output = Found> + Send>>;
 
 /// What an errand to the API server has brought.
 enum Found {
-    Read(Result<Look, Trouble>),
-    Taken(Result<Option<(Seat, Moment)>, Trouble>),
+    Read(Result<LeaseRead, LeaseError>),
+    Taken(Result<Option<(HeldLease, Moment)>, LeaseError>),
 }
 
 /// Why a standby woke up.
@@ -58,8 +58,8 @@ enum Woken {
     DriverGone,
     Ready(Result<(), Next>),
     Found(Found),
-    Changed(Result<Option<Sight>, String>),
-    News(News),
+    Changed(Result<Option<LeaseRecord>, String>),
+    LeaderSignal(LeaderSignal),
     Time,
 }
 
@@ -78,7 +78,7 @@ impl Campaign {
                 known = wait_ready(ready) => Woken::Ready(known),
                 found = if_some(&mut watch.errand) => Woken::Found(found),
                 Some(change) = watch.changes.recv() => Woken::Changed(change),
-                news = next_news(&mut watch.follower) => Woken::News(news),
+                news = next_signal(&mut watch.connection) => Woken::LeaderSignal(news),
                 () = sleep(nap) => Woken::Time,
             };
             let now = clock::now();
@@ -101,15 +101,15 @@ impl Campaign {
                         return next;
                     }
                 }
-                Woken::Changed(Ok(sight)) => watch.vigil.watched(sight, now),
+                Woken::Changed(Ok(record)) => watch.detector.on_watch_event(record, now),
                 Woken::Changed(Err(why)) => {
-                    watch.vigil.blinded();
+                    watch.detector.api_failed();
                     self.fails(&why, "the Lease cannot be watched");
                 }
-                Woken::News(news) => watch.vigil.hear(news, now),
+                Woken::LeaderSignal(news) => watch.detector.on_signal(news, now),
                 Woken::Time => {}
             }
-            self.above = self.above.max(watch.vigil.highest());
+            self.above = self.above.max(watch.detector.highest_epoch());
         }
     }
 
@@ -121,14 +121,14 @@ impl Campaign {
         let mut watcher = JoinSet::new();
         watcher.spawn(watch_lease(self.election.clone(), sender));
         Watch {
-            vigil: Vigil::new(holder, takeover_after, bounds, now),
+            detector: LeaderFailureDetector::new(holder, takeover_after, bounds, now),
             changes,
             _watcher: watcher,
             followed: None,
-            follower: None,
+            connection: None,
             errand: None,
             not_before: now,
-            why: Vacancy::Absent,
+            why: Vacancy::NoLease,
             told: None,
         }
     }
@@ -137,27 +137,26 @@ impl Campaign {
     /// long nothing is to be done.
     async fn judge(&mut self, watch: &mut Watch, ready: bool) -> Result<Duration, Next> {
         let now = clock::now();
-        let verdict = watch.vigil.judge(now);
-        if let Some(sight) = watch.vigil.leader() {
-            let leader = (sight.holder.clone().unwrap_or_default(), sight.epoch);
+        let verdict = watch.detector.evaluate(now);
+        if let Some(record) = watch.detector.leader() {
+            let leader = (record.holder.clone().unwrap_or_default(), record.epoch);
             if watch.followed.as_ref() != Some(&leader) {
                 let (identity, trust) = (&self.settings.identity, &self.settings.trust);
-                watch.follower = sight
-                    .address
-                    .clone()
-                    .map(|address| Follower::start(address, identity.clone(), trust.clone()));
+                watch.connection = record.address.clone().map(|address| {
+                    LeaderConnection::start(address, identity.clone(), trust.clone())
+                });
                 watch.followed = Some(leader);
             }
         }
         match verdict {
-            Verdict::Unknown => Ok(PAUSE),
-            Verdict::Led(nap) => {
-                if let Some(sight) = watch.vigil.leader().cloned() {
-                    self.tell(watch, &sight).await?;
+            LeaderStatus::Unknown => Ok(PAUSE),
+            LeaderStatus::Alive(nap) => {
+                if let Some(record) = watch.detector.leader().cloned() {
+                    self.tell(watch, &record).await?;
                 }
                 Ok(nap)
             }
-            Verdict::Vacant(why) => {
+            LeaderStatus::Vacant(why) => {
                 if !ready || watch.errand.is_some() {
                     return Ok(PAUSE);
                 }
@@ -176,42 +175,42 @@ impl Campaign {
     }
 
     /// Tells the driver who leads, when that has changed.
-    async fn tell(&mut self, watch: &mut Watch, sight: &Sight) -> Result<(), Next> {
-        let leader = self.address(sight);
+    async fn tell(&mut self, watch: &mut Watch, record: &LeaseRecord) -> Result<(), Next> {
+        let leader = self.address(record);
         if watch.told.as_ref() == Some(&leader) {
             return Ok(());
         }
         watch.told = Some(leader.clone());
-        let (holder, epoch) = (sight.holder.as_deref(), sight.epoch.map(|epoch| epoch.0));
+        let (holder, epoch) = (record.holder.as_deref(), record.epoch.map(|epoch| epoch.0));
         tracing::info!(leader, holder, epoch, "another replica leads");
         self.say(Event::Deposed { leader }).await
     }
 
     fn found(&mut self, watch: &mut Watch, found: Found, ready: bool, now: Moment) -> Option<Next> {
         match found {
-            Found::Read(Ok(look)) => {
+            Found::Read(Ok(read)) => {
                 self.recovers();
-                watch.vigil.read(&look, now);
-                self.above = self.above.max(watch.vigil.highest());
-                if let Verdict::Vacant(why) = watch.vigil.judge(now)
+                watch.detector.on_read(&read, now);
+                self.above = self.above.max(watch.detector.highest_epoch());
+                if let LeaderStatus::Vacant(why) = watch.detector.evaluate(now)
                     && ready
                 {
                     watch.why = why;
-                    watch.errand = Some(self.take(look, watch.vigil.longest()));
+                    watch.errand = Some(self.take(read, watch.detector.longest_duration()));
                 }
                 None
             }
-            Found::Taken(Ok(Some((seat, sent_at)))) => {
-                let (epoch, why) = (seat.epoch.0, watch.why);
+            Found::Taken(Ok(Some((held, sent_at)))) => {
+                let (epoch, why) = (held.epoch.0, watch.why);
                 tracing::info!(epoch, ?why, "the Lease was taken");
                 self.recovers();
-                self.above = self.above.max(seat.epoch);
-                Some(Next::Lead(Box::new(seat), sent_at))
+                self.above = self.above.max(held.epoch);
+                Some(Next::Lead(Box::new(held), sent_at))
             }
             // Another was quicker: the next look shows whom to follow.
             Found::Taken(Ok(None)) => None,
             Found::Read(Err(trouble)) | Found::Taken(Err(trouble)) => {
-                watch.vigil.blinded();
+                watch.detector.api_failed();
                 watch.not_before = now + PAUSE;
                 self.fails(&trouble, "no term can be taken");
                 None
@@ -219,27 +218,32 @@ impl Campaign {
         }
     }
 
-    fn take(&self, look: Look, unseen: Duration) -> Errand {
+    fn take(&self, read: LeaseRead, unseen: Duration) -> Errand {
         let (election, above, bounds) = (self.election.clone(), self.above, self.settings.bounds);
-        Box::pin(async move { Found::Taken(election.take(&look, above, bounds, unseen).await) })
+        Box::pin(async move { Found::Taken(election.take(&read, above, bounds, unseen).await) })
     }
 
     /// Gives up a place that is being taken this moment.
     async fn resign_standing_by(&mut self, mut watch: Watch) {
-        if let Ok(Found::Taken(Ok(Some((seat, _))))) =
+        if let Ok(Found::Taken(Ok(Some((held, _))))) =
             timeout(RELEASE_WITHIN / 2, if_some(&mut watch.errand)).await
         {
-            self.release(seat).await;
+            self.release(held).await;
         }
     }
 }
 
 /// Passes on what becomes of the Lease, until nobody listens.
-async fn watch_lease(election: Election, changes: mpsc::Sender<Result<Option<Sight>, String>>) {
+async fn watch_lease(
+    election: LeaseLock,
+    changes: mpsc::Sender<Result<Option<LeaseRecord>, String>>,
+) {
     let mut lease = pin!(watch_object(election.api(), LEASE));
     while let Some(change) = lease.next().await {
         let change = match change {
-            Ok(lease) => lease.map(Sight::of).transpose().map_err(|trouble| trouble.to_string()),
+            Ok(lease) => {
+                lease.map(LeaseRecord::of).transpose().map_err(|trouble| trouble.to_string())
+            }
             Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
         };
         let failed = change.is_err();
@@ -252,9 +256,9 @@ async fn watch_lease(election: Election, changes: mpsc::Sender<Result<Option<Sig
     }
 }
 
-async fn next_news(follower: &mut Option<Follower>) -> News {
-    match follower {
-        Some(follower) => follower.next().await,
+async fn next_signal(connection: &mut Option<LeaderConnection>) -> LeaderSignal {
+    match connection {
+        Some(connection) => connection.next().await,
         None => std::future::pending().await,
     }
 }

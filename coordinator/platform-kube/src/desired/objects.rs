@@ -20,18 +20,18 @@ pub struct Objects {
     /// Whether all of them were listed once.
     pub is_whole: bool,
     /// The WorkerClusters, by namespace and name.
-    pub clusters: BTreeMap<ClusterName, Seen<WorkerCluster>>,
+    pub clusters: BTreeMap<ClusterName, CachedObject<WorkerCluster>>,
     /// The StreamSets, by namespace and name.
-    pub sets: BTreeMap<SetName, Seen<StreamSet>>,
+    pub sets: BTreeMap<SetName, CachedObject<StreamSet>>,
     /// The WorkerClasses, by namespace and name.
-    pub classes: BTreeMap<ClusterName, Seen<WorkerClass>>,
+    pub classes: BTreeMap<ClusterName, CachedObject<WorkerClass>>,
     /// The Pipelines, by namespace and name.
-    pub pipelines: BTreeMap<PipelineName, Seen<Pipeline>>,
+    pub pipelines: BTreeMap<PipelineName, CachedObject<Pipeline>>,
 }
 
 /// One object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen<K> {
+pub struct CachedObject<K> {
     /// The object. Its specification is an older one where the newest is not valid.
     pub object: Arc<K>,
     /// The generation of that specification.
@@ -40,7 +40,7 @@ pub struct Seen<K> {
     pub problems: Vec<Problem>,
 }
 
-impl<K> Seen<K> {
+impl<K> CachedObject<K> {
     /// What keeps the newest specification from being in force, in one line.
     pub fn problem(&self) -> Option<String> {
         let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
@@ -78,21 +78,21 @@ kind!(StreamSet, StreamSetSpec);
 kind!(WorkerClass, WorkerClassSpec);
 kind!(Pipeline, PipelineSpec);
 
-fn seen<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> Seen<K> {
+fn seen<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> CachedObject<K> {
     let generation = metadata.generation.unwrap_or_default();
     let mut object = K::make(metadata, spec);
     object.set_status(status);
-    Seen { object: Arc::new(object), generation, problems: Vec::new() }
+    CachedObject { object: Arc::new(object), generation, problems: Vec::new() }
 }
 
-fn refresh<K: Kind>(seen: Option<&mut Seen<K>>, metadata: ObjectMeta, status: Value) {
+fn refresh<K: Kind>(seen: Option<&mut CachedObject<K>>, metadata: ObjectMeta, status: Value) {
     let Some(seen) = seen else { return };
     let object = Arc::make_mut(&mut seen.object);
     *object.meta_mut() = metadata;
     object.set_status(status);
 }
 
-fn has_generation<K: Kind>(seen: Option<&Seen<K>>, metadata: &ObjectMeta) -> bool {
+fn has_generation<K: Kind>(seen: Option<&CachedObject<K>>, metadata: &ObjectMeta) -> bool {
     seen.is_some_and(|seen| {
         let is_same = seen.object.meta().uid == metadata.uid;
         is_same && Some(seen.generation) == metadata.generation
@@ -161,7 +161,7 @@ impl Objects {
     }
 
     /// Sets each object's problems.
-    pub(super) fn blame(&mut self, problems_of: impl Fn(&ObjectId) -> Vec<Problem>) {
+    pub(super) fn set_problems(&mut self, problems_of: impl Fn(&ObjectId) -> Vec<Problem>) {
         for (name, seen) in &mut self.clusters {
             seen.problems = problems_of(&ObjectId::Cluster(name.clone()));
         }

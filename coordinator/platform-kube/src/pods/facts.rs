@@ -16,7 +16,7 @@ use leasehold_kube_api::names::{
 };
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
-use super::super::exposure;
+use super::exposure_annotation;
 
 /// Annotation of a pod: the image that its agent is to have, with the prefix of all that configure
 /// one.
@@ -152,11 +152,11 @@ impl PodFacts {
         let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
         let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
         Some(Self {
-            cluster: exposure::cluster(pod),
+            cluster: exposure_annotation::cluster(pod),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
             streams: annotations.get(STREAMS_ANNOTATION).cloned(),
-            exposures: exposure::read(pod),
+            exposures: exposure_annotation::read(pod),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations
                 .get(DELETION_COST_ANNOTATION)

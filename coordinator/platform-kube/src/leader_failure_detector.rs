@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use leasehold_types::{Epoch, Moment, TimeBounds};
 
-use super::election::{Look, Sight};
+use super::lease_lock::{LeaseRead, LeaseRecord};
 
 /// The longest time between two judgements.
-const JUDGE_MAX: Duration = Duration::from_millis(250);
+const EVALUATE_MAX: Duration = Duration::from_millis(250);
 /// The longest time between two renewals of a leader.
 const RENEW_MAX: Duration = Duration::from_secs(2);
 /// A leader that lives and has not renewed for so long, and for so many intervals, does not reach
 /// the API server, while this replica does.
-const STRANDED_AFTER: Duration = Duration::from_secs(20);
-const STRANDED_INTERVALS: u32 = 10;
+const CANNOT_RENEW_AFTER: Duration = Duration::from_secs(20);
+const CANNOT_RENEW_INTERVALS: u32 = 10;
 /// A leader renews at least so often in the time that its leadership lasts.
 const RENEWALS_PER_LEADERSHIP: u32 = 10;
 
@@ -26,57 +26,57 @@ pub(crate) fn renewal_interval(leadership: Duration) -> Duration {
 
 /// One standby's view of the leader.
 #[derive(Debug)]
-pub(crate) struct Vigil {
+pub(crate) struct LeaderFailureDetector {
     /// How this process is named in a Lease that it holds.
     holder: String,
     takeover_after: Duration,
     bounds: TimeBounds,
     /// The Lease as last seen; none before it was looked for.
-    lease: Option<Option<Seen>>,
+    lease: Option<Option<ObservedLease>>,
     /// The longest that a leader leads, of all that were seen.
-    longest: Duration,
+    longest_duration: Duration,
     /// The highest epoch that was seen.
-    highest: Epoch,
+    highest_epoch: Epoch,
     /// The API server did not answer when it was last asked.
-    blind: bool,
+    api_unreachable: bool,
     /// Since when this process has looked and listened without a break.
-    attentive_since: Moment,
-    judged_at: Option<Moment>,
+    observing_since: Moment,
+    evaluated_at: Option<Moment>,
 }
 
 #[derive(Debug)]
-struct Seen {
-    sight: Sight,
+struct ObservedLease {
+    record: LeaseRecord,
     /// When it was last seen to be renewed.
-    moved_at: Moment,
+    renewed_at: Moment,
     /// When its leader was first seen.
     since: Moment,
     /// When its leader was last heard.
-    heard_at: Option<Moment>,
+    heartbeat_at: Option<Moment>,
     /// The connection on which it was heard has broken, and nothing was heard since.
-    broken: bool,
+    disconnected: bool,
     /// After that, nobody took a new one.
-    refused: bool,
+    connection_refused: bool,
 }
 
 /// What a standby heard of the leader that it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum LeaderSignal {
     /// It leads this term.
-    Sign(Epoch),
+    Heartbeat(Epoch),
     /// The connection has broken.
-    Broken,
+    Disconnected,
     /// Nobody listens where it was.
-    Refused,
+    ConnectionRefused,
 }
 
 /// Whether somebody leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum LeaderStatus {
     /// Nothing has been seen yet.
     Unknown,
     /// Somebody does; to be judged again when this time has passed.
-    Led(Duration),
+    Alive(Duration),
     /// Nobody does.
     Vacant(Vacancy),
 }
@@ -85,24 +85,24 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacancy {
     /// There is no Lease.
-    Absent,
+    NoLease,
     /// The Lease was released.
     Released,
     /// This very process holds the Lease, and does not lead: the answer to its taking was lost, or
     /// it could not release.
-    Own,
+    OwnLease,
     /// The Lease's time is over.
     Expired,
     /// The leader's process has ended.
-    Gone,
+    ProcessEnded,
     /// There is no sign of the leader's life, neither from it nor on the Lease.
     Silent,
     /// The leader lives and cannot renew, though the API server answers others: it can neither
     /// take in new pods nor learn which are gone.
-    Stranded,
+    CannotRenew,
 }
 
-impl Vigil {
+impl LeaderFailureDetector {
     pub(crate) fn new(
         holder: String,
         takeover_after: Duration,
@@ -114,138 +114,143 @@ impl Vigil {
             takeover_after,
             bounds,
             lease: None,
-            longest: Duration::ZERO,
-            highest: Epoch::default(),
-            blind: false,
-            attentive_since: now,
-            judged_at: None,
+            longest_duration: Duration::ZERO,
+            highest_epoch: Epoch::default(),
+            api_unreachable: false,
+            observing_since: now,
+            evaluated_at: None,
         }
     }
 
     /// The Lease as the API server said it is now.
-    pub(crate) fn read(&mut self, look: &Look, now: Moment) {
-        self.see(look.sight.clone(), now);
+    pub(crate) fn on_read(&mut self, read: &LeaseRead, now: Moment) {
+        self.observe(read.record.clone(), now);
     }
 
     /// The Lease as the watch tells it, which may be late.
-    pub(crate) fn watched(&mut self, sight: Option<Sight>, now: Moment) {
+    pub(crate) fn on_watch_event(&mut self, record: Option<LeaseRecord>, now: Moment) {
         let last = self.lease.as_ref().and_then(Option::as_ref);
-        let stale = last.zip(sight.as_ref()).is_some_and(|(last, sight)| {
+        let stale = last.zip(record.as_ref()).is_some_and(|(last, record)| {
             // After a failure anything may have happened, to the store's versions, too.
-            !self.blind && sight.version <= last.sight.version
+            !self.api_unreachable && record.version <= last.record.version
         });
         if !stale {
-            self.see(sight, now);
+            self.observe(record, now);
         }
     }
 
     /// The API server does not answer. While it does not, no renewal can be seen.
-    pub(crate) fn blinded(&mut self) {
-        self.blind = true;
+    pub(crate) fn api_failed(&mut self) {
+        self.api_unreachable = true;
     }
 
     /// The leader that is followed was heard, or cannot be.
-    pub(crate) fn hear(&mut self, news: News, now: Moment) {
-        let Some(seen) = self.lease.as_mut().and_then(Option::as_mut) else { return };
-        match news {
-            News::Sign(epoch) if seen.sight.epoch == Some(epoch) => {
-                seen.heard_at = Some(now);
-                seen.broken = false;
-                seen.refused = false;
+    pub(crate) fn on_signal(&mut self, signal: LeaderSignal, now: Moment) {
+        let Some(observed) = self.lease.as_mut().and_then(Option::as_mut) else { return };
+        match signal {
+            LeaderSignal::Heartbeat(epoch) if observed.record.epoch == Some(epoch) => {
+                observed.heartbeat_at = Some(now);
+                observed.disconnected = false;
+                observed.connection_refused = false;
             }
             // It leads no more, or not yet: no sign of a leader's life.
-            News::Sign(_) => {}
-            News::Broken => seen.broken = seen.heard_at.is_some(),
-            News::Refused => seen.refused = seen.broken,
+            LeaderSignal::Heartbeat(_) => {}
+            LeaderSignal::Disconnected => observed.disconnected = observed.heartbeat_at.is_some(),
+            LeaderSignal::ConnectionRefused => observed.connection_refused = observed.disconnected,
         }
     }
 
     /// Who holds the Lease, this process apart.
-    pub(crate) fn leader(&self) -> Option<&Sight> {
-        let seen = self.lease.as_ref()?.as_ref()?;
-        let holder = seen.sight.holder.as_ref()?;
-        (*holder != self.holder).then_some(&seen.sight)
+    pub(crate) fn leader(&self) -> Option<&LeaseRecord> {
+        let observed = self.lease.as_ref()?.as_ref()?;
+        let holder = observed.record.holder.as_ref()?;
+        (*holder != self.holder).then_some(&observed.record)
     }
 
     /// The highest epoch that was seen.
-    pub(crate) fn highest(&self) -> Epoch {
-        self.highest
+    pub(crate) fn highest_epoch(&self) -> Epoch {
+        self.highest_epoch
     }
 
     /// The longest time for which a leader that was seen may lead unseen.
-    pub(crate) fn longest(&self) -> Duration {
-        self.longest
+    pub(crate) fn longest_duration(&self) -> Duration {
+        self.longest_duration
     }
 
     /// Whether anybody leads.
-    pub(crate) fn judge(&mut self, now: Moment) -> Verdict {
-        let last = self.judged_at.replace(now);
-        if last.is_some_and(|last| now.since(last) > self.takeover_after.max(JUDGE_MAX * 2)) {
+    pub(crate) fn evaluate(&mut self, now: Moment) -> LeaderStatus {
+        let last = self.evaluated_at.replace(now);
+        if last.is_some_and(|last| now.since(last) > self.takeover_after.max(EVALUATE_MAX * 2)) {
             // This process was stopped or starved: the silence may be its own.
-            self.attentive_since = now;
+            self.observing_since = now;
         }
-        let Some(lease) = &self.lease else { return Verdict::Unknown };
-        let Some(seen) = lease else { return Verdict::Vacant(Vacancy::Absent) };
-        let Some(holder) = &seen.sight.holder else { return Verdict::Vacant(Vacancy::Released) };
+        let Some(lease) = &self.lease else { return LeaderStatus::Unknown };
+        let Some(observed) = lease else { return LeaderStatus::Vacant(Vacancy::NoLease) };
+        let Some(holder) = &observed.record.holder else {
+            return LeaderStatus::Vacant(Vacancy::Released);
+        };
         if *holder == self.holder {
-            return Verdict::Vacant(Vacancy::Own);
+            return LeaderStatus::Vacant(Vacancy::OwnLease);
         }
-        let end = seen.moved_at + self.bounds.outlast(seen.sight.duration);
+        let end = observed.renewed_at + self.bounds.outlast(observed.record.duration);
         if now >= end {
-            return Verdict::Vacant(Vacancy::Expired);
+            return LeaderStatus::Vacant(Vacancy::Expired);
         }
-        if seen.refused {
-            return Verdict::Vacant(Vacancy::Gone);
+        if observed.connection_refused {
+            return LeaderStatus::Vacant(Vacancy::ProcessEnded);
         }
-        let heard_at = seen.heard_at.unwrap_or(seen.since).max(self.attentive_since);
-        let silent_at = heard_at + self.takeover_after;
-        let interval = renewal_interval(seen.sight.duration);
+        let heartbeat_at =
+            observed.heartbeat_at.unwrap_or(observed.since).max(self.observing_since);
+        let silent_at = heartbeat_at + self.takeover_after;
+        let interval = renewal_interval(observed.record.duration);
         let still = self.takeover_after.max(interval + interval / 2);
-        let still_at = seen.moved_at.max(self.attentive_since) + still;
-        let stranded = STRANDED_AFTER.max(interval * STRANDED_INTERVALS);
-        let stranded_at = seen.moved_at.max(self.attentive_since) + stranded;
-        if now >= stranded_at && !self.blind {
-            return Verdict::Vacant(Vacancy::Stranded);
+        let still_at = observed.renewed_at.max(self.observing_since) + still;
+        let cannot_renew = CANNOT_RENEW_AFTER.max(interval * CANNOT_RENEW_INTERVALS);
+        let cannot_renew_at = observed.renewed_at.max(self.observing_since) + cannot_renew;
+        if now >= cannot_renew_at && !self.api_unreachable {
+            return LeaderStatus::Vacant(Vacancy::CannotRenew);
         }
         let due = silent_at.max(still_at);
-        match now >= due && !self.blind {
-            true => Verdict::Vacant(Vacancy::Silent),
-            false => Verdict::Led(due.min(end).since(now).clamp(LOOK_AGAIN_MIN, JUDGE_MAX)),
+        match now >= due && !self.api_unreachable {
+            true => LeaderStatus::Vacant(Vacancy::Silent),
+            false => LeaderStatus::Alive(due.min(end).since(now).clamp(EVALUATE_MIN, EVALUATE_MAX)),
         }
     }
 
-    fn see(&mut self, sight: Option<Sight>, now: Moment) {
-        if std::mem::take(&mut self.blind) {
-            self.attentive_since = now;
+    fn observe(&mut self, record: Option<LeaseRecord>, now: Moment) {
+        if std::mem::take(&mut self.api_unreachable) {
+            self.observing_since = now;
         }
         let last = self.lease.take().flatten();
-        let Some(sight) = sight else {
+        let Some(record) = record else {
             self.lease = Some(None);
             return;
         };
-        self.longest = self.longest.max(sight.duration).max(sight.earlier);
-        self.highest = self.highest.max(sight.epoch.unwrap_or_default());
-        let seen = match last {
-            Some(last) if last.sight.holder == sight.holder && last.sight.epoch == sight.epoch => {
-                let moved = last.sight.renewed != sight.renewed;
-                let moved_at = if moved { now } else { last.moved_at };
-                Seen { sight, moved_at, ..last }
+        self.longest_duration = self.longest_duration.max(record.duration).max(record.earlier);
+        self.highest_epoch = self.highest_epoch.max(record.epoch.unwrap_or_default());
+        let observed = match last {
+            Some(last)
+                if last.record.holder == record.holder && last.record.epoch == record.epoch =>
+            {
+                let moved = last.record.renewed != record.renewed;
+                let renewed_at = if moved { now } else { last.renewed_at };
+                ObservedLease { record, renewed_at, ..last }
             }
-            _ => Seen {
-                sight,
-                moved_at: now,
+            _ => ObservedLease {
+                record,
+                renewed_at: now,
                 since: now,
-                heard_at: None,
-                broken: false,
-                refused: false,
+                heartbeat_at: None,
+                disconnected: false,
+                connection_refused: false,
             },
         };
-        self.lease = Some(Some(seen));
+        self.lease = Some(Some(observed));
     }
 }
 
 /// The shortest time between two judgements: none may spin.
-const LOOK_AGAIN_MIN: Duration = Duration::from_millis(5);
+const EVALUATE_MIN: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -253,7 +258,7 @@ mod tests {
 
     /// A standby with a default takeover of one second; moments are milliseconds from its start.
     struct Standby {
-        vigil: Vigil,
+        detector: LeaderFailureDetector,
         start: Moment,
         renewals: i64,
         version: u64,
@@ -264,8 +269,9 @@ mod tests {
     fn standby() -> Standby {
         let start = Moment(1_000_000_000_000);
         let second = Duration::from_secs(1);
-        let vigil = Vigil::new("me_1".into(), second, TimeBounds::default(), start);
-        Standby { vigil, start, renewals: 0, version: 0 }
+        let detector =
+            LeaderFailureDetector::new("me_1".into(), second, TimeBounds::default(), start);
+        Standby { detector, start, renewals: 0, version: 0 }
     }
 
     impl Standby {
@@ -273,9 +279,9 @@ mod tests {
             self.start + Duration::from_millis(ms)
         }
 
-        fn sight(&mut self, holder: &str, epoch: u64) -> Sight {
+        fn record(&mut self, holder: &str, epoch: u64) -> LeaseRecord {
             self.version += 1;
-            Sight::example(self.version, holder, Epoch(epoch), LEADERSHIP, self.renewals)
+            LeaseRecord::example(self.version, holder, Epoch(epoch), LEADERSHIP, self.renewals)
         }
 
         /// The watch shows the Lease of this holder, renewed.
@@ -286,21 +292,21 @@ mod tests {
 
         /// The watch shows the Lease, as it was renewed last.
         fn shown(&mut self, ms: u64, holder: &str, epoch: u64) {
-            let sight = self.sight(holder, epoch);
+            let record = self.record(holder, epoch);
             let now = self.at(ms);
-            self.vigil.watched(Some(sight), now);
+            self.detector.on_watch_event(Some(record), now);
         }
 
-        fn hears(&mut self, ms: u64, news: News) {
+        fn signals(&mut self, ms: u64, signal: LeaderSignal) {
             let now = self.at(ms);
-            self.vigil.hear(news, now);
+            self.detector.on_signal(signal, now);
         }
 
         fn vacancy(&mut self, ms: u64) -> Option<Vacancy> {
             let now = self.at(ms);
-            match self.vigil.judge(now) {
-                Verdict::Vacant(why) => Some(why),
-                Verdict::Led(_) | Verdict::Unknown => None,
+            match self.detector.evaluate(now) {
+                LeaderStatus::Vacant(why) => Some(why),
+                LeaderStatus::Alive(_) | LeaderStatus::Unknown => None,
             }
         }
 
@@ -317,7 +323,7 @@ mod tests {
                     self.renewed(ms, "other_1", 7);
                 }
                 if heard {
-                    self.hears(ms, News::Sign(Epoch(7)));
+                    self.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
                 }
                 assert_eq!(self.vacancy(ms), None, "at {ms} ms");
             }
@@ -328,8 +334,8 @@ mod tests {
     fn nothing_is_judged_before_the_lease_was_looked_for() {
         let mut standby = standby();
         assert_eq!(standby.vacancy(100_000), None);
-        standby.vigil.watched(None, standby.at(100_001));
-        assert_eq!(standby.vacancy(100_001), Some(Vacancy::Absent));
+        standby.detector.on_watch_event(None, standby.at(100_001));
+        assert_eq!(standby.vacancy(100_001), Some(Vacancy::NoLease));
     }
 
     #[test]
@@ -340,11 +346,11 @@ mod tests {
         standby.shown(2, "", 7);
         assert_eq!(standby.vacancy(2), Some(Vacancy::Released));
         standby.renewed(3, "me_1", 8);
-        assert_eq!(standby.vacancy(3), Some(Vacancy::Own));
+        assert_eq!(standby.vacancy(3), Some(Vacancy::OwnLease));
         // The same replica before its restart is another.
         standby.renewed(4, "me_0", 9);
         assert_eq!(standby.vacancy(4), None);
-        assert_eq!(standby.vigil.highest(), Epoch(9));
+        assert_eq!(standby.detector.highest_epoch(), Epoch(9));
     }
 
     #[test]
@@ -352,9 +358,9 @@ mod tests {
         let mut standby = standby();
         standby.lives(0, 60_000, false);
         standby.lives(60_250, 120_000, true);
-        standby.vigil.blinded();
+        standby.detector.api_failed();
         for ms in (120_250..=400_000).step_by(250) {
-            standby.hears(ms, News::Sign(Epoch(7)));
+            standby.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
             assert_eq!(standby.vacancy(ms), None, "at {ms} ms: heard, and nobody can renew");
         }
     }
@@ -364,22 +370,22 @@ mod tests {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_250..30_000).step_by(250) {
-            standby.hears(ms, News::Sign(Epoch(7)));
+            standby.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
             assert_eq!(standby.vacancy(ms), None, "at {ms} ms");
         }
-        standby.hears(30_000, News::Sign(Epoch(7)));
-        assert_eq!(standby.vacancy(30_000), Some(Vacancy::Stranded));
+        standby.signals(30_000, LeaderSignal::Heartbeat(Epoch(7)));
+        assert_eq!(standby.vacancy(30_000), Some(Vacancy::CannotRenew));
     }
 
     #[test]
     fn a_leader_whose_process_has_ended_is_replaced_at_once() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
-        standby.hears(10_100, News::Broken);
+        standby.signals(10_100, LeaderSignal::Disconnected);
         assert_eq!(standby.vacancy(10_100), None, "a broken connection alone says nothing");
-        standby.hears(10_110, News::Refused);
-        assert_eq!(standby.vacancy(10_110), Some(Vacancy::Gone));
-        standby.hears(10_120, News::Sign(Epoch(7)));
+        standby.signals(10_110, LeaderSignal::ConnectionRefused);
+        assert_eq!(standby.vacancy(10_110), Some(Vacancy::ProcessEnded));
+        standby.signals(10_120, LeaderSignal::Heartbeat(Epoch(7)));
         assert_eq!(standby.vacancy(10_120), None, "it is there after all");
     }
 
@@ -387,9 +393,9 @@ mod tests {
     fn a_leader_that_could_never_be_reached_is_not_gone() {
         let mut standby = standby();
         standby.renewed(0, "other_1", 7);
-        standby.hears(10, News::Refused);
-        standby.hears(20, News::Broken);
-        standby.hears(30, News::Refused);
+        standby.signals(10, LeaderSignal::ConnectionRefused);
+        standby.signals(20, LeaderSignal::Disconnected);
+        standby.signals(30, LeaderSignal::ConnectionRefused);
         assert_eq!(standby.vacancy(40), None);
     }
 
@@ -397,11 +403,11 @@ mod tests {
     fn what_was_heard_of_a_leader_says_nothing_of_the_next() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
-        standby.hears(10_001, News::Broken);
+        standby.signals(10_001, LeaderSignal::Disconnected);
         standby.renewed(10_002, "third_1", 8);
-        standby.hears(10_003, News::Refused);
+        standby.signals(10_003, LeaderSignal::ConnectionRefused);
         assert_eq!(standby.vacancy(10_003), None);
-        standby.hears(10_004, News::Sign(Epoch(7)));
+        standby.signals(10_004, LeaderSignal::Heartbeat(Epoch(7)));
         let vacant = standby.passes(10_050, 60_000);
         assert_eq!(vacant, Some((13_050, Vacancy::Silent)), "a sign of another epoch is none");
     }
@@ -416,7 +422,7 @@ mod tests {
         let mut standby = self::standby();
         standby.lives(0, 11_750, true);
         for ms in (11_800..14_000).step_by(100) {
-            standby.hears(ms, News::Sign(Epoch(7)));
+            standby.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
             assert_eq!(standby.vacancy(ms), None);
         }
         // The last sign was at 13.9 s.
@@ -428,7 +434,7 @@ mod tests {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_050..12_950).step_by(50) {
-            standby.hears(ms, News::Sign(Epoch(0)));
+            standby.signals(ms, LeaderSignal::Heartbeat(Epoch(0)));
             assert_eq!(standby.vacancy(ms), None);
         }
         assert_eq!(standby.passes(12_950, 60_000), Some((13_000, Vacancy::Silent)));
@@ -438,7 +444,7 @@ mod tests {
     fn nobody_is_silent_while_the_api_server_does_not_answer_nor_at_once_when_it_does() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
-        standby.vigil.blinded();
+        standby.detector.api_failed();
         assert_eq!(standby.passes(10_050, 130_000), None);
         standby.shown(130_050, "other_1", 7);
         assert_eq!(standby.passes(130_100, 200_000), Some((133_050, Vacancy::Silent)));
@@ -448,7 +454,7 @@ mod tests {
     fn an_old_lease_is_over_by_the_standbys_own_clock() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
-        standby.vigil.blinded();
+        standby.detector.api_failed();
         let end = 10_000 + 300_000 * 101 / 100 + 500;
         assert_eq!(standby.passes(10_050, 400_000), Some((end, Vacancy::Expired)));
     }
@@ -464,14 +470,14 @@ mod tests {
     #[test]
     fn a_late_sight_is_passed_over_unless_the_api_server_was_away() {
         let mut standby = standby();
-        let old = standby.sight("other_1", 7);
+        let old = standby.record("other_1", 7);
         standby.renewed(10, "third_1", 8);
-        standby.vigil.watched(Some(old.clone()), standby.at(20));
-        assert_eq!(standby.vigil.leader().and_then(|it| it.epoch), Some(Epoch(8)));
-        standby.vigil.blinded();
-        standby.vigil.watched(Some(old), standby.at(30));
-        assert_eq!(standby.vigil.leader().and_then(|it| it.epoch), Some(Epoch(7)));
-        assert_eq!(standby.vigil.highest(), Epoch(8), "what was seen stays seen");
+        standby.detector.on_watch_event(Some(old.clone()), standby.at(20));
+        assert_eq!(standby.detector.leader().and_then(|it| it.epoch), Some(Epoch(8)));
+        standby.detector.api_failed();
+        standby.detector.on_watch_event(Some(old), standby.at(30));
+        assert_eq!(standby.detector.leader().and_then(|it| it.epoch), Some(Epoch(7)));
+        assert_eq!(standby.detector.highest_epoch(), Epoch(8), "what was seen stays seen");
     }
 
     #[test]

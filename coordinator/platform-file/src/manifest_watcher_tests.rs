@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::herald::Herald;
+use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_manifest::Problem;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::good::Good;
-use super::manifests::Manifests;
+use super::last_good_file::LastGoodFile;
+use super::manifest_watcher::ManifestWatcher;
 
 /// Shorter than the rescan that would hide a missing notification.
 const PROMPT: Duration = Duration::from_secs(4);
@@ -47,10 +47,11 @@ impl Watched {
         let (event_sender, events) = mpsc::channel(16);
         let (problem_sender, problems) = watch::channel(Arc::default());
         let (ready, is_ready) = oneshot::channel();
-        let good = Good::new(base.join("state"));
+        let good = LastGoodFile::new(base.join("state"));
         let (freshness_sender, freshness) = watch::channel(Freshness::default());
-        let herald = Herald::new(event_sender, problem_sender, ready);
-        let manifests = Manifests::new(root.clone(), good, herald, freshness_sender);
+        let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
+        let manifests =
+            ManifestWatcher::new(root.clone(), good, desired_publisher, freshness_sender);
         tokio::spawn(manifests.run());
         is_ready.await.unwrap();
         Self { _dir: dir, base, root, events, problems, freshness }

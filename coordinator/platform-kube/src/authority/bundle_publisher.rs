@@ -15,17 +15,17 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{FIELD_MANAGER, NAME, answer};
+use super::{FIELD_MANAGER, NAME, call_api};
 
 /// The ConfigMap's key.
 const KEY: &str = "ca.crt";
 /// Namespaces that are written to at once.
-const AT_ONCE_MAX: usize = 8;
+const WRITES_MAX: usize = 8;
 /// After how long what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// What is published, and where.
-pub struct Publication {
+pub struct BundlePublisher {
     /// The client that writes.
     pub client: Client,
     /// The coordinator's own namespace.
@@ -40,12 +40,12 @@ pub struct Publication {
     pub every: Duration,
 }
 
-impl Publication {
+impl BundlePublisher {
     /// Publishes until one of its sources ends.
     pub async fn run(mut self) {
-        let mut complaints = BTreeMap::new();
+        let mut warnings = BTreeMap::new();
         loop {
-            let is_done = self.publish(&mut complaints).await;
+            let is_done = self.publish(&mut warnings).await;
             let pause = if is_done { self.every } else { self.every.min(RETRY) };
             let goes_on = tokio::select! {
                 changed = self.namespaces.changed() => changed.is_ok(),
@@ -60,16 +60,16 @@ impl Publication {
     }
 
     /// Whether everything is as it should be, as far as it is this replica's business.
-    async fn publish(&mut self, complaints: &mut BTreeMap<String, String>) -> bool {
+    async fn publish(&mut self, warnings: &mut BTreeMap<String, String>) -> bool {
         let is_leader = *self.leads.borrow_and_update();
         let bundle = self.bundle.borrow_and_update().clone();
         let mut namespaces = self.namespaces.borrow_and_update().clone();
         let Some(bundle) = bundle.filter(|_| is_leader) else {
-            complaints.clear();
+            warnings.clear();
             return true;
         };
         namespaces.insert(self.namespace.clone());
-        complaints.retain(|namespace, _| namespaces.contains(namespace));
+        warnings.retain(|namespace, _| namespaces.contains(namespace));
         let mut written = futures_util::stream::iter(namespaces)
             .map(|namespace| {
                 let (client, bundle) = (self.client.clone(), Arc::clone(&bundle));
@@ -78,20 +78,20 @@ impl Publication {
                     (namespace, outcome)
                 }
             })
-            .buffer_unordered(AT_ONCE_MAX);
+            .buffer_unordered(WRITES_MAX);
         let mut is_done = true;
         while let Some((namespace, outcome)) = written.next().await {
             match outcome {
                 Ok(()) => {
-                    if complaints.remove(&namespace).is_some() {
+                    if warnings.remove(&namespace).is_some() {
                         tracing::info!(namespace, "the ConfigMap {NAME} is written again");
                     }
                 }
                 Err(problem) => {
                     is_done = false;
-                    if complaints.get(&namespace) != Some(&problem) {
+                    if warnings.get(&namespace) != Some(&problem) {
                         tracing::warn!(namespace, problem, "the ConfigMap {NAME} is not written");
-                        complaints.insert(namespace, problem);
+                        warnings.insert(namespace, problem);
                     }
                 }
             }
@@ -112,7 +112,7 @@ async fn write(client: Client, namespace: &str, bundle: &str) -> Result<(), Stri
         "data": { KEY: bundle },
     });
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    answer(maps.patch(NAME, &params, &Patch::Apply(&wanted)))
+    call_api(maps.patch(NAME, &params, &Patch::Apply(&wanted)))
         .await
         .map(drop)
         .map_err(|e| e.to_string())

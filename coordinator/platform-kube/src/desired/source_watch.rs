@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::pulse::Pulse;
-use super::source::{Source, describe};
+use super::MapName;
+use super::watch_health::WatchHealth;
 
 /// How long to wait after a failure: first, and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
@@ -33,79 +33,100 @@ const GONE: u16 = 410;
 /// The status of a list of a kind that is not defined.
 const NOT_FOUND: u16 = 404;
 
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// The objects of a kind, of one namespace or of all.
+    Objects { kind: &'static str, namespace: Option<String> },
+    /// One ConfigMap.
+    Map(MapName),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Objects { kind, namespace: None } => write!(f, "{kind} of all namespaces"),
+            Self::Objects { kind, namespace: Some(name) } => write!(f, "{kind} of {name}"),
+            Self::Map((namespace, name)) => write!(f, "ConfigMap {namespace}/{name}"),
+        }
+    }
+}
+
 /// What changed.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum WatchChange {
     /// A list of everything begins.
-    Begin,
+    ListStarted,
     /// The list is complete: what it had not is gone.
-    End,
+    ListCompleted,
     /// An object is there, new or changed or listed.
-    Object(Box<DynamicObject>),
+    Applied(Box<DynamicObject>),
     /// An object is gone.
-    ObjectGone(Box<DynamicObject>),
+    Deleted(Box<DynamicObject>),
     /// The ConfigMap is there.
-    Map(Box<ConfigMap>),
+    ConfigMapApplied(Box<ConfigMap>),
     /// The ConfigMap is gone.
-    MapGone,
+    ConfigMapDeleted,
 }
 
 /// A watch that runs until this is dropped.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct SourceWatch {
     source: Source,
-    life: u64,
+    watch_id: u64,
     task: AbortHandle,
-    pulse: Pulse,
+    health: WatchHealth,
 }
 
-impl Drop for Feed {
+impl Drop for SourceWatch {
     fn drop(&mut self) {
         self.task.abort();
-        self.pulse.is_well(&self.source, self.life);
+        self.health.mark_healthy(&self.source, self.watch_id);
     }
 }
 
-impl Feed {
-    /// Begins to watch; each change comes with the source and this feed's [`Feed::life`].
+impl SourceWatch {
+    /// Begins to watch; each change comes with the source and this feed's [`SourceWatch::watch_id`].
     pub(super) fn start(
         client: &Client,
         source: Source,
-        changes: mpsc::Sender<(Source, u64, Change)>,
-        pulse: Pulse,
+        changes: mpsc::Sender<(Source, u64, WatchChange)>,
+        health: WatchHealth,
     ) -> Self {
-        static LIVES: AtomicU64 = AtomicU64::new(0);
-        let life = LIVES.fetch_add(1, Ordering::Relaxed);
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let watch_id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let client = client.clone();
-        pulse.lists(&source, life);
-        let outlet = Outlet {
+        health.list_started(&source, watch_id);
+        let task_state = WatchTask {
             client: client.clone(),
             source: source.clone(),
-            life,
+            watch_id,
             changes,
-            pulse: pulse.clone(),
+            health: health.clone(),
         };
         let task = match source.clone() {
             Source::Objects { kind, namespace } => {
                 let api = api(client, kind, namespace.as_deref());
-                let gone = |object| Change::ObjectGone(Box::new(object));
-                let there = |object| Change::Object(Box::new(lean(object)));
+                let gone = |object| WatchChange::Deleted(Box::new(object));
+                let there = |object| WatchChange::Applied(Box::new(without_managed_fields(object)));
                 let config = watcher::Config::default().timeout(WATCH_SECONDS);
-                tokio::spawn(outlet.follow(api, config, there, gone))
+                tokio::spawn(task_state.follow(api, config, there, gone))
             }
             Source::Map((namespace, name)) => {
                 let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
                 let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-                let there = |map| Change::Map(Box::new(map));
-                tokio::spawn(outlet.follow(api, config, there, |_| Change::MapGone))
+                let there = |map| WatchChange::ConfigMapApplied(Box::new(map));
+                tokio::spawn(
+                    task_state.follow(api, config, there, |_| WatchChange::ConfigMapDeleted),
+                )
             }
         };
-        Self { source, life, task: task.abort_handle(), pulse }
+        Self { source, watch_id, task: task.abort_handle(), health }
     }
 
     /// Tells this feed from an earlier one of the same source.
-    pub(super) fn life(&self) -> u64 {
-        self.life
+    pub(super) fn watch_id(&self) -> u64 {
+        self.watch_id
     }
 }
 
@@ -119,39 +140,39 @@ pub(super) fn api(client: Client, kind: &str, namespace: Option<&str>) -> Api<Dy
 }
 
 /// Who owns which field is as large as the object, and of no interest here.
-fn lean(mut object: DynamicObject) -> DynamicObject {
+fn without_managed_fields(mut object: DynamicObject) -> DynamicObject {
     object.metadata.managed_fields = None;
     object
 }
 
 /// Where a feed's changes go.
-struct Outlet {
+struct WatchTask {
     client: Client,
     source: Source,
-    life: u64,
-    changes: mpsc::Sender<(Source, u64, Change)>,
-    pulse: Pulse,
+    watch_id: u64,
+    changes: mpsc::Sender<(Source, u64, WatchChange)>,
+    health: WatchHealth,
 }
 
-impl Outlet {
+impl WatchTask {
     async fn follow<K>(
         self,
         api: Api<K>,
         config: watcher::Config,
-        there: impl Fn(K) -> Change,
-        gone: impl Fn(K) -> Change,
+        there: impl Fn(K) -> WatchChange,
+        gone: impl Fn(K) -> WatchChange,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let Self { client, source, life, changes, pulse } = self;
+        let Self { client, source, watch_id, changes, health } = self;
         let mut events = pin!(watcher(api, config));
         let mut retry = RETRY_FIRST;
         let mut cause: Option<String> = None;
         let mut is_listed = false;
         while let Some(event) = events.next().await {
             let change = match event {
-                Ok(watcher::Event::Init) => Change::Begin,
-                Ok(watcher::Event::InitDone) => Change::End,
+                Ok(watcher::Event::Init) => WatchChange::ListStarted,
+                Ok(watcher::Event::InitDone) => WatchChange::ListCompleted,
                 Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
                     there(object)
                 }
@@ -166,7 +187,7 @@ impl Outlet {
                         tracing::warn!(%source, why, "cannot be watched at present");
                         cause = Some(why);
                     }
-                    pulse.failed(&source, life, clock::now() + retry, &describe(&error));
+                    health.failed(&source, watch_id, clock::now() + retry, &describe(&error));
                     if !is_listed && is_undefined(&client, &source, &error).await {
                         tracing::warn!(
                             %source,
@@ -174,7 +195,11 @@ impl Outlet {
                              the other kinds are served meanwhile"
                         );
                         is_listed = true;
-                        if changes.send((source.clone(), life, Change::End)).await.is_err() {
+                        if changes
+                            .send((source.clone(), watch_id, WatchChange::ListCompleted))
+                            .await
+                            .is_err()
+                        {
                             return;
                         }
                     }
@@ -184,23 +209,26 @@ impl Outlet {
                 }
             };
             // The beginning of a list says nothing of its success.
-            if !matches!(change, Change::Begin) {
+            if !matches!(change, WatchChange::ListStarted) {
                 retry = RETRY_FIRST;
                 if cause.take().is_some() {
                     tracing::info!(%source, "is watched again");
                 }
             }
             match change {
-                Change::Begin => pulse.lists(&source, life),
-                Change::End => {
+                WatchChange::ListStarted => health.list_started(&source, watch_id),
+                WatchChange::ListCompleted => {
                     is_listed = true;
-                    pulse.is_well(&source, life);
+                    health.mark_healthy(&source, watch_id);
                 }
-                Change::Object(_) | Change::ObjectGone(_) | Change::Map(_) | Change::MapGone => {
-                    pulse.speaks(&source, life);
+                WatchChange::Applied(_)
+                | WatchChange::Deleted(_)
+                | WatchChange::ConfigMapApplied(_)
+                | WatchChange::ConfigMapDeleted => {
+                    health.event_received(&source, watch_id);
                 }
             }
-            if changes.send((source.clone(), life, change)).await.is_err() {
+            if changes.send((source.clone(), watch_id, change)).await.is_err() {
                 return;
             }
         }
@@ -217,6 +245,21 @@ async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) 
     }
     let known = client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await;
     known.is_ok_and(|known| known.resources.iter().all(|resource| resource.kind != *kind))
+}
+
+/// The error with all its causes.
+pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut inner = error.source();
+    while let Some(error) = inner {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        inner = error.source();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -257,10 +300,10 @@ mod tests {
     }
 
     /// The first changes of a feed of pipelines.
-    async fn first_two(client: &Client) -> [Change; 2] {
+    async fn first_two(client: &Client) -> [WatchChange; 2] {
         let (sender, mut changes) = mpsc::channel(1);
         let source = Source::Objects { kind: "Pipeline", namespace: None };
-        let _feed = Feed::start(client, source, sender, Pulse::default());
+        let _feed = SourceWatch::start(client, source, sender, WatchHealth::default());
         let mut next = async || changes.recv().await.expect("a change").2;
         [next().await, next().await]
     }
@@ -268,9 +311,12 @@ mod tests {
     #[tokio::test]
     async fn a_kind_that_is_not_defined_has_no_objects() {
         let found = first_two(&server(&["WorkerCluster", "StreamSet"])).await;
-        assert!(matches!(found, [Change::Begin, Change::End]), "{found:?}");
+        assert!(
+            matches!(found, [WatchChange::ListStarted, WatchChange::ListCompleted]),
+            "{found:?}"
+        );
         // One that is defined and cannot be found at present may have some.
         let found = first_two(&server(&["WorkerCluster", "Pipeline"])).await;
-        assert!(matches!(found, [Change::Begin, Change::Begin]), "{found:?}");
+        assert!(matches!(found, [WatchChange::ListStarted, WatchChange::ListStarted]), "{found:?}");
     }
 }

@@ -16,93 +16,100 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
 use tonic::{Status, Streaming};
 
-use super::vigil::News;
+use super::leader_failure_detector::LeaderSignal;
 
 /// How long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a leader may be silent until it is dialled anew.
-const SIGN_WITHIN: Duration = Duration::from_secs(3);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause before a leader is dialled again doubles from here, at each attempt in vain.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// News that may wait.
-const NEWS_MAX: usize = 4;
+const SIGNALS_MAX: usize = 4;
 /// Bytes of one sign.
-const SIGN_BYTES_MAX: usize = 4 * 1024;
+const HEARTBEAT_BYTES_MAX: usize = 4 * 1024;
 
 /// Follows one leader for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct Follower {
-    news: mpsc::Receiver<News>,
+pub(crate) struct LeaderConnection {
+    signals: mpsc::Receiver<LeaderSignal>,
     _task: JoinSet<()>,
 }
 
 /// Why a leader cannot be followed at present.
 #[derive(Debug, thiserror::Error)]
-enum Lost {
+enum ConnectionError {
     #[error("nobody listens: {0}")]
     Refused(io::Error),
     #[error("no connection: {0}")]
     Unreachable(io::Error),
-    #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
+    #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     Slow,
     #[error("nobody can be trusted: {0:#}")]
     Untrusted(anyhow::Error),
-    #[error("no gRPC: {}", chain(.0))]
+    #[error("no gRPC: {}", describe_error(.0))]
     Transport(tonic::transport::Error),
     #[error("{}", .0.message())]
     Status(Status),
-    #[error("no sign for {} s", SIGN_WITHIN.as_secs())]
+    #[error("no sign for {} s", HEARTBEAT_TIMEOUT.as_secs())]
     Silent,
     #[error("it said good-bye")]
     Ended,
 }
 
-impl Follower {
+impl LeaderConnection {
     /// Follows whoever listens at `address`, over TLS where there is `trust`.
     pub(crate) fn start(address: String, identity: String, trust: Option<Trust>) -> Self {
-        let (sender, news) = mpsc::channel(NEWS_MAX);
+        let (sender, signals) = mpsc::channel(SIGNALS_MAX);
         let mut task = JoinSet::new();
         task.spawn(follow(address, identity, trust, sender));
-        Self { news, _task: task }
+        Self { signals, _task: task }
     }
 
     /// The next news.
-    pub(crate) async fn next(&mut self) -> News {
-        match self.news.recv().await {
-            Some(news) => news,
+    pub(crate) async fn next(&mut self) -> LeaderSignal {
+        match self.signals.recv().await {
+            Some(signals) => signals,
             None => std::future::pending().await,
         }
     }
 }
 
 /// Dials again and again, until nobody takes the news.
-async fn follow(address: String, identity: String, trust: Option<Trust>, news: mpsc::Sender<News>) {
-    let mut complaint = None;
+async fn follow(
+    address: String,
+    identity: String,
+    trust: Option<Trust>,
+    signals: mpsc::Sender<LeaderSignal>,
+) {
+    let mut last_error = None;
     let mut pause = PAUSE_MIN;
-    while !news.is_closed() {
-        let lost = match dial(&address, &identity, trust.as_ref()).await {
-            Ok(signs) => {
-                complaint = None;
+    while !signals.is_closed() {
+        let error = match dial(&address, &identity, trust.as_ref()).await {
+            Ok(heartbeats) => {
+                last_error = None;
                 pause = PAUSE_MIN;
-                let lost = listen(signs, &news).await;
-                tracing::debug!(address, %lost, "the leader is not heard any more");
-                if news.send(News::Broken).await.is_err() {
+                let error = listen(heartbeats, &signals).await;
+                tracing::debug!(address, %error, "the leader is not heard any more");
+                if signals.send(LeaderSignal::Disconnected).await.is_err() {
                     return;
                 }
                 // At once: whether anybody listens there still tells whether the leader lives.
                 continue;
             }
-            Err(lost) => lost,
+            Err(error) => error,
         };
-        if matches!(lost, Lost::Refused(_)) && news.send(News::Refused).await.is_err() {
+        if matches!(error, ConnectionError::Refused(_))
+            && signals.send(LeaderSignal::ConnectionRefused).await.is_err()
+        {
             return;
         }
-        let text = lost.to_string();
-        if complaint.as_ref() != Some(&text) {
+        let text = error.to_string();
+        if last_error.as_ref() != Some(&text) {
             tracing::info!(address, why = text, "the leader cannot be followed");
-            complaint = Some(text);
+            last_error = Some(text);
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -110,17 +117,20 @@ async fn follow(address: String, identity: String, trust: Option<Trust>, news: m
 }
 
 /// Passes signs on until there are none any more.
-async fn listen(mut signs: Streaming<FollowResponse>, news: &mpsc::Sender<News>) -> Lost {
+async fn listen(
+    mut heartbeats: Streaming<FollowResponse>,
+    signals: &mpsc::Sender<LeaderSignal>,
+) -> ConnectionError {
     loop {
-        match timeout(SIGN_WITHIN, signs.message()).await {
-            Ok(Ok(Some(sign))) => {
-                if news.send(News::Sign(Epoch(sign.epoch))).await.is_err() {
-                    return Lost::Ended;
+        match timeout(HEARTBEAT_TIMEOUT, heartbeats.message()).await {
+            Ok(Ok(Some(heartbeat))) => {
+                if signals.send(LeaderSignal::Heartbeat(Epoch(heartbeat.epoch))).await.is_err() {
+                    return ConnectionError::Ended;
                 }
             }
-            Ok(Ok(None)) => return Lost::Ended,
-            Ok(Err(status)) => return Lost::Status(status),
-            Err(_) => return Lost::Silent,
+            Ok(Ok(None)) => return ConnectionError::Ended,
+            Ok(Err(status)) => return ConnectionError::Status(status),
+            Err(_) => return ConnectionError::Silent,
         }
     }
 }
@@ -129,37 +139,39 @@ async fn dial(
     address: &str,
     identity: &str,
     trust: Option<&Trust>,
-) -> Result<Streaming<FollowResponse>, Lost> {
-    let dialled = timeout(CONNECT_WITHIN, connect(address, trust)).await;
-    let channel = dialled.map_err(|_| Lost::Slow)??;
+) -> Result<Streaming<FollowResponse>, ConnectionError> {
+    let dialled = timeout(CONNECT_TIMEOUT, connect(address, trust)).await;
+    let channel = dialled.map_err(|_| ConnectionError::Slow)??;
     let client = PeerServiceClient::new(channel);
-    let mut client = client.max_decoding_message_size(SIGN_BYTES_MAX);
+    let mut client = client.max_decoding_message_size(HEARTBEAT_BYTES_MAX);
     let request = FollowRequest { identity: identity.to_owned() };
-    let answer = timeout(CONNECT_WITHIN, client.follow(request)).await.map_err(|_| Lost::Slow)?;
-    answer.map(tonic::Response::into_inner).map_err(Lost::Status)
+    let answer = timeout(CONNECT_TIMEOUT, client.follow(request))
+        .await
+        .map_err(|_| ConnectionError::Slow)?;
+    answer.map(tonic::Response::into_inner).map_err(ConnectionError::Status)
 }
 
 /// A channel over one TCP connection that is made here, so that it is known how that went.
-async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, Lost> {
+async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, ConnectionError> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => Lost::Refused(error),
-        _ => Lost::Unreachable(error),
+        io::ErrorKind::ConnectionRefused => ConnectionError::Refused(error),
+        _ => ConnectionError::Unreachable(error),
     })?;
     // The sign of life is one small frame.
-    stream.set_nodelay(true).map_err(Lost::Unreachable)?;
+    stream.set_nodelay(true).map_err(ConnectionError::Unreachable)?;
     // Only a name for the headers: the connection is there.
     let endpoint = match trust {
         None => Endpoint::from(Uri::from_static("http://leader")),
         Some(trust) => Endpoint::from(Uri::from_static("https://leader"))
-            .tls_config(tls(trust).await.map_err(Lost::Untrusted)?)
-            .map_err(Lost::Transport)?,
+            .tls_config(tls(trust).await.map_err(ConnectionError::Untrusted)?)
+            .map_err(ConnectionError::Transport)?,
     };
     let mut stream = Some(stream);
     let connector = tower::service_fn(move |_: Uri| {
         let stream = stream.take().map(TokioIo::new);
         std::future::ready(stream.ok_or_else(|| io::Error::other("the connection has ended")))
     });
-    endpoint.connect_with_connector(connector).await.map_err(Lost::Transport)
+    endpoint.connect_with_connector(connector).await.map_err(ConnectionError::Transport)
 }
 
 /// TLS that trusts only this.
@@ -169,7 +181,7 @@ async fn tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
 }
 
 /// An error with what caused it: the transport's own text alone says nothing.
-fn chain(error: &tonic::transport::Error) -> String {
+fn describe_error(error: &tonic::transport::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -18,13 +18,13 @@ use tokio::time::timeout;
 /// holder may still believe that it leads. Missing where none may.
 const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
 /// How long one call may take, so that an API server that hangs holds nobody up.
-const CALL_WITHIN: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often one renewal is tried again after somebody else's write, or a lost answer to one's own.
-const RENEWALS_MAX: u32 = 3;
+const TRIES_MAX: u32 = 3;
 
 /// One replica's hand on the Lease; cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Election {
+pub(crate) struct LeaseLock {
     api: Api<Lease>,
     /// The replica's name and a word of this process.
     holder: String,
@@ -34,17 +34,17 @@ pub(crate) struct Election {
 
 /// What a read found. It was the newest at some moment between the call and its answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct LeaseRead {
     /// The store's revision: every epoch that was ever taken is not above it, unless agents of an
     /// earlier store had raised it.
     pub(crate) revision: u64,
     /// The Lease, where there is one.
-    pub(crate) sight: Option<Sight>,
+    pub(crate) record: Option<LeaseRecord>,
 }
 
 /// The Lease as someone sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sight {
+pub(crate) struct LeaseRecord {
     /// Orders what is seen of one object.
     pub(crate) version: u64,
     /// Who holds it; nobody once it was released.
@@ -64,35 +64,35 @@ pub(crate) struct Sight {
 
 /// The place of a leader.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct HeldLease {
     /// The term.
     pub(crate) epoch: Epoch,
     /// When everyone before has stopped.
-    pub(crate) earlier_end: Moment,
+    pub(crate) predecessor_end: Moment,
     lease: Box<Lease>,
 }
 
 /// What a renewal found.
 #[derive(Debug)]
-pub(crate) enum Standing {
+pub(crate) enum RenewOutcome {
     /// When the renewal that succeeded was sent, this epoch was the newest.
-    Leads {
+    Renewed {
         /// When that was.
         sent_at: Moment,
     },
     /// The Lease is another's, or gone.
-    Deposed(Look),
+    Lost(LeaseRead),
 }
 
 /// Why nothing came of a call. A write may have happened all the same.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum LeaseError {
     /// The API server was not reached, or refuses.
-    #[error("{}", told(.0))]
+    #[error("{}", describe_error(.0))]
     Api(#[from] kube::Error),
     /// No answer came.
-    #[error("no answer within {} s", CALL_WITHIN.as_secs())]
-    Late,
+    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout,
     /// The answer has no resource version that is a number.
     #[error("the API server's resource version is no number")]
     Unversioned,
@@ -101,7 +101,7 @@ pub(crate) enum Trouble {
     Contended,
 }
 
-impl Election {
+impl LeaseLock {
     pub(crate) fn new(
         client: Client,
         namespace: &str,
@@ -123,13 +123,13 @@ impl Election {
     }
 
     /// The Lease as it is now.
-    pub(crate) async fn read(&self) -> Result<Look, Trouble> {
+    pub(crate) async fn read(&self) -> Result<LeaseRead, LeaseError> {
         // A list, for its revision; without a resource version of its own it is never a stale one.
         let wanted = ListParams::default().fields(&format!("metadata.name={LEASE}"));
-        let list = within(self.api.list(&wanted)).await?;
-        let revision = number(list.metadata.resource_version.as_deref())?;
-        let sight = list.items.into_iter().next().map(Sight::of).transpose()?;
-        Ok(Look { revision, sight })
+        let list = call_api(self.api.list(&wanted)).await?;
+        let revision = revision_of(list.metadata.resource_version.as_deref())?;
+        let record = list.items.into_iter().next().map(LeaseRecord::of).transpose()?;
+        Ok(LeaseRead { revision, record })
     }
 
     /// Takes the next epoch over what was read, above `above`; none where another was quicker.
@@ -137,15 +137,15 @@ impl Election {
     /// says nothing.
     pub(crate) async fn take(
         &self,
-        look: &Look,
+        read: &LeaseRead,
         above: Epoch,
         bounds: TimeBounds,
         unseen: Duration,
-    ) -> Result<Option<(Seat, Moment)>, Trouble> {
-        let epoch = next_epoch(look, above);
-        let earlier = self.earlier(look.sight.as_ref(), unseen);
-        let transitions = look.sight.as_ref().map_or(0, |sight| sight.transitions() + 1);
-        let mut lease = look.sight.as_ref().map(|sight| sight.lease.clone()).unwrap_or_default();
+    ) -> Result<Option<(HeldLease, Moment)>, LeaseError> {
+        let epoch = next_epoch(read, above);
+        let earlier = self.earlier(read.record.as_ref(), unseen);
+        let transitions = read.record.as_ref().map_or(0, |record| record.transitions() + 1);
+        let mut lease = read.record.as_ref().map(|record| record.lease.clone()).unwrap_or_default();
         let now = MicroTime(Timestamp::now());
         lease.metadata.name = Some(LEASE.to_owned());
         lease.spec = Some(LeaseSpec {
@@ -158,9 +158,9 @@ impl Election {
         });
         annotate(&mut lease, epoch, Some(&self.address), earlier);
         let sent_at = clock::now();
-        let taken = match &look.sight {
-            Some(_) => within(self.api.replace(LEASE, &parameters(), &lease)).await,
-            None => within(self.api.create(&parameters(), &lease)).await,
+        let taken = match &read.record {
+            Some(_) => call_api(self.api.replace(LEASE, &post_params(), &lease)).await,
+            None => call_api(self.api.create(&post_params(), &lease)).await,
         };
         match taken {
             Ok(lease) => {
@@ -168,86 +168,93 @@ impl Election {
                     Duration::ZERO => sent_at,
                     earlier => clock::now() + bounds.outlast(earlier),
                 };
-                Ok(Some((Seat { epoch, earlier_end: end, lease: Box::new(lease) }, sent_at)))
+                Ok(Some((
+                    HeldLease { epoch, predecessor_end: end, lease: Box::new(lease) },
+                    sent_at,
+                )))
             }
-            Err(trouble) if trouble.is_conflict() => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(error) if error.is_conflict() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Renews. Where somebody has written meanwhile it looks who: that may have been oneself, by a
     /// renewal whose answer was lost. Then one more is sent: only one that is answered counts.
-    pub(crate) async fn renew(&self, seat: &mut Seat) -> Result<Standing, Trouble> {
-        for _ in 0..RENEWALS_MAX {
+    pub(crate) async fn renew(&self, held: &mut HeldLease) -> Result<RenewOutcome, LeaseError> {
+        for _ in 0..TRIES_MAX {
             let sent_at = clock::now();
-            let mut lease = seat.lease.clone();
+            let mut lease = held.lease.clone();
             let spec = lease.spec.get_or_insert_default();
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             spec.lease_duration_seconds = Some(whole_seconds(self.leadership));
-            let earlier = seat.earlier_end.since(sent_at);
-            annotate(&mut lease, seat.epoch, Some(&self.address), earlier);
-            match within(self.api.replace(LEASE, &parameters(), &lease)).await {
+            let earlier = held.predecessor_end.since(sent_at);
+            annotate(&mut lease, held.epoch, Some(&self.address), earlier);
+            match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(lease) => {
-                    *seat.lease = lease;
-                    return Ok(Standing::Leads { sent_at });
+                    *held.lease = lease;
+                    return Ok(RenewOutcome::Renewed { sent_at });
                 }
-                Err(trouble) if trouble.is_conflict() || trouble.is_missing() => {}
-                Err(trouble) => return Err(trouble),
+                Err(error) if error.is_conflict() || error.is_not_found() => {}
+                Err(error) => return Err(error),
             }
-            let look = self.read().await?;
-            match look.sight {
-                Some(sight) if self.is_mine(&sight, seat.epoch) => seat.lease = sight.lease,
-                sight => return Ok(Standing::Deposed(Look { sight, ..look })),
+            let read = self.read().await?;
+            match read.record {
+                Some(record) if self.is_mine(&record, held.epoch) => held.lease = record.lease,
+                record => return Ok(RenewOutcome::Lost(LeaseRead { record, ..read })),
             }
         }
-        Err(Trouble::Contended)
+        Err(LeaseError::Contended)
     }
 
     /// Gives the place up, so that another takes it at once, with an epoch above `above`. What
     /// another has taken already is left alone.
-    pub(crate) async fn release(&self, mut seat: Seat, above: Epoch) -> Result<(), Trouble> {
-        for _ in 0..RENEWALS_MAX {
-            let mut lease = seat.lease.clone();
-            let earlier = seat.earlier_end.since(clock::now());
-            annotate(&mut lease, seat.epoch.max(above), None, earlier);
+    pub(crate) async fn release(
+        &self,
+        mut held: HeldLease,
+        above: Epoch,
+    ) -> Result<(), LeaseError> {
+        for _ in 0..TRIES_MAX {
+            let mut lease = held.lease.clone();
+            let earlier = held.predecessor_end.since(clock::now());
+            annotate(&mut lease, held.epoch.max(above), None, earlier);
             lease.spec.get_or_insert_default().holder_identity = Some(String::new());
-            match within(self.api.replace(LEASE, &parameters(), &lease)).await {
+            match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(_) => return Ok(()),
-                Err(trouble) if trouble.is_conflict() || trouble.is_missing() => {}
-                Err(trouble) => return Err(trouble),
+                Err(error) if error.is_conflict() || error.is_not_found() => {}
+                Err(error) => return Err(error),
             }
-            match self.read().await?.sight {
-                Some(sight) if self.is_mine(&sight, seat.epoch) => seat.lease = sight.lease,
+            match self.read().await?.record {
+                Some(record) if self.is_mine(&record, held.epoch) => held.lease = record.lease,
                 _ => return Ok(()),
             }
         }
-        Err(Trouble::Contended)
+        Err(LeaseError::Contended)
     }
 
     /// Whether this process holds what it sees, under whatever epoch.
-    pub(crate) fn holds(&self, sight: &Sight) -> bool {
-        sight.holder.as_ref() == Some(&self.holder)
+    pub(crate) fn holds(&self, record: &LeaseRecord) -> bool {
+        record.holder.as_ref() == Some(&self.holder)
     }
 
-    fn is_mine(&self, sight: &Sight, epoch: Epoch) -> bool {
-        self.holds(sight) && sight.epoch == Some(epoch)
+    fn is_mine(&self, record: &LeaseRecord, epoch: Epoch) -> bool {
+        self.holds(record) && record.epoch == Some(epoch)
     }
 
     /// For how long from now on anyone before may believe that it leads. One that released the
     /// Lease does not, nor does this process, which leads nothing while it takes.
-    fn earlier(&self, sight: Option<&Sight>, unseen: Duration) -> Duration {
-        match sight {
+    fn earlier(&self, record: Option<&LeaseRecord>, unseen: Duration) -> Duration {
+        match record {
             None => unseen.max(self.leadership),
-            Some(sight) if sight.holder.is_none() || self.holds(sight) => sight.earlier,
-            Some(sight) => sight.earlier.max(sight.duration),
+            Some(record) if record.holder.is_none() || self.holds(record) => record.earlier,
+            Some(record) => record.earlier.max(record.duration),
         }
     }
 }
 
-impl Sight {
+impl LeaseRecord {
     /// What the Lease says.
-    pub(crate) fn of(lease: Lease) -> Result<Self, Trouble> {
-        let version = number(lease.metadata.resource_version.as_deref())?;
+    pub(crate) fn of(lease: Lease) -> Result<Self, LeaseError> {
+        let version = revision_of(lease.metadata.resource_version.as_deref())?;
         let annotations = lease.metadata.annotations.as_ref();
         let annotation = |name| annotations.and_then(|all| all.get(name));
         let milliseconds = |text: &String| text.parse().ok().map(Duration::from_millis);
@@ -273,23 +280,23 @@ impl Sight {
     }
 }
 
-impl Trouble {
+impl LeaseError {
     /// Whether the write did not happen because the object has changed, or is there already.
     fn is_conflict(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
     }
 
     /// Whether the object is not there any more.
-    fn is_missing(&self) -> bool {
+    fn is_not_found(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
     }
 }
 
 /// The epoch after what was read. The store's revision is in it even where the Lease has an epoch:
 /// a Lease that was deleted, put back from a copy or edited then resets nothing.
-fn next_epoch(look: &Look, above: Epoch) -> Epoch {
-    let annotated = look.sight.as_ref().and_then(|sight| sight.epoch).unwrap_or_default();
-    annotated.max(above).max(Epoch(look.revision)).next()
+fn next_epoch(read: &LeaseRead, above: Epoch) -> Epoch {
+    let annotated = read.record.as_ref().and_then(|record| record.epoch).unwrap_or_default();
+    annotated.max(above).max(Epoch(read.revision)).next()
 }
 
 fn annotate(lease: &mut Lease, epoch: Epoch, address: Option<&str>, earlier: Duration) {
@@ -305,7 +312,7 @@ fn annotate(lease: &mut Lease, epoch: Epoch, address: Option<&str>, earlier: Dur
     };
 }
 
-fn parameters() -> PostParams {
+fn post_params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
@@ -313,16 +320,16 @@ fn whole_seconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i32::MAX).max(1)
 }
 
-fn number(version: Option<&str>) -> Result<u64, Trouble> {
-    version.and_then(|text| text.parse().ok()).ok_or(Trouble::Unversioned)
+fn revision_of(version: Option<&str>) -> Result<u64, LeaseError> {
+    version.and_then(|text| text.parse().ok()).ok_or(LeaseError::Unversioned)
 }
 
-async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Trouble> {
-    timeout(CALL_WITHIN, call).await.map_err(|_| Trouble::Late)?.map_err(Trouble::Api)
+async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, LeaseError> {
+    timeout(CALL_TIMEOUT, call).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Api)
 }
 
 /// An error and its causes in a line for people.
-pub(crate) fn told(error: &kube::Error) -> String {
+pub(crate) fn describe_error(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("{} ({} {})", status.message, status.code, status.reason);
     }
@@ -339,7 +346,7 @@ pub(crate) fn told(error: &kube::Error) -> String {
 }
 
 #[cfg(test)]
-impl Sight {
+impl LeaseRecord {
     /// A Lease as a leader writes it; `renewal` tells its renewals apart.
     pub(crate) fn example(
         version: u64,
@@ -367,48 +374,48 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn sight(holder: &str, epoch: u64) -> Sight {
-        Sight::example(40, holder, Epoch(epoch), MINUTE, 1)
+    fn record(holder: &str, epoch: u64) -> LeaseRecord {
+        LeaseRecord::example(40, holder, Epoch(epoch), MINUTE, 1)
     }
 
-    fn election() -> Election {
+    fn lock() -> LeaseLock {
         let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");
-        Election::new(client, "ns", "me_1".into(), "10.0.0.2:7400".into(), 2 * MINUTE)
+        LeaseLock::new(client, "ns", "me_1".into(), "10.0.0.2:7400".into(), 2 * MINUTE)
     }
 
     #[test]
     fn an_epoch_is_above_everything_that_may_have_been_one() {
-        let look = |revision, epoch: Option<u64>| Look {
+        let read = |revision, epoch: Option<u64>| LeaseRead {
             revision,
-            sight: epoch.map(|epoch| sight("other_1", epoch)),
+            record: epoch.map(|epoch| record("other_1", epoch)),
         };
         // No Lease: it may have been deleted. What it said is not above the store's revision.
-        assert_eq!(next_epoch(&look(41, None), Epoch(0)), Epoch(42));
-        assert_eq!(next_epoch(&look(41, Some(12)), Epoch(0)), Epoch(42));
+        assert_eq!(next_epoch(&read(41, None), Epoch(0)), Epoch(42));
+        assert_eq!(next_epoch(&read(41, Some(12)), Epoch(0)), Epoch(42));
         // Agents, or a Lease, remember more than the store: it was restored from a backup.
-        assert_eq!(next_epoch(&look(41, Some(99)), Epoch(0)), Epoch(100));
-        assert_eq!(next_epoch(&look(41, Some(12)), Epoch(99)), Epoch(100));
+        assert_eq!(next_epoch(&read(41, Some(99)), Epoch(0)), Epoch(100));
+        assert_eq!(next_epoch(&read(41, Some(12)), Epoch(99)), Epoch(100));
         // Somebody has spoiled the annotation.
-        let mut spoiled = look(41, Some(12));
-        spoiled.sight.as_mut().expect("a Lease").epoch = None;
+        let mut spoiled = read(41, Some(12));
+        spoiled.record.as_mut().expect("a Lease").epoch = None;
         assert_eq!(next_epoch(&spoiled, Epoch(0)), Epoch(42));
     }
 
     #[tokio::test]
     async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
-        let election = election();
-        let earlier = |sight: Option<Sight>| election.earlier(sight.as_ref(), Duration::ZERO);
-        assert_eq!(earlier(Some(sight("other_1", 7))), MINUTE);
-        assert_eq!(earlier(Some(sight("", 7))), Duration::ZERO, "it released");
-        assert_eq!(earlier(Some(sight("me_1", 7))), Duration::ZERO, "it is this process");
+        let lock = lock();
+        let earlier = |record: Option<LeaseRecord>| lock.earlier(record.as_ref(), Duration::ZERO);
+        assert_eq!(earlier(Some(record("other_1", 7))), MINUTE);
+        assert_eq!(earlier(Some(record("", 7))), Duration::ZERO, "it released");
+        assert_eq!(earlier(Some(record("me_1", 7))), Duration::ZERO, "it is this process");
         assert_eq!(earlier(None), 2 * MINUTE, "a deleted Lease may have been anybody's");
-        assert_eq!(election.earlier(None, 5 * MINUTE), 5 * MINUTE);
+        assert_eq!(lock.earlier(None, 5 * MINUTE), 5 * MINUTE);
         // One that took over from a leader that hung, and released, leaves that one behind.
-        let mut behind = sight("", 8);
+        let mut behind = record("", 8);
         behind.earlier = MINUTE / 2;
         assert_eq!(earlier(Some(behind)), MINUTE / 2);
-        let mut behind = sight("other_1", 8);
+        let mut behind = record("other_1", 8);
         behind.earlier = 3 * MINUTE;
         assert_eq!(earlier(Some(behind)), 3 * MINUTE);
     }
@@ -418,15 +425,15 @@ mod tests {
         let mut lease = Lease::default();
         lease.metadata.resource_version = Some("7".into());
         annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
-        let sight = Sight::of(lease.clone()).expect("a Lease");
-        assert_eq!((sight.version, sight.epoch, sight.holder), (7, Some(Epoch(9)), None));
-        assert_eq!(sight.address.as_deref(), Some("a:1"));
-        assert_eq!(sight.earlier, Duration::from_millis(2), "rounded up");
+        let record = LeaseRecord::of(lease.clone()).expect("a Lease");
+        assert_eq!((record.version, record.epoch, record.holder), (7, Some(Epoch(9)), None));
+        assert_eq!(record.address.as_deref(), Some("a:1"));
+        assert_eq!(record.earlier, Duration::from_millis(2), "rounded up");
         annotate(&mut lease, Epoch(9), None, Duration::ZERO);
-        let sight = Sight::of(lease.clone()).expect("a Lease");
-        assert_eq!((sight.address, sight.earlier), (None, Duration::ZERO));
+        let record = LeaseRecord::of(lease.clone()).expect("a Lease");
+        assert_eq!((record.address, record.earlier), (None, Duration::ZERO));
         lease.metadata.resource_version = Some("seven".into());
-        assert!(Sight::of(lease).is_err());
+        assert!(LeaseRecord::of(lease).is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::herald::Herald;
+use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_manifest::Problem;
 use leasehold_manifest::last_good::FILE;
@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::good::Good;
-use super::manifests::Manifests;
+use super::last_good_file::LastGoodFile;
+use super::manifest_watcher::ManifestWatcher;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -81,10 +81,10 @@ impl Host {
         let (event_sender, events) = mpsc::channel(16);
         let (problem_sender, problems) = watch::channel(Arc::default());
         let (ready, is_ready) = oneshot::channel();
-        let good = Good::new(self.state());
+        let good = LastGoodFile::new(self.state());
         let (freshness, _) = watch::channel(Freshness::default());
-        let herald = Herald::new(event_sender, problem_sender, ready);
-        let manifests = Manifests::new(self.manifests(), good, herald, freshness);
+        let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
+        let manifests = ManifestWatcher::new(self.manifests(), good, desired_publisher, freshness);
         let task = tokio::spawn(manifests.run());
         timeout(PATIENCE, is_ready).await.expect("a desired state in time").unwrap();
         let mut replica = Replica { events, problems, task, in_force: Vec::new() };
@@ -243,9 +243,9 @@ async fn a_state_folder_that_takes_no_file_changes_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_could_not_be_written_is_written_with_the_next_attempt() {
     let host = Host::with_history().await;
-    let mut good = Good::new(host.state());
+    let mut good = LastGoodFile::new(host.state());
     let state = good.load().unwrap();
-    let mut good = Good::new(host.state());
+    let mut good = LastGoodFile::new(host.state());
     fs::remove_file(host.state().join(FILE)).unwrap();
     fs::create_dir(host.state().join(FILE)).unwrap();
     good.save(state.clone());

@@ -18,18 +18,18 @@ use leasehold_types::{Epoch, WorkerKey};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::super::exposure;
-use super::change::{Base, Change, Wanted};
+use super::exposure_annotation;
 use super::facts::{PodName, version};
-use super::roll::Listed;
+use super::patch::{ObservedPod, PatchDecision, PodPatch};
+use super::store::Listed;
 use super::{PodFacts, Pods};
 
 /// How long a write may take.
-const WRITE_WITHIN: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a write is tried on a pod that others write to.
 const TRIES_MAX: usize = 3;
 /// How long a list may take.
-const LIST_WITHIN: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Pods {
     /// Every worker that may hold anything: of pods that are there as the API server has them now
@@ -52,7 +52,7 @@ impl Pods {
                 }
             }
         }
-        let exposed = self.0.roll().list(listed, clock::now());
+        let exposed = self.0.store().list(listed, clock::now());
         self.0.has_changed();
         for (key, _) in exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any) {
             tracing::warn!(
@@ -78,9 +78,9 @@ impl Pods {
             Some(namespace) => format!("pods of namespace {namespace} (--watch-namespace)"),
             None => "pods of all namespaces".to_owned(),
         };
-        let pods = timeout(LIST_WITHIN, api.list_metadata(&params)).await.with_context(whose)?;
+        let pods = timeout(LIST_TIMEOUT, api.list_metadata(&params)).await.with_context(whose)?;
         let pods = pods.with_context(whose)?.items.into_iter().filter_map(|pod| {
-            let Base { uid, version, exposures } = seen(&pod)?;
+            let ObservedPod { uid, version, exposures } = observed(&pod)?;
             let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
             Some((name, Listed { uid, version, exposures }))
         });
@@ -93,17 +93,17 @@ impl Pods {
     pub async fn write_entry(&self, epoch: Epoch, attempt: campaign::Attempt) -> Written {
         let key = attempt.change.key().clone();
         let Some(name) = PodName::of(&key) else { return Written::Failed };
-        let (facts, haunted) = {
-            let roll = self.0.roll();
-            (roll.find(&name).cloned(), roll.is_haunted(&name))
+        let (facts, has_tombstone) = {
+            let store = self.0.store();
+            (store.find(&name).cloned(), store.has_tombstone(&name))
         };
         let facts = facts.filter(|facts| !facts.over);
         match (facts, &attempt.change) {
             (Some(facts), _) => {
-                self.write(&facts, &Change::Entry(key.cluster, epoch, attempt)).await
+                self.write(&facts, &PodPatch::Entry(key.cluster, epoch, attempt)).await
             }
             (None, campaign::Change::Strike(_)) => Written::Done,
-            (None, campaign::Change::Enter(..)) if haunted => Written::Failed,
+            (None, campaign::Change::Enter(..)) if has_tombstone => Written::Failed,
             (None, campaign::Change::Enter(..)) => {
                 // Gone before this worker was said to be: then it is said again, before it could
                 // be granted anything.
@@ -120,13 +120,13 @@ impl Pods {
     /// # Errors
     /// What the API server says against it.
     pub async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
-        let change = if busy { &Change::Busy } else { &Change::Idle };
+        let change = if busy { &PodPatch::Busy } else { &PodPatch::Idle };
         Ok(self.try_write(facts, change).await? == Written::Done)
     }
 
-    async fn write(&self, facts: &PodFacts, change: &Change) -> Written {
+    async fn write(&self, facts: &PodFacts, change: &PodPatch) -> Written {
         let PodName { namespace, name } = &facts.pod;
-        match timeout(WRITE_WITHIN, self.try_write(facts, change)).await {
+        match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
             Ok(Ok(written)) => written,
             Ok(Err(error)) => {
                 tracing::warn!(%error, namespace, pod = name, "pod not written");
@@ -141,37 +141,37 @@ impl Pods {
 
     /// Tries a change on the pod as it was seen, then on the pod as it is. What it finds then is
     /// judged anew: a successor may have written it.
-    async fn try_write(&self, facts: &PodFacts, change: &Change) -> kube::Result<Written> {
+    async fn try_write(&self, facts: &PodFacts, change: &PodPatch) -> kube::Result<Written> {
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
         let name = &facts.pod.name;
         let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
-        let mut base = Base { uid, version: facts.version, exposures };
+        let mut base = ObservedPod { uid, version: facts.version, exposures };
         let mut tries = 0;
         loop {
-            let (metadata, exposures) = match change.over(&base) {
-                Wanted::Patch(metadata, exposures) => (metadata, exposures),
-                Wanted::Nothing => return Ok(Written::Done),
-                Wanted::Superseded => return Ok(Written::Superseded),
-                Wanted::Unreadable(version) => return Ok(Written::Unreadable(version)),
+            let (metadata, exposures) = match change.decide(&base) {
+                PatchDecision::Patch(metadata, exposures) => (metadata, exposures),
+                PatchDecision::Nothing => return Ok(Written::Done),
+                PatchDecision::Superseded => return Ok(Written::Superseded),
+                PatchDecision::Unreadable(version) => return Ok(Written::Unreadable(version)),
             };
             let error = match patch(&api, name, metadata).await {
                 Ok(pod) => {
                     let version = version(pod.resource_version().as_deref());
-                    self.0.roll().wrote(&facts.pod, Base { version, exposures, ..base });
+                    self.0.store().wrote(&facts.pod, ObservedPod { version, exposures, ..base });
                     return Ok(Written::Done);
                 }
                 Err(error) => error,
             };
             tries += 1;
             let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
-            if conflict && !change.holds_on() {
+            if conflict && !change.is_retried() {
                 return Ok(Written::Failed);
             }
             if !conflict || tries == TRIES_MAX {
                 return Err(error);
             }
             let found = api.get_metadata_opt(name).await?;
-            match found.as_ref().and_then(seen).filter(|found| found.uid == facts.uid) {
+            match found.as_ref().and_then(observed).filter(|found| found.uid == facts.uid) {
                 Some(found) => base = found,
                 // It is there no more.
                 None => return Ok(Written::Failed),
@@ -181,9 +181,9 @@ impl Pods {
 }
 
 /// A pod's metadata, as far as a change rests on it.
-fn seen(pod: &PartialObjectMeta<Pod>) -> Option<Base> {
+fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
     let version = version(pod.resource_version().as_deref());
-    Some(Base { uid: pod.uid()?, version, exposures: exposure::read(pod) })
+    Some(ObservedPod { uid: pod.uid()?, version, exposures: exposure_annotation::read(pod) })
 }
 
 async fn patch(

@@ -18,9 +18,9 @@ use leasehold_types::{ClusterName, Epoch, TimeBounds, WorkerKey};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
+use super::exposure_annotation;
 use super::facts::{PodFacts, PodName};
 use super::{Pods, PodsSettings, Shared};
-use crate::exposure;
 
 /// The one pod, and what somebody else writes to it before each write that comes.
 #[derive(Default)]
@@ -95,7 +95,7 @@ fn merge(onto: &mut Value, patch: Value) {
 fn shop() -> (Shop, Pods) {
     let (shop, pods) = unseen();
     let pod = shop.lock().expect("whole").pod.clone();
-    pods.0.roll().apply(facts(pod), clock::now());
+    pods.0.store().apply(facts(pod), clock::now());
     (shop, pods)
 }
 
@@ -131,7 +131,7 @@ fn unseen() -> (Shop, Pods) {
     };
     let pods = Pods(Arc::new(Shared {
         settings,
-        roll: Mutex::default(),
+        store: Mutex::default(),
         seen: Mutex::default(),
         changed: watch::Sender::new(0),
         events: mpsc::channel(1).0,
@@ -179,7 +179,7 @@ fn annotation(epoch: u64, jobs_max: u32) -> Value {
     let exposures = BTreeMap::from([(key().cluster, entry(epoch, jobs_max))]);
     json!({ "metadata": {
         "labels": { EXPOSED_LABEL: TRUE, BUSY_LABEL: TRUE },
-        "annotations": { EXPOSURE_ANNOTATION: exposure::text(&exposures) },
+        "annotations": { EXPOSURE_ANNOTATION: exposure_annotation::text(&exposures) },
     } })
 }
 
@@ -286,7 +286,7 @@ async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replace
         let exposed = pods.list_exposed().await.expect("an answer");
         assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
         let pod = shop.lock().expect("whole").pod.clone();
-        pods.0.roll().apply(facts(pod), clock::now());
+        pods.0.store().apply(facts(pod), clock::now());
         let Written::Unreadable(version) = enter(&pods, 3).await else {
             panic!("a successor may have written it")
         };

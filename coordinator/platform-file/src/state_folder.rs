@@ -13,29 +13,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_types::Epoch;
 
-use super::terms::{numbered, sync_folder, write_durably};
+use super::epochs::{numbered, sync_folder, write_durably};
 
 /// The file with the folder's id.
 const ID_FILE: &str = "folder.id";
 
 /// The state folder as it was when this replica began.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder {
+pub(crate) struct StateFolder {
     path: PathBuf,
-    seen: Seen,
+    identity: FolderIdentity,
     lost: Arc<Mutex<Option<String>>>,
 }
 
 /// What a folder is known by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct FolderIdentity {
     device: u64,
     inode: u64,
     id_inode: u64,
     id: Vec<u8>,
 }
 
-impl Folder {
+impl StateFolder {
     /// Makes the folder where it is missing, and gives it an id where it has none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
@@ -53,7 +53,11 @@ impl Folder {
             })?;
             sync_folder(path)?;
         }
-        Ok(Self { path: path.to_owned(), seen: Seen::of(path)?, lost: Arc::default() })
+        Ok(Self {
+            path: path.to_owned(),
+            identity: FolderIdentity::of(path)?,
+            lost: Arc::default(),
+        })
     }
 
     /// Looks whether it is still there and the same.
@@ -62,8 +66,8 @@ impl Folder {
     /// What is wrong and what to do, where it is not. A folder that cannot be looked at, because
     /// the disk fails, is not said to be another one.
     pub(crate) fn check(&self) -> io::Result<()> {
-        let what = match Seen::of(&self.path) {
-            Ok(seen) if seen == self.seen => None,
+        let what = match FolderIdentity::of(&self.path) {
+            Ok(identity) if identity == self.identity => None,
             Ok(_) => Some("was deleted and made anew, or replaced by another one"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some("was deleted"),
             Err(error) => return Err(error),
@@ -112,7 +116,7 @@ impl Folder {
     }
 }
 
-impl Seen {
+impl FolderIdentity {
     fn of(path: &Path) -> io::Result<Self> {
         let (folder, file) = (fs::metadata(path)?, path.join(ID_FILE));
         let (id_inode, id) = (fs::metadata(&file)?.ino(), fs::read(&file)?);
@@ -128,13 +132,13 @@ mod tests {
     fn a_folder_that_is_deleted_emptied_or_replaced_is_another_one_until_it_is_back() {
         let parent = tempfile::tempdir().unwrap();
         let (path, aside) = (parent.path().join("state"), parent.path().join("aside"));
-        let folder = Folder::open(&path).unwrap();
-        assert_eq!(Folder::open(&path).unwrap().seen, folder.seen, "a second replica");
+        let folder = StateFolder::open(&path).unwrap();
+        assert_eq!(StateFolder::open(&path).unwrap().identity, folder.identity, "a second replica");
         folder.check().unwrap();
         fs::rename(&path, &aside).unwrap();
         let error = folder.check().unwrap_err().to_string();
         assert!(error.contains("was deleted") && error.contains("OPERATIONS"), "{error}");
-        Folder::open(&path).unwrap();
+        StateFolder::open(&path).unwrap();
         let error = folder.check().unwrap_err().to_string();
         assert!(error.contains("made anew"), "{error}");
         assert_eq!(folder.lost(), Some(error));

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{FIELD_MANAGER, answer, says_watch};
+use super::{FIELD_MANAGER, call_api, describe_watch_error};
 
 /// After how long what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 
 /// What is written, and where.
-pub struct CaBundle {
+pub struct CaInjector {
     /// The client that writes.
     pub client: Client,
     /// The configuration's name.
@@ -71,19 +71,19 @@ impl Configuration for ValidatingWebhookConfiguration {
     }
 }
 
-impl CaBundle {
+impl CaInjector {
     /// Writes until one of its sources ends.
     pub async fn run<K: Configuration>(mut self) {
         let api: Api<K> = Api::all(self.client.clone());
         let config = Config::default().fields(&format!("metadata.name={}", self.configuration));
         let mut watched = pin!(watcher(api.clone(), config).default_backoff());
         let mut seen: Option<K> = None;
-        let mut complaint = Complaint::default();
+        let mut last_warning = LastWarning::default();
         loop {
             let pause = match self.write(&api, seen.as_ref()).await {
                 Ok(()) => self.every,
                 Err(problem) => {
-                    complaint.say(problem);
+                    last_warning.say(problem);
                     self.every.min(RETRY)
                 }
             };
@@ -93,11 +93,11 @@ impl CaBundle {
                 event = watched.next() => match event {
                     Some(Ok(event)) => {
                         observe(event, &mut seen);
-                        complaint.forget();
+                        last_warning.forget();
                         true
                     }
                     Some(Err(error)) => {
-                        complaint.say(format!("it cannot be watched: {}", says_watch(&error)));
+                        last_warning.say(format!("it cannot be watched: {}", describe_watch_error(&error)));
                         true
                     }
                     None => false,
@@ -130,8 +130,8 @@ impl CaBundle {
         let patch = Patch::Strategic(json!({ "webhooks": webhooks }));
         let field_manager = Some(FIELD_MANAGER.to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
-        let written = answer(api.patch_metadata(&self.configuration, &params, &patch)).await;
-        written.map_err(|failure| format!("its caBundle is not written: {failure}"))?;
+        let written = call_api(api.patch_metadata(&self.configuration, &params, &patch)).await;
+        written.map_err(|error| format!("its caBundle is not written: {error}"))?;
         tracing::info!(configuration = self.configuration, "caBundle written");
         Ok(())
     }
@@ -159,9 +159,9 @@ fn observe<K>(event: Event<K>, seen: &mut Option<K>) {
 
 /// What went wrong last; it is said once until something changes.
 #[derive(Default)]
-struct Complaint(Option<String>);
+struct LastWarning(Option<String>);
 
-impl Complaint {
+impl LastWarning {
     fn say(&mut self, problem: String) {
         if self.0.as_ref() != Some(&problem) {
             tracing::warn!(problem, "the API server may not trust the webhook");

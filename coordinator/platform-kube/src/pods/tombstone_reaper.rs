@@ -19,36 +19,36 @@ use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::facts::{PodFacts, PodName};
-use super::roll::{Asked, Ghost, Heard, Verdict};
+use super::store::{ApiCheck, CoreView, Tombstone, TombstoneAction};
 
 /// How often ghosts are looked at while there are some.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the API server is asked again for a pod that lost its label.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long it may take to answer.
-const ASK_WITHIN: Duration = Duration::from_secs(5);
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it is left alone after it has not answered.
-const LEFT_ALONE: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Questions to the API server at once.
-const ASKED_AT_ONCE_MAX: usize = 8;
+const REQUESTS_MAX: usize = 8;
 /// How often to look whether this replica leads: what vanishes in its term is gone sooner.
 const TERM_EVERY: Duration = Duration::from_millis(500);
 /// How often the core's workers are compared with the pods.
-const SWEEP_EVERY: Duration = Duration::from_secs(15);
+const COMPARE_EVERY: Duration = Duration::from_secs(15);
 
 /// Sees ghosts off.
-pub(super) struct Mourner {
+pub(super) struct TombstoneReaper {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
     term: Option<(Epoch, Moment)>,
-    swept_at: Option<Moment>,
+    compared_at: Option<Moment>,
     /// When the API server last did not answer.
     unanswered_at: Option<Moment>,
 }
 
-impl Mourner {
+impl TombstoneReaper {
     pub(super) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
-        Self { shared, events, term: None, swept_at: None, unanswered_at: None }
+        Self { shared, events, term: None, compared_at: None, unanswered_at: None }
     }
 
     /// Runs until nobody takes the events.
@@ -57,64 +57,79 @@ impl Mourner {
         let events = self.events.clone();
         loop {
             let tick = sleep(TERM_EVERY);
-            let haunted = async {
-                while !self.shared.is_haunted() && changed.changed().await.is_ok() {}
-                sleep(self.patience()).await;
+            let has_tombstone = async {
+                while !self.shared.has_tombstone() && changed.changed().await.is_ok() {}
+                sleep(self.delay()).await;
             };
             tokio::select! {
                 () = events.closed() => return,
                 () = tick => {}
-                () = haunted => {}
+                () = has_tombstone => {}
             }
-            if !self.look().await {
+            if !self.reap().await {
                 return;
             }
         }
     }
 
     /// How long until the next look while there are ghosts: none where one has just come.
-    fn patience(&self) -> Duration {
+    fn delay(&self) -> Duration {
         if self.unanswered_at.is_some() {
             return LOOK_EVERY;
         }
         let now = clock::now();
-        let is_new =
-            |ghost: &Ghost| ghost.asked == Asked::Never && now.since(ghost.since) < LOOK_EVERY;
-        match self.shared.roll().ghosts().any(|(_, ghost)| is_new(ghost)) {
+        let is_new = |tombstone: &Tombstone| {
+            tombstone.api_check == ApiCheck::NotAsked && now.since(tombstone.since) < LOOK_EVERY
+        };
+        match self.shared.store().tombstones().any(|(_, tombstone)| is_new(tombstone)) {
             true => Duration::ZERO,
             false => LOOK_EVERY,
         }
     }
 
     /// One look at everything; false where nobody takes the events any more.
-    async fn look(&mut self) -> bool {
+    async fn reap(&mut self) -> bool {
         let handle = self.shared.settings.handle.borrow().clone();
         self.note_term(handle.as_ref()).await;
-        let ghosts = self.ghosts();
-        let mut told = self.ask_server(ghosts).await;
-        for (name, ghost) in self.ghosts() {
-            let heard = match &handle {
-                Some(handle) => self.hear(handle, &ghost.keys).await,
-                None => Heard { term: None, presence: None },
+        let tombstones = self.tombstones();
+        let mut delivered = self.ask_server(tombstones).await;
+        for (name, tombstone) in self.tombstones() {
+            let core_view = match &handle {
+                Some(handle) => self.ask_core(handle, &tombstone.keys).await,
+                None => CoreView { term: None, presence: None },
             };
-            let verdict = {
-                let roll = self.shared.roll();
-                roll.verdict(&name, &ghost, heard, &self.shared.settings.bounds, clock::now())
+            let action_for = {
+                let store = self.shared.store();
+                store.action_for(
+                    &name,
+                    &tombstone,
+                    core_view,
+                    &self.shared.settings.bounds,
+                    clock::now(),
+                )
             };
-            match verdict {
-                Verdict::Wait => {}
-                Verdict::Gone => told &= self.tell(&name, &ghost.uid, ghost.keys).await,
-                Verdict::Forget => self.shared.roll().lay(&name, &ghost.uid),
+            match action_for {
+                TombstoneAction::Keep => {}
+                TombstoneAction::ReportGone => {
+                    delivered &= self.report_gone(&name, &tombstone.uid, tombstone.keys).await
+                }
+                TombstoneAction::Forget => {
+                    self.shared.store().remove_tombstone(&name, &tombstone.uid)
+                }
             }
         }
         if let Some(handle) = handle {
-            told &= self.sweep(&handle).await;
+            delivered &= self.compare_with_core(&handle).await;
         }
-        told
+        delivered
     }
 
-    fn ghosts(&self) -> Vec<(PodName, Ghost)> {
-        self.shared.roll().ghosts().map(|(name, ghost)| (name.clone(), ghost.clone())).collect()
+    fn tombstones(&self) -> Vec<(PodName, Tombstone)> {
+        self.shared
+            .store()
+            .tombstones()
+            .map(|(name, tombstone)| (name.clone(), tombstone.clone()))
+            .collect()
     }
 
     async fn note_term(&mut self, handle: Option<&Handle>) {
@@ -127,7 +142,7 @@ impl Mourner {
                 Some((known, since))
             }
             (Some(Leadership::Leads(epoch)), _) => {
-                self.swept_at = None;
+                self.compared_at = None;
                 Some((epoch, clock::now()))
             }
             (Some(Leadership::StandsBy(_)) | None, _) => None,
@@ -135,29 +150,29 @@ impl Mourner {
     }
 
     /// Asks the API server for those of which it has not said that they do not exist.
-    async fn ask_server(&mut self, ghosts: Vec<(PodName, Ghost)>) -> bool {
+    async fn ask_server(&mut self, tombstones: Vec<(PodName, Tombstone)>) -> bool {
         let now = clock::now();
-        if self.unanswered_at.is_some_and(|at| now.since(at) < LEFT_ALONE) {
+        if self.unanswered_at.is_some_and(|at| now.since(at) < RETRY_AFTER) {
             return true;
         }
         self.unanswered_at = None;
-        let due = ghosts.into_iter().filter(|(_, ghost)| match ghost.asked {
-            Asked::Never => true,
-            Asked::Exists(at) => now.since(at) >= ASK_AGAIN_AFTER,
-            Asked::Deleted => false,
+        let due = tombstones.into_iter().filter(|(_, tombstone)| match tombstone.api_check {
+            ApiCheck::NotAsked => true,
+            ApiCheck::Exists(at) => now.since(at) >= ASK_AGAIN_AFTER,
+            ApiCheck::Deleted => false,
         });
         let shared = Arc::clone(&self.shared);
-        let answers = stream::iter(due).map(|(name, ghost)| {
+        let answers = stream::iter(due).map(|(name, tombstone)| {
             let shared = Arc::clone(&shared);
             async move {
                 let api: Api<Pod> = shared.api(Some(&name.namespace));
-                let answer = timeout(ASK_WITHIN, api.get_opt(&name.name)).await;
-                (name, ghost, answer)
+                let answer = timeout(ASK_TIMEOUT, api.get_opt(&name.name)).await;
+                (name, tombstone, answer)
             }
         });
-        let mut answers = std::pin::pin!(answers.buffer_unordered(ASKED_AT_ONCE_MAX));
-        let mut told = true;
-        while let Some((name, ghost, answer)) = answers.next().await {
+        let mut answers = std::pin::pin!(answers.buffer_unordered(REQUESTS_MAX));
+        let mut delivered = true;
+        while let Some((name, tombstone, answer)) = answers.next().await {
             let found = match answer {
                 Ok(Ok(pod)) => pod.as_ref().and_then(PodFacts::new),
                 Ok(Err(error)) => {
@@ -170,18 +185,19 @@ impl Mourner {
                     continue;
                 }
             };
-            let gone = self.shared.roll().asked(&name, &ghost.uid, found.as_ref(), clock::now());
+            let gone =
+                self.shared.store().api_check(&name, &tombstone.uid, found.as_ref(), clock::now());
             if !gone.is_empty() {
-                let uid = found.map_or(ghost.uid, |facts| facts.uid);
-                told &= self.tell(&name, &uid, gone).await;
+                let uid = found.map_or(tombstone.uid, |facts| facts.uid);
+                delivered &= self.report_gone(&name, &uid, gone).await;
             }
         }
-        told
+        delivered
     }
 
-    async fn hear(&self, handle: &Handle, keys: &[WorkerKey]) -> Heard {
+    async fn ask_core(&self, handle: &Handle, keys: &[WorkerKey]) -> CoreView {
         let keys = keys.to_vec();
-        let heard = handle.ask(move |core, now| {
+        let core_view = handle.ask(move |core, now| {
             let workers = keys.iter().filter_map(|key| core.worker(key, now));
             let presences: Vec<_> = workers.map(|worker| worker.presence).collect();
             let connected = presences.iter().find(|it| **it == Presence::Connected);
@@ -191,35 +207,35 @@ impl Mourner {
                 Leadership::StandsBy(_) => (None, presence),
             }
         });
-        match heard.await {
+        match core_view.await {
             Ok((epoch, presence)) => {
                 let term = self.term.filter(|(known, _)| Some(*known) == epoch);
-                Heard { term, presence }
+                CoreView { term, presence }
             }
-            Err(_) => Heard { term: None, presence: None },
+            Err(_) => CoreView { term: None, presence: None },
         }
     }
 
     /// Says that workers are gone; only then their ghost is laid, and a later pod is let in.
-    async fn tell(&self, name: &PodName, uid: &str, keys: Vec<WorkerKey>) -> bool {
-        let told = self.events.send(Event::Gone(keys)).await.is_ok();
-        self.shared.roll().lay(name, uid);
+    async fn report_gone(&self, name: &PodName, uid: &str, keys: Vec<WorkerKey>) -> bool {
+        let delivered = self.events.send(Event::Gone(keys)).await.is_ok();
+        self.shared.store().remove_tombstone(name, uid);
         self.shared.has_changed();
-        told
+        delivered
     }
 
     /// Compares the core's workers with the pods.
-    async fn sweep(&mut self, handle: &Handle) -> bool {
+    async fn compare_with_core(&mut self, handle: &Handle) -> bool {
         let now = clock::now();
-        let due = self.swept_at.is_none_or(|at| now.since(at) >= SWEEP_EVERY);
+        let due = self.compared_at.is_none_or(|at| now.since(at) >= COMPARE_EVERY);
         if self.term.is_none() || !due || !self.shared.is_synced() {
             return true;
         }
-        self.swept_at = Some(now);
+        self.compared_at = Some(now);
         let Ok(keys) = handle.ask(|core, now| workers(core, now)).await else { return true };
         let gone: Vec<_> = {
-            let mut roll = self.shared.roll();
-            keys.into_iter().filter(|key| roll.miss(key, now)).collect()
+            let mut store = self.shared.store();
+            keys.into_iter().filter(|key| store.confirm_gone(key, now)).collect()
         };
         gone.is_empty() || self.events.send(Event::Gone(gone)).await.is_ok()
     }

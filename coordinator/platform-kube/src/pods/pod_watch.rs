@@ -17,7 +17,7 @@ use super::Shared;
 use super::facts::{PodFacts, PodName};
 
 /// Watches one namespace, or all, until nobody takes the events.
-pub(super) async fn watch(
+pub(super) async fn watch_pods(
     shared: Arc<Shared>,
     namespace: Option<String>,
     events: mpsc::Sender<Event>,
@@ -38,22 +38,22 @@ pub(super) async fn watch(
             Ok(watcher::Event::InitApply(pod)) => {
                 let Some(facts) = PodFacts::new(&pod) else { continue };
                 seen.insert(facts.pod.clone());
-                shared.roll().apply(facts, now)
+                shared.store().apply(facts, now)
             }
             Ok(watcher::Event::InitDone) => {
                 let namespace = namespace.as_deref();
                 let within = |pod: &PodName| namespace.is_none_or(|it| it == pod.namespace);
-                shared.roll().retain(within, &std::mem::take(&mut seen), now);
+                shared.store().retain(within, &std::mem::take(&mut seen), now);
                 shared.scope_seen(namespace);
                 Vec::new()
             }
             Ok(watcher::Event::Apply(pod)) => {
                 let Some(facts) = PodFacts::new(&pod) else { continue };
-                shared.roll().apply(facts, now)
+                shared.store().apply(facts, now)
             }
             Ok(watcher::Event::Delete(pod)) => {
                 let Some(facts) = PodFacts::new(&pod) else { continue };
-                shared.roll().delete(facts, now)
+                shared.store().delete(facts, now)
             }
             Err(error) => {
                 tracing::warn!(%error, ?namespace, "the watch of pods has a problem");

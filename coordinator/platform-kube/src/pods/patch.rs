@@ -12,7 +12,7 @@ use leasehold_kube_api::names::{
 use leasehold_types::{ClusterName, Epoch};
 use serde_json::{Value, json};
 
-use super::super::exposure;
+use super::exposure_annotation;
 
 /// What autoscalers of nodes heed beside the label: cluster-autoscaler and Karpenter.
 const KEEP_ANNOTATIONS: [(&str, &str); 2] =
@@ -20,7 +20,7 @@ const KEEP_ANNOTATIONS: [(&str, &str); 2] =
 
 /// A pod as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Base {
+pub(super) struct ObservedPod {
     pub(super) uid: String,
     pub(super) version: u64,
     pub(super) exposures: BTreeMap<ClusterName, Entry>,
@@ -28,7 +28,7 @@ pub(super) struct Base {
 
 /// What is to become of a pod.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum PodPatch {
     /// The entry of this cluster becomes what a leader of this term wants.
     Entry(ClusterName, Epoch, campaign::Attempt),
     /// It is marked as busy.
@@ -39,7 +39,7 @@ pub(super) enum Change {
 
 /// What there is to write.
 #[derive(Clone, Debug)]
-pub(super) enum Wanted {
+pub(super) enum PatchDecision {
     /// This metadata; what is written down by that.
     Patch(Value, BTreeMap<ClusterName, Entry>),
     /// It is as it should be.
@@ -50,17 +50,17 @@ pub(super) enum Wanted {
     Unreadable(EntryVersion),
 }
 
-impl Change {
+impl PodPatch {
     /// What to write over a pod as it was seen.
-    pub(super) fn over(&self, base: &Base) -> Wanted {
+    pub(super) fn decide(&self, base: &ObservedPod) -> PatchDecision {
         let mut exposures = base.exposures.clone();
         let mut metadata = match self {
             Self::Entry(cluster, epoch, attempt) => {
                 let version = EntryVersion(base.version);
                 match campaign::resolve(exposures.get(cluster), version, attempt, *epoch) {
-                    Write::Nothing => return Wanted::Nothing,
-                    Write::Superseded => return Wanted::Superseded,
-                    Write::Unreadable => return Wanted::Unreadable(version),
+                    Write::Nothing => return PatchDecision::Nothing,
+                    Write::Superseded => return PatchDecision::Superseded,
+                    Write::Unreadable => return PatchDecision::Unreadable(version),
                     Write::Put(Some(entry)) => {
                         let jobs = entry.exposure.jobs_max > 0;
                         exposures.insert(cluster.clone(), entry);
@@ -78,17 +78,18 @@ impl Change {
         if let Self::Entry(..) = self {
             let exposed = (!exposures.is_empty()).then_some(TRUE);
             metadata["labels"][EXPOSED_LABEL] = json!(exposed);
-            metadata["annotations"][EXPOSURE_ANNOTATION] = json!(exposure::text(&exposures));
+            metadata["annotations"][EXPOSURE_ANNOTATION] =
+                json!(exposure_annotation::text(&exposures));
         }
         // The API server refuses what would change these: it is another pod then, or the same
         // after another write.
         metadata["uid"] = json!(base.uid);
         metadata["resourceVersion"] = json!(base.version.to_string());
-        Wanted::Patch(metadata, exposures)
+        PatchDecision::Patch(metadata, exposures)
     }
 
     /// Whether it still holds of a pod that was written to since it was seen.
-    pub(super) fn holds_on(&self) -> bool {
+    pub(super) fn is_retried(&self) -> bool {
         match self {
             Self::Entry(..) | Self::Busy => true,
             Self::Idle => false,

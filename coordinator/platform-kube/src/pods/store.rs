@@ -10,11 +10,11 @@ use leasehold_coordinator_core::exposure::Entry as ExposureEntry;
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 
-use super::change::Base;
 use super::facts::{PodFacts, PodName};
+use super::patch::ObservedPod;
 
 /// How long a replica that does not lead remembers a pod that vanished while it may have run.
-const REMEMBERED: Duration = Duration::from_secs(300);
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
 /// How long an agent may go on beside a later pod of its name, once its grace period is over.
 /// Whoever deletes a StatefulSet's pod by force promises that it has stopped; a node that is alive
 /// notices within seconds, and then gives its containers all the time that the pod names.
@@ -22,9 +22,9 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What is known of the pods.
 #[derive(Debug, Default)]
-pub(super) struct Roll {
+pub(super) struct PodStore {
     pods: BTreeMap<PodName, Entry>,
-    ghosts: BTreeMap<PodName, Vec<Ghost>>,
+    tombstones: BTreeMap<PodName, Vec<Tombstone>>,
     /// Pods that a list has shown and the watch not yet.
     listed: BTreeMap<PodName, Listed>,
 }
@@ -38,7 +38,7 @@ struct Entry {
 
 /// A pod that vanished while it may have run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ghost {
+pub(super) struct Tombstone {
     /// Its UID; empty where none was ever seen.
     pub(super) uid: String,
     /// The workers that it was.
@@ -50,14 +50,14 @@ pub(super) struct Ghost {
     /// How long its containers may take to end; zero where that was never seen.
     pub(super) grace: Duration,
     /// What the API server says when asked for it.
-    pub(super) asked: Asked,
+    pub(super) api_check: ApiCheck,
 }
 
 /// What the API server says of a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum ApiCheck {
     /// It was not asked yet.
-    Never,
+    NotAsked,
     /// The pod exists; it only lost its label.
     Exists(Moment),
     /// It does not exist.
@@ -74,7 +74,7 @@ pub(super) struct Listed {
 
 /// What the core says when it is asked about a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct CoreView {
     /// The term that this replica leads, and when that was first seen.
     pub(super) term: Option<(Epoch, Moment)>,
     /// The presence of its agent, if the core knows the worker; the most of several.
@@ -83,16 +83,16 @@ pub(super) struct Heard {
 
 /// What becomes of a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TombstoneAction {
     /// It may still run.
-    Wait,
+    Keep,
     /// Its workers are gone.
-    Gone,
+    ReportGone,
     /// Another replica leads and has said it.
     Forget,
 }
 
-impl Roll {
+impl PodStore {
     /// Takes a pod as the watch shows it; returns the workers that are gone by that.
     pub(super) fn apply(&mut self, facts: PodFacts, now: Moment) -> Vec<WorkerKey> {
         let name = facts.pod.clone();
@@ -107,7 +107,7 @@ impl Roll {
             // From before what was written here: the watch shows the state after it, too.
             return Vec::new();
         }
-        let mut former = self.revive(&name, &facts.uid);
+        let mut former = self.restore(&name, &facts.uid);
         let mut was_over = false;
         match self.pods.remove(&name) {
             Some(entry) if entry.facts.uid == facts.uid => {
@@ -115,7 +115,7 @@ impl Roll {
                 former.extend(entry.former);
                 former.extend(entry.facts.workers());
             }
-            Some(entry) => self.bury(entry, now),
+            Some(entry) => self.add_tombstone(entry, now),
             None => {}
         }
         let entry = Entry { facts: Arc::new(facts), former };
@@ -145,7 +145,7 @@ impl Roll {
             gone.extend(entry.keys());
             return gone;
         }
-        self.bury(entry, now);
+        self.add_tombstone(entry, now);
         gone
     }
 
@@ -160,7 +160,7 @@ impl Roll {
         let lost: Vec<_> = self.pods.iter().filter(lost).map(|(name, _)| name.clone()).collect();
         for name in lost {
             match self.pods.remove(&name) {
-                Some(entry) if !entry.facts.over => self.bury(entry, now),
+                Some(entry) if !entry.facts.over => self.add_tombstone(entry, now),
                 Some(_) | None => {}
             }
         }
@@ -193,32 +193,32 @@ impl Roll {
                 // The watch is ahead of the list: it has shown a later pod of this name.
                 continue;
             }
-            self.revive(&name, &pod.uid);
+            self.restore(&name, &pod.uid);
             let earlier = self.pods.remove(&name);
             if pod.exposures.is_empty() {
-                earlier.into_iter().for_each(|entry| self.bury(entry, now));
+                earlier.into_iter().for_each(|entry| self.add_tombstone(entry, now));
             } else {
                 // A predecessor said the last word on earlier pods of this name before it let
                 // this one in: nothing may be said of them any more.
-                self.ghosts.remove(&name);
+                self.tombstones.remove(&name);
             }
             join(&mut exposed, &name, &pod.exposures);
             self.listed.insert(name, pod);
         }
-        for (name, ghost) in self.ghosts() {
-            join(&mut exposed, name, &ghost.exposures);
+        for (name, tombstone) in self.tombstones() {
+            join(&mut exposed, name, &tombstone.exposures);
         }
         exposed
     }
 
     /// A worker that the core knows has no pod, as far as the roll says; returns whether nothing
     /// runs of it for certain.
-    pub(super) fn miss(&mut self, key: &WorkerKey, now: Moment) -> bool {
+    pub(super) fn confirm_gone(&mut self, key: &WorkerKey, now: Moment) -> bool {
         let Some(name) = PodName::of(key) else { return false };
         if let Some(entry) = self.pods.get(&name) {
             return entry.facts.over;
         }
-        if self.is_haunted(&name) {
+        if self.has_tombstone(&name) {
             return false;
         }
         let (uid, exposures) = match self.listed.remove(&name) {
@@ -228,8 +228,9 @@ impl Roll {
         let written = exposures.keys().filter_map(|cluster| name.key_in(cluster));
         let keys = written.chain([key.clone()]).collect::<BTreeSet<_>>().into_iter().collect();
         let grace = Duration::ZERO;
-        let ghost = Ghost { uid, keys, exposures, since: now, grace, asked: Asked::Never };
-        self.ghosts.insert(name, vec![ghost]);
+        let tombstone =
+            Tombstone { uid, keys, exposures, since: now, grace, api_check: ApiCheck::NotAsked };
+        self.tombstones.insert(name, vec![tombstone]);
         false
     }
 
@@ -240,13 +241,13 @@ impl Roll {
 
     /// The pod of this name, if nothing more is to be said of earlier ones.
     pub(super) fn settled(&self, name: &PodName) -> Option<&Arc<PodFacts>> {
-        let haunted = self.ghosts.contains_key(name);
-        self.find(name).filter(|_| !haunted)
+        let has_tombstone = self.tombstones.contains_key(name);
+        self.find(name).filter(|_| !has_tombstone)
     }
 
     /// Whether an earlier pod of this name may still run.
-    pub(super) fn is_haunted(&self, name: &PodName) -> bool {
-        self.ghosts.contains_key(name)
+    pub(super) fn has_tombstone(&self, name: &PodName) -> bool {
+        self.tombstones.contains_key(name)
     }
 
     /// Every pod.
@@ -255,81 +256,89 @@ impl Roll {
     }
 
     /// Every ghost.
-    pub(super) fn ghosts(&self) -> impl Iterator<Item = (&PodName, &Ghost)> {
-        self.ghosts.iter().flat_map(|(name, ghosts)| ghosts.iter().map(move |it| (name, it)))
+    pub(super) fn tombstones(&self) -> impl Iterator<Item = (&PodName, &Tombstone)> {
+        self.tombstones
+            .iter()
+            .flat_map(|(name, tombstones)| tombstones.iter().map(move |it| (name, it)))
     }
 
     /// What the API server has of the name of the ghost with this UID: a pod, or none. Returns
     /// the workers that are gone by that.
-    pub(super) fn asked(
+    pub(super) fn api_check(
         &mut self,
         name: &PodName,
         uid: &str,
         found: Option<&PodFacts>,
         now: Moment,
     ) -> Vec<WorkerKey> {
-        let mut ghosts = self.ghosts.get_mut(name).into_iter().flatten();
-        let Some(ghost) = ghosts.find(|ghost| ghost.uid == uid) else { return Vec::new() };
+        let mut tombstones = self.tombstones.get_mut(name).into_iter().flatten();
+        let Some(tombstone) = tombstones.find(|tombstone| tombstone.uid == uid) else {
+            return Vec::new();
+        };
         match found {
-            Some(facts) if ghost.uid.is_empty() || ghost.uid == facts.uid => {
-                ghost.uid.clone_from(&facts.uid);
-                ghost.grace = facts.grace;
-                ghost.asked = Asked::Exists(now);
-                if facts.over { ghost.keys.clone() } else { Vec::new() }
+            Some(facts) if tombstone.uid.is_empty() || tombstone.uid == facts.uid => {
+                tombstone.uid.clone_from(&facts.uid);
+                tombstone.grace = facts.grace;
+                tombstone.api_check = ApiCheck::Exists(now);
+                if facts.over { tombstone.keys.clone() } else { Vec::new() }
             }
             Some(_) | None => {
-                if matches!(ghost.asked, Asked::Exists(_)) {
-                    ghost.since = now;
+                if matches!(tombstone.api_check, ApiCheck::Exists(_)) {
+                    tombstone.since = now;
                 }
-                ghost.asked = Asked::Deleted;
+                tombstone.api_check = ApiCheck::Deleted;
                 Vec::new()
             }
         }
     }
 
     /// The last word on a ghost was said.
-    pub(super) fn lay(&mut self, name: &PodName, uid: &str) {
-        if let Some(ghosts) = self.ghosts.get_mut(name) {
-            ghosts.retain(|ghost| ghost.uid != uid);
-            if ghosts.is_empty() {
-                self.ghosts.remove(name);
+    pub(super) fn remove_tombstone(&mut self, name: &PodName, uid: &str) {
+        if let Some(tombstones) = self.tombstones.get_mut(name) {
+            tombstones.retain(|tombstone| tombstone.uid != uid);
+            if tombstones.is_empty() {
+                self.tombstones.remove(name);
             }
         }
     }
 
     /// What becomes of a ghost, by what is heard of its agent.
-    pub(super) fn verdict(
+    pub(super) fn action_for(
         &self,
         name: &PodName,
-        ghost: &Ghost,
-        heard: Heard,
+        tombstone: &Tombstone,
+        core_view: CoreView,
         bounds: &TimeBounds,
         now: Moment,
-    ) -> Verdict {
-        if ghost.asked != Asked::Deleted {
-            return Verdict::Wait;
+    ) -> TombstoneAction {
+        if tombstone.api_check != ApiCheck::Deleted {
+            return TombstoneAction::Keep;
         }
-        let age = now.since(ghost.since);
-        let Some((_, leads_since)) = heard.term else {
-            return if age >= REMEMBERED { Verdict::Forget } else { Verdict::Wait };
+        let age = now.since(tombstone.since);
+        let Some((_, leads_since)) = core_view.term else {
+            return if age >= FORGOTTEN_AFTER {
+                TombstoneAction::Forget
+            } else {
+                TombstoneAction::Keep
+            };
         };
         let ttl =
-            ghost.exposures.values().map(|entry| entry.exposure.ttl).max().unwrap_or_default();
+            tombstone.exposures.values().map(|entry| entry.exposure.ttl).max().unwrap_or_default();
         let outlasted = age >= bounds.outlast(ttl);
-        let is_gone = match heard.presence {
+        let is_gone = match core_view.presence {
             Some(Presence::Connected) => self
                 .find(name)
-                .is_some_and(|later| age >= REPLACED_WITHIN + ghost.grace.max(later.grace)),
+                .is_some_and(|later| age >= REPLACED_WITHIN + tombstone.grace.max(later.grace)),
             // It may run cut off from here, and obey its leases to their end.
             Some(Presence::Silent | Presence::Unreported) => outlasted,
             // Nothing is left of it; but it may have been a predecessor's.
-            Some(Presence::Lost) | None => outlasted || ghost.since >= leads_since,
+            Some(Presence::Lost) | None => outlasted || tombstone.since >= leads_since,
         };
-        if is_gone { Verdict::Gone } else { Verdict::Wait }
+        if is_gone { TombstoneAction::ReportGone } else { TombstoneAction::Keep }
     }
 
     /// A pod as a write has left it, before the watch shows it.
-    pub(super) fn wrote(&mut self, name: &PodName, now: Base) {
+    pub(super) fn wrote(&mut self, name: &PodName, now: ObservedPod) {
         let Some(entry) = self.pods.get_mut(name) else { return };
         if entry.facts.uid != now.uid || entry.facts.version >= now.version {
             // Another pod, or the watch was faster.
@@ -341,30 +350,30 @@ impl Roll {
     }
 
     /// A ghost that turns out to be there is none; returns the workers that it was.
-    fn revive(&mut self, name: &PodName, uid: &str) -> BTreeSet<WorkerKey> {
-        let ghosts = self.ghosts.get(name).into_iter().flatten();
-        let same = ghosts.filter(|ghost| ghost.uid == uid);
-        let keys = same.flat_map(|ghost| ghost.keys.iter().cloned()).collect();
-        self.lay(name, uid);
+    fn restore(&mut self, name: &PodName, uid: &str) -> BTreeSet<WorkerKey> {
+        let tombstones = self.tombstones.get(name).into_iter().flatten();
+        let same = tombstones.filter(|tombstone| tombstone.uid == uid);
+        let keys = same.flat_map(|tombstone| tombstone.keys.iter().cloned()).collect();
+        self.remove_tombstone(name, uid);
         keys
     }
 
-    fn bury(&mut self, entry: Entry, now: Moment) {
+    fn add_tombstone(&mut self, entry: Entry, now: Moment) {
         if entry.facts.over {
             return;
         }
-        let ghost = Ghost {
+        let tombstone = Tombstone {
             uid: entry.facts.uid.clone(),
             keys: entry.keys(),
             exposures: entry.facts.exposures.clone(),
             since: now,
             grace: entry.facts.grace,
-            asked: Asked::Never,
+            api_check: ApiCheck::NotAsked,
         };
-        if ghost.keys.is_empty() {
+        if tombstone.keys.is_empty() {
             return;
         }
-        self.ghosts.entry(entry.facts.pod.clone()).or_default().push(ghost);
+        self.tombstones.entry(entry.facts.pod.clone()).or_default().push(tombstone);
     }
 }
 

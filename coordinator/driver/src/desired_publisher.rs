@@ -10,7 +10,7 @@ use leasehold_manifest::{Problem, Reading};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// What one source of desired state tells.
-pub struct Herald {
+pub struct DesiredPublisher {
     events: mpsc::Sender<Event>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     /// Told when the driver has the first desired state.
@@ -18,7 +18,7 @@ pub struct Herald {
     last: Option<Arc<Desired>>,
 }
 
-impl Herald {
+impl DesiredPublisher {
     /// Publishes to these; `ready` hears of the first desired state.
     pub fn new(
         events: mpsc::Sender<Event>,
@@ -29,7 +29,7 @@ impl Herald {
     }
 
     /// Whether the driver has been told anything.
-    pub fn has_told(&self) -> bool {
+    pub fn has_published(&self) -> bool {
         self.last.is_some()
     }
 
@@ -39,7 +39,7 @@ impl Herald {
     }
 
     /// Tells a reading; fails where the driver is gone.
-    pub async fn tell(&mut self, reading: Reading) -> Result<(), ()> {
+    pub async fn publish(&mut self, reading: Reading) -> Result<(), ()> {
         report(&self.problems, reading.problems);
         let Some(desired) = reading.desired else { return Ok(()) };
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &desired)) {

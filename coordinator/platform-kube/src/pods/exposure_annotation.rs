@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
-use leasehold_driver::written::WrittenExposure;
+use leasehold_driver::exposure_record::ExposureRecord;
 use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATION};
 use leasehold_types::{ClusterName, Epoch};
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,11 @@ use serde_json::Value;
 /// One cluster's part of the annotation.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WrittenEntry {
+struct EntryRecord {
     /// The term of the leader that wrote it.
     epoch: Epoch,
     #[serde(flatten)]
-    exposure: WrittenExposure,
+    exposure: ExposureRecord,
 }
 
 /// The cluster that a pod's label names; none where there is no label, or no name of a cluster.
@@ -49,8 +49,8 @@ pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
     };
     let namespace = pod.namespace();
     let own = written.into_iter().filter(|(name, _)| name.parts().0 == namespace.as_deref());
-    let entries = own.map(|(name, text)| match serde_json::from_value::<WrittenEntry>(text) {
-        Ok(WrittenEntry { epoch, exposure }) => {
+    let entries = own.map(|(name, text)| match serde_json::from_value::<EntryRecord>(text) {
+        Ok(EntryRecord { epoch, exposure }) => {
             (name, Entry { epoch, exposure: Exposure::from(exposure) })
         }
         Err(error) => {
@@ -72,8 +72,8 @@ fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {
 /// The annotation's text for `entries`, or none if there is no entry.
 pub(super) fn text(entries: &BTreeMap<ClusterName, Entry>) -> Option<String> {
     let written = entries.iter().map(|(name, entry)| {
-        let exposure = WrittenExposure::from(&entry.exposure);
-        (name, WrittenEntry { epoch: entry.epoch, exposure })
+        let exposure = ExposureRecord::from(&entry.exposure);
+        (name, EntryRecord { epoch: entry.epoch, exposure })
     });
     let written: BTreeMap<_, _> = written.collect();
     let text = (!written.is_empty()).then(|| serde_json::to_string(&written));

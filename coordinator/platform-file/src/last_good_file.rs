@@ -10,11 +10,11 @@ use leasehold_manifest::Problem;
 use leasehold_manifest::folder::{self, Unreadable};
 use leasehold_manifest::last_good::{self, BYTES_MAX, FILE, LastGood};
 
-use super::terms::{same_file, sync_folder};
+use super::epochs::{same_file, sync_folder};
 
 /// The file of the last good state.
 #[derive(Debug)]
-pub(crate) struct Good {
+pub(crate) struct LastGoodFile {
     folder: PathBuf,
     /// What it holds, as far as this replica knows.
     written: Option<LastGood>,
@@ -22,7 +22,7 @@ pub(crate) struct Good {
     failure: Option<String>,
 }
 
-impl Good {
+impl LastGoodFile {
     /// The file in a state folder.
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder, written: None, failure: None }

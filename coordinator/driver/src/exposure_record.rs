@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 /// The text of an exposure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WrittenExposure {
+pub struct ExposureRecord {
     incarnation: Incarnation,
     ttl_ms: u64,
     jobs_max: u32,
-    sets: WrittenSets,
+    sets: SetsRecord,
     /// Absent where names are not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
@@ -23,13 +23,13 @@ pub struct WrittenExposure {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum WrittenSets {
+enum SetsRecord {
     None,
     Listed { version: String, timeless: bool },
     Any,
 }
 
-impl From<&Exposure> for WrittenExposure {
+impl From<&Exposure> for ExposureRecord {
     fn from(exposure: &Exposure) -> Self {
         // A part of a millisecond counts as a whole one.
         let ttl_ms = exposure.ttl.as_nanos().div_ceil(1_000_000);
@@ -38,10 +38,10 @@ impl From<&Exposure> for WrittenExposure {
             ttl_ms: u64::try_from(ttl_ms).unwrap_or(u64::MAX),
             jobs_max: exposure.jobs_max,
             sets: match exposure.sets {
-                Sets::None => WrittenSets::None,
-                Sets::Any => WrittenSets::Any,
+                Sets::None => SetsRecord::None,
+                Sets::Any => SetsRecord::Any,
                 Sets::Listed { version, timeless } => {
-                    WrittenSets::Listed { version: format!("{:016x}", version.0), timeless }
+                    SetsRecord::Listed { version: format!("{:016x}", version.0), timeless }
                 }
             },
             identity: exposure.identity.map(|it| it.to_string()),
@@ -49,14 +49,14 @@ impl From<&Exposure> for WrittenExposure {
     }
 }
 
-impl From<WrittenExposure> for Exposure {
+impl From<ExposureRecord> for Exposure {
     /// Numbers beyond what a worker may ever hold were not written here.
-    fn from(written: WrittenExposure) -> Self {
-        let WrittenExposure { incarnation, ttl_ms, jobs_max, sets, identity } = written;
+    fn from(written: ExposureRecord) -> Self {
+        let ExposureRecord { incarnation, ttl_ms, jobs_max, sets, identity } = written;
         let sets = match sets {
-            WrittenSets::None => Sets::None,
-            WrittenSets::Any => Sets::Any,
-            WrittenSets::Listed { version, timeless } => match u64::from_str_radix(&version, 16) {
+            SetsRecord::None => Sets::None,
+            SetsRecord::Any => Sets::Any,
+            SetsRecord::Listed { version, timeless } => match u64::from_str_radix(&version, 16) {
                 Ok(version) => Sets::Listed { version: SetsVersion(version), timeless },
                 Err(_) => Sets::Any,
             },
@@ -84,11 +84,11 @@ mod tests {
         for (sets, identity) in [(Sets::None, None), (listed, identity), (Sets::Any, identity)] {
             let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(9));
             let exposure = Exposure { incarnation, ttl, jobs_max: 4, sets, identity };
-            let text = serde_json::to_string(&WrittenExposure::from(&exposure)).unwrap();
-            let read: WrittenExposure = serde_json::from_str(&text).unwrap();
+            let text = serde_json::to_string(&ExposureRecord::from(&exposure)).unwrap();
+            let read: ExposureRecord = serde_json::from_str(&text).unwrap();
             assert_eq!(Exposure::from(read), exposure, "{text}");
         }
         let names = r#"{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}"#;
-        assert!(serde_json::from_str::<WrittenExposure>(names).is_err());
+        assert!(serde_json::from_str::<ExposureRecord>(names).is_err());
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_driver::clock;
-use leasehold_driver::herald::Herald;
+use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_driver::watcher::Watcher;
 use leasehold_manifest::folder::{self, Stamp};
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::blocking;
-use super::good::Good;
+use super::last_good_file::LastGoodFile;
 
 /// Changes are gathered until nothing has changed for so long, since a save is several.
 const QUIET: Duration = Duration::from_millis(25);
@@ -30,10 +30,10 @@ const ROUNDS_MAX: usize = 10;
 const RESCAN: Duration = Duration::from_secs(5);
 
 /// Reads one folder for one driver.
-pub(crate) struct Manifests {
+pub(crate) struct ManifestWatcher {
     state: Box<State>,
     wakes: mpsc::Receiver<()>,
-    herald: Herald,
+    desired_publisher: DesiredPublisher,
     freshness: watch::Sender<Freshness>,
 }
 
@@ -41,25 +41,25 @@ pub(crate) struct Manifests {
 struct State {
     root: PathBuf,
     catalog: Catalog,
-    good: Good,
+    good: LastGoodFile,
     watcher: Watcher,
     stamps: Vec<(PathBuf, Stamp)>,
     /// What of the folder could not be read at the last reading.
     unread: Option<String>,
 }
 
-impl Manifests {
+impl ManifestWatcher {
     pub(crate) fn new(
         root: PathBuf,
-        good: Good,
-        herald: Herald,
+        good: LastGoodFile,
+        desired_publisher: DesiredPublisher,
         freshness: watch::Sender<Freshness>,
     ) -> Self {
         let (watcher, wakes) = Watcher::new();
         let catalog = Catalog::new(&root);
         let (stamps, unread) = (Vec::new(), None);
         let state = Box::new(State { root, catalog, good, watcher, stamps, unread });
-        Self { state, wakes, herald, freshness }
+        Self { state, wakes, desired_publisher, freshness }
     }
 
     /// Runs until the driver is gone.
@@ -78,14 +78,14 @@ impl Manifests {
             .await;
             self.state = state;
             if let Some(reading) = reading
-                && self.herald.tell(reading).await.is_err()
+                && self.desired_publisher.publish(reading).await.is_err()
             {
                 return;
             }
             self.confirm(looked_at);
             self = self.with_state(State::keep).await;
             tokio::select! {
-                () = self.herald.closed() => return,
+                () = self.desired_publisher.closed() => return,
                 _ = rescans.tick() => woken = false,
                 wake = self.wakes.recv() => {
                     woken = true;

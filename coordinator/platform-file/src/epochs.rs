@@ -40,13 +40,13 @@ impl Claim {
 
 /// The folder of epochs.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct Epochs {
     folder: PathBuf,
 }
 
 /// The place of a leader.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct HeldEpoch {
     pub(crate) epoch: Epoch,
     claim: Claim,
     alive: File,
@@ -56,7 +56,7 @@ pub(crate) struct Seat {
 
 /// The highest epoch as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sight {
+pub(crate) struct EpochState {
     pub(crate) epoch: Epoch,
     pub(crate) claim: Option<Claim>,
     /// What the heartbeat says; any change is a sign of life.
@@ -65,14 +65,14 @@ pub(crate) struct Sight {
 
 /// What a renewal found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum RenewOutcome {
     /// No successor had been elected when it began.
     Leads,
     /// This epoch has taken over.
     Deposed(Epoch),
 }
 
-impl Terms {
+impl Epochs {
     pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
         let folder = state_dir.join("epochs");
         fs::create_dir_all(&folder)?;
@@ -85,51 +85,51 @@ impl Terms {
     }
 
     /// Takes an epoch; none where another has it already.
-    pub(crate) fn take(&self, epoch: Epoch, claim: &Claim) -> io::Result<Option<Seat>> {
+    pub(crate) fn take(&self, epoch: Epoch, claim: &Claim) -> io::Result<Option<HeldEpoch>> {
         let claim = claim.clone();
         let alive = locked(&self.path(epoch, &claim, "alive"))?;
         let heartbeat = File::create(self.path(epoch, &claim, "heartbeat"))?;
-        let seat = Seat { epoch, claim, alive, heartbeat, beats: 0 };
-        let taken = self.link(&seat);
+        let held = HeldEpoch { epoch, claim, alive, heartbeat, beats: 0 };
+        let taken = self.link_claim(&held);
         if !matches!(taken, Ok(true)) {
             for kind in ["alive", "heartbeat"] {
-                let _ = fs::remove_file(self.path(epoch, &seat.claim, kind));
+                let _ = fs::remove_file(self.path(epoch, &held.claim, kind));
             }
         }
-        Ok(taken?.then_some(seat))
+        Ok(taken?.then_some(held))
     }
 
     /// Gives a sign of life, then looks whether a successor has been elected. In this order: a
     /// successor that sees no sign of life after it took its epoch knows that no renewal that
     /// began since the last one can succeed.
-    pub(crate) fn renew(&self, seat: &mut Seat) -> io::Result<Standing> {
-        seat.beat()?;
-        match self.claim(seat.epoch) {
-            Ok(claim) if claim.as_ref() == Some(&seat.claim) => {}
-            Ok(_) => return Ok(Standing::Deposed(seat.epoch)),
+    pub(crate) fn renew(&self, held: &mut HeldEpoch) -> io::Result<RenewOutcome> {
+        held.write_heartbeat()?;
+        match self.claim(held.epoch) {
+            Ok(claim) if claim.as_ref() == Some(&held.claim) => {}
+            Ok(_) => return Ok(RenewOutcome::Deposed(held.epoch)),
             // Somebody has removed it: put it back, so that the number is not given again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(&self.folder)?;
-                if !self.link(seat)? {
-                    return Ok(Standing::Deposed(seat.epoch));
+                if !self.link_claim(held)? {
+                    return Ok(RenewOutcome::Deposed(held.epoch));
                 }
             }
             Err(error) => return Err(error),
         }
-        self.restore(seat)?;
+        self.restore(held)?;
         match self.highest()? {
-            Some(highest) if highest > seat.epoch => Ok(Standing::Deposed(highest)),
-            Some(highest) if highest == seat.epoch => Ok(Standing::Leads),
+            Some(highest) if highest > held.epoch => Ok(RenewOutcome::Deposed(highest)),
+            Some(highest) if highest == held.epoch => Ok(RenewOutcome::Leads),
             _ => Err(io::Error::other("the epoch's file does not stay in the state folder")),
         }
     }
 
     /// The highest epoch and its leader.
-    pub(crate) fn sight(&self) -> io::Result<Option<Sight>> {
+    pub(crate) fn latest(&self) -> io::Result<Option<EpochState>> {
         let Some(epoch) = self.highest()? else { return Ok(None) };
         let claim = self.claim(epoch).unwrap_or_default();
         let heartbeat = claim.as_ref().map(|claim| self.heartbeat(epoch, claim));
-        Ok(Some(Sight { epoch, claim, heartbeat: heartbeat.unwrap_or_default() }))
+        Ok(Some(EpochState { epoch, claim, heartbeat: heartbeat.unwrap_or_default() }))
     }
 
     /// What a leader's sign of life says; any change is one.
@@ -139,10 +139,13 @@ impl Terms {
 
     /// Claims below an epoch of processes that may still run, each with its epoch; a claim is
     /// missing where it cannot be read.
-    pub(crate) fn lingering(&self, below: Epoch) -> io::Result<Vec<(Epoch, Option<Claim>)>> {
+    pub(crate) fn unfinished_before(
+        &self,
+        below: Epoch,
+    ) -> io::Result<Vec<(Epoch, Option<Claim>)>> {
         let earlier = self.epochs()?.into_iter().filter(|epoch| *epoch < below);
-        let lingering = earlier.filter(|epoch| !self.is_over(*epoch));
-        Ok(lingering.map(|epoch| (epoch, self.claim(epoch).unwrap_or_default())).collect())
+        let unfinished_before = earlier.filter(|epoch| !self.is_over(*epoch));
+        Ok(unfinished_before.map(|epoch| (epoch, self.claim(epoch).unwrap_or_default())).collect())
     }
 
     /// Waits until the leader of an epoch has given up its place or ended. Blocks for as long.
@@ -208,12 +211,12 @@ impl Terms {
     }
 
     /// Makes the claim's file whole and durable, then gives it its name, if that is free.
-    fn link(&self, seat: &Seat) -> io::Result<bool> {
-        let temporary = self.path(seat.epoch, &seat.claim, "json.tmp");
-        let mut text = serde_json::to_vec_pretty(&seat.claim).map_err(io::Error::other)?;
+    fn link_claim(&self, held: &HeldEpoch) -> io::Result<bool> {
+        let temporary = self.path(held.epoch, &held.claim, "json.tmp");
+        let mut text = serde_json::to_vec_pretty(&held.claim).map_err(io::Error::other)?;
         text.push(b'\n');
         let written = write_durably(&temporary, &text)
-            .and_then(|()| fs::hard_link(&temporary, self.claim_path(seat.epoch)));
+            .and_then(|()| fs::hard_link(&temporary, self.claim_path(held.epoch)));
         let _ = fs::remove_file(&temporary);
         match written {
             Ok(()) => {}
@@ -225,26 +228,26 @@ impl Terms {
     }
 
     /// Puts back the leader's other files where somebody has removed them.
-    fn restore(&self, seat: &mut Seat) -> io::Result<()> {
-        let alive = self.path(seat.epoch, &seat.claim, "alive");
-        if !same_file(&seat.alive, &alive) {
+    fn restore(&self, held: &mut HeldEpoch) -> io::Result<()> {
+        let alive = self.path(held.epoch, &held.claim, "alive");
+        if !same_file(&held.alive, &alive) {
             let temporary = alive.with_extension("alive.tmp");
-            seat.alive = locked(&temporary)?;
+            held.alive = locked(&temporary)?;
             fs::rename(temporary, alive)?;
         }
-        let heartbeat = self.path(seat.epoch, &seat.claim, "heartbeat");
-        if !same_file(&seat.heartbeat, &heartbeat) {
+        let heartbeat = self.path(held.epoch, &held.claim, "heartbeat");
+        if !same_file(&held.heartbeat, &heartbeat) {
             let temporary = heartbeat.with_extension("heartbeat.tmp");
-            seat.heartbeat = File::create(&temporary)?;
-            seat.beat()?;
+            held.heartbeat = File::create(&temporary)?;
+            held.write_heartbeat()?;
             fs::rename(temporary, heartbeat)?;
         }
         Ok(())
     }
 }
 
-impl Seat {
-    fn beat(&mut self) -> io::Result<()> {
+impl HeldEpoch {
+    fn write_heartbeat(&mut self) -> io::Result<()> {
         self.beats += 1;
         self.heartbeat.write_all_at(format!("{:020}\n", self.beats).as_bytes(), 0)
     }

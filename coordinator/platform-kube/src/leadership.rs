@@ -7,7 +7,7 @@ use leasehold_driver::port::Handle;
 use tokio::sync::{broadcast, watch};
 
 /// Follows the driver until nobody looks, or it has ended.
-pub(super) fn leads(handle: Handle) -> watch::Receiver<bool> {
+pub(super) fn watch_leadership(handle: Handle) -> watch::Receiver<bool> {
     let (sender, leads) = watch::channel(false);
     tokio::spawn(follow(handle, sender));
     leads

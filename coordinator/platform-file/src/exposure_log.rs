@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 
 use leasehold_coordinator_core::campaign::Change;
 use leasehold_coordinator_core::exposure::Exposure;
-use leasehold_driver::written::WrittenExposure;
+use leasehold_driver::exposure_record::ExposureRecord;
 use leasehold_types::{ClusterName, Epoch, WorkerKey, WorkerName};
 use serde::{Deserialize, Serialize};
 
-use super::terms::{numbered, same_file, sync_folder, write_durably};
+use super::epochs::{numbered, same_file, sync_folder, write_durably};
 
 /// Logs that are kept: this leader's and the one before.
 const LOGS_KEPT: usize = 2;
@@ -29,13 +29,21 @@ pub(crate) type Entries = BTreeMap<WorkerKey, Exposure>;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Line {
-    Enter { cluster: ClusterName, worker: WorkerName, exposure: serde_json::Value },
-    Strike { cluster: ClusterName, worker: WorkerName },
+    Enter {
+        cluster: ClusterName,
+        worker: WorkerName,
+        exposure: serde_json::Value,
+    },
+    #[serde(rename = "strike")]
+    Remove {
+        cluster: ClusterName,
+        worker: WorkerName,
+    },
 }
 
 /// The log of one epoch, open for its leader.
 #[derive(Debug)]
-pub(crate) struct Register {
+pub(crate) struct ExposureLog {
     folder: PathBuf,
     epoch: Epoch,
     entries: Entries,
@@ -53,7 +61,7 @@ pub(crate) fn highest(state_dir: &Path) -> io::Result<Option<Epoch>> {
     }
 }
 
-impl Register {
+impl ExposureLog {
     /// Reads what the newest log of an earlier epoch says. The own epoch must have been taken.
     pub(crate) fn open(state_dir: &Path, epoch: Epoch) -> io::Result<Self> {
         let folder = folder(state_dir);
@@ -157,13 +165,13 @@ fn line(change: &Change) -> io::Result<Line> {
     match change {
         Change::Enter(key, _, exposure) => enter(key, exposure),
         Change::Strike(WorkerKey { cluster, worker }) => {
-            Ok(Line::Strike { cluster: cluster.clone(), worker: worker.clone() })
+            Ok(Line::Remove { cluster: cluster.clone(), worker: worker.clone() })
         }
     }
 }
 
 fn enter(key: &WorkerKey, exposure: &Exposure) -> io::Result<Line> {
-    let exposure = serde_json::to_value(WrittenExposure::from(exposure));
+    let exposure = serde_json::to_value(ExposureRecord::from(exposure));
     let exposure = exposure.map_err(io::Error::other)?;
     let WorkerKey { cluster, worker } = key.clone();
     Ok(Line::Enter { cluster, worker, exposure })
@@ -192,11 +200,11 @@ fn read(path: &Path) -> io::Result<Entries> {
         })?;
         match line {
             Line::Enter { cluster, worker, exposure } => {
-                let written = serde_json::from_value::<WrittenExposure>(exposure);
+                let written = serde_json::from_value::<ExposureRecord>(exposure);
                 let exposure = written.map_or_else(|_| Exposure::anything(), Exposure::from);
                 entries.insert(WorkerKey { cluster, worker }, exposure);
             }
-            Line::Strike { cluster, worker } => {
+            Line::Remove { cluster, worker } => {
                 entries.remove(&WorkerKey { cluster, worker });
             }
         }
