@@ -24,6 +24,11 @@ use crate::platform::Command;
 /// The longest time between two looks at the clock and at the driver.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
+/// The highest epoch that a store may hold. Stores count from 1 or from their own revision, and an
+/// agent can raise the epoch by 2^40 at a time, so a higher number was written by hand. A store
+/// refuses it, since nothing above it could be handed out for long.
+pub const EPOCH_MAX: Epoch = Epoch(1 << 62);
+
 /// An answer to come.
 pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

@@ -13,13 +13,14 @@ use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
 use leasehold_driver::clock;
+use leasehold_driver::leading::EPOCH_MAX;
 use leasehold_driver::platform::{Command, Platform};
 use leasehold_types::{ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::epochs::{Claim, Epochs, RenewOutcome};
-use super::exposure_log::ExposureLog;
+use super::exposure_log::{self, ExposureLog};
 use super::{Settings, start};
 
 /// Long enough that only a hang reaches it.
@@ -399,6 +400,29 @@ fn of_many_that_take_one_epoch_exactly_one_has_it() {
     }
     let left: Vec<_> = fs::read_dir(folder.path().join("epochs")).unwrap().collect();
     assert_eq!(left.len(), 8 * 3, "{left:?}");
+}
+
+#[test]
+fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let epochs = Epochs::open(folder.path()).unwrap();
+    let mut held = epochs.take(Epoch(7), &claim("a")).unwrap().unwrap();
+    for epoch in [u64::MAX, EPOCH_MAX.0 + 1] {
+        let file = folder.path().join("epochs").join(format!("{epoch:020}.json"));
+        fs::write(&file, "{}").unwrap();
+        let error = epochs.highest().unwrap_err().to_string();
+        let path = file.to_str().unwrap();
+        assert!(error.contains(path) && error.contains("move it out of the folder"), "{error}");
+        // It is not deposed: the renewal is tried again until somebody has removed the file.
+        epochs.renew(&mut held).unwrap_err();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(epochs.renew(&mut held).unwrap(), RenewOutcome::Leads);
+    }
+    let logs = folder.path().join("register");
+    fs::create_dir_all(&logs).unwrap();
+    fs::write(logs.join(format!("{:020}.log", u64::MAX)), "").unwrap();
+    let error = exposure_log::highest(folder.path()).unwrap_err().to_string();
+    assert!(error.contains(".log: the number is above the highest epoch"), "{error}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold_driver::leading::EPOCH_MAX;
 use leasehold_types::Epoch;
 use serde::{Deserialize, Serialize};
 
@@ -265,7 +266,17 @@ pub(crate) fn numbered(folder: &Path, extension: &str) -> io::Result<Vec<Epoch>>
         }
     }
     numbers.sort_unstable();
-    Ok(numbers)
+    match numbers.last() {
+        Some(epoch) if *epoch > EPOCH_MAX => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "{}: the number is above the highest epoch, {EPOCH_MAX}: no coordinator wrote \
+                 this file; move it out of the folder",
+                folder.join(format!("{:020}.{extension}", epoch.0)).display()
+            ),
+        )),
+        _ => Ok(numbers),
+    }
 }
 
 /// The number that a file's name begins with, and the rest of the name.

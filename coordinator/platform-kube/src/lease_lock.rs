@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use leasehold_driver::clock;
+use leasehold_driver::leading::EPOCH_MAX;
 use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
 use leasehold_types::{Epoch, Moment, TimeBounds};
 use tokio::time::timeout;
@@ -96,6 +97,17 @@ pub(crate) enum LeaseError {
     /// The answer has no resource version that is a number.
     #[error("the API server's resource version is no number")]
     Unversioned,
+    /// The epoch was written by hand: no term is taken or renewed over it.
+    #[error(
+        "annotation {EPOCH_ANNOTATION} of Lease {lease} is {found}, and at most {EPOCH_MAX} is \
+         allowed: no coordinator wrote it; remove the annotation (kubectl annotate lease {lease} \
+         {EPOCH_ANNOTATION}-), and the next epoch follows from the API server's revision"
+    )]
+    EpochTooHigh {
+        /// The Lease, with the flag for its namespace.
+        lease: String,
+        found: Epoch,
+    },
     /// Somebody writes to the Lease without end.
     #[error("the Lease changes faster than it can be renewed")]
     Contended,
@@ -261,11 +273,17 @@ impl LeaseRecord {
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|spec| spec.holder_identity.clone());
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+        let epoch = annotation(EPOCH_ANNOTATION).and_then(|text| text.parse().ok()).map(Epoch);
+        if let Some(found) = epoch.filter(|epoch| *epoch > EPOCH_MAX) {
+            let namespace = lease.metadata.namespace.as_deref().unwrap_or("default");
+            let lease = format!("{LEASE} -n {namespace}");
+            return Err(LeaseError::EpochTooHigh { lease, found });
+        }
         Ok(Self {
             version,
             holder: holder.filter(|holder| !holder.is_empty()),
             address: annotation(ADDRESS_ANNOTATION).cloned(),
-            epoch: annotation(EPOCH_ANNOTATION).and_then(|text| text.parse().ok()).map(Epoch),
+            epoch,
             duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
             earlier: annotation(EARLIER_ANNOTATION).and_then(milliseconds).unwrap_or_default(),
             renewed: spec.and_then(|spec| spec.renew_time.clone()),
@@ -434,6 +452,29 @@ mod tests {
         assert_eq!((record.address, record.earlier), (None, Duration::ZERO));
         lease.metadata.resource_version = Some("seven".into());
         assert!(LeaseRecord::of(lease).is_err());
+    }
+
+    #[test]
+    fn an_epoch_that_leaves_no_room_for_later_ones_is_refused() {
+        let lease = |epoch: &str| {
+            let mut lease = Lease::default();
+            lease.metadata.namespace = Some("ns".into());
+            lease.metadata.resource_version = Some("7".into());
+            annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+            let annotations = lease.metadata.annotations.as_mut().expect("annotations");
+            annotations.insert(EPOCH_ANNOTATION.to_owned(), epoch.to_owned());
+            lease
+        };
+        let highest = LeaseRecord::of(lease(&EPOCH_MAX.0.to_string())).expect("a Lease");
+        let read = LeaseRead { revision: 7, record: Some(highest) };
+        assert_eq!(next_epoch(&read, Epoch(0)), EPOCH_MAX.next());
+        for epoch in [u64::MAX, EPOCH_MAX.0 + 1] {
+            let error = LeaseRecord::of(lease(&epoch.to_string())).expect_err("it is too high");
+            let text = error.to_string();
+            assert!(text.contains(&format!("is {epoch}, and at most {EPOCH_MAX}")), "{text}");
+            let command = format!("kubectl annotate lease {LEASE} -n ns {EPOCH_ANNOTATION}-");
+            assert!(text.contains(&command), "{text}");
+        }
     }
 
     #[test]
