@@ -1,5 +1,5 @@
-//! Tells the driver what is wanted, and everybody what is wrong with it, as often as that changes
-//! and no more.
+//! Publishes the desired state to the driver and the problems of the manifests, each time they
+//! change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use leasehold_coordinator_core::event::Event;
 use leasehold_manifest::{Problem, Reading};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// What one source of desired state tells.
+/// The publisher of one source of desired state.
 pub struct DesiredPublisher {
     events: mpsc::Sender<Event>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
-    /// Told when the driver has the first desired state.
+    /// Resolves when the driver has the first desired state.
     ready: Option<oneshot::Sender<()>>,
     last: Option<Arc<Desired>>,
 }
 
 impl DesiredPublisher {
-    /// Publishes to these; `ready` hears of the first desired state.
+    /// Publishes to these; `ready` resolves with the first desired state.
     pub fn new(
         events: mpsc::Sender<Event>,
         problems: watch::Sender<Arc<Vec<Problem>>>,
@@ -28,7 +28,7 @@ impl DesiredPublisher {
         Self { events, problems, ready: Some(ready), last: None }
     }
 
-    /// Whether the driver has been told anything.
+    /// Whether a desired state was published.
     pub fn has_published(&self) -> bool {
         self.last.is_some()
     }
@@ -38,7 +38,7 @@ impl DesiredPublisher {
         self.events.closed().await;
     }
 
-    /// Tells a reading; fails where the driver is gone.
+    /// Publishes a reading; fails if the driver is gone.
     pub async fn publish(&mut self, reading: Reading) -> Result<(), ()> {
         report(&self.problems, reading.problems);
         let Some(desired) = reading.desired else { return Ok(()) };
@@ -52,15 +52,14 @@ impl DesiredPublisher {
         self.last = Some(desired.clone());
         self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
         if let Some(ready) = self.ready.take() {
-            // Nobody may wait for it.
+            // The receiver may be gone.
             let _ = ready.send(());
         }
         Ok(())
     }
 }
 
-/// Publishes what is wrong with the manifests, and says each problem once when it appears and once
-/// when it is gone.
+/// Publishes the problems, and logs each once when it appears and once when it is gone.
 fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) {
     let old: BTreeSet<Problem> = published.borrow().iter().cloned().collect();
     let new: BTreeSet<Problem> = problems.iter().cloned().collect();

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::health::Progress;
 use crate::platform::Command;
 
-/// The longest time between two looks at the clock and at the driver.
+/// The longest time between two checks of the clock and of the driver.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
 /// The highest epoch that a store may hold. Stores count from 1 or from their own revision, and an
@@ -53,7 +53,7 @@ pub trait Stores: Send {
 /// How a term has ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// Nobody takes events any more.
+    /// The driver no longer takes events.
     DriverGone,
     /// Another replica has the term.
     Deposed,
@@ -64,7 +64,7 @@ pub enum Ended {
         /// The next epoch is to be above this.
         above: Option<Epoch>,
     },
-    /// The process ends; takes the word that the term was given up.
+    /// The process ends; the sender confirms that the term was released.
     Resign(oneshot::Sender<()>),
 }
 
@@ -131,7 +131,7 @@ impl<'a, S: Stores> Leading<'a, S> {
                 Some(Over::Expired) => return Ended::Expired,
                 Some(Over::GivenUp { above }) => {
                     let epoch = self.lead.epoch().0;
-                    tracing::info!(epoch, above = above.map(|it| it.0), "leadership given up");
+                    tracing::info!(epoch, above = above.map(|it| it.0), "leadership released");
                     return Ended::GivenUp { above };
                 }
                 None => {}
@@ -168,7 +168,7 @@ impl<'a, S: Stores> Leading<'a, S> {
                 Woken::Renewed(sent_at, standing) => {
                     self.renewing = None;
                     let standing = standing.unwrap_or_else(|why| {
-                        self.stores.fails("leadership cannot be renewed", &why);
+                        self.stores.fails("cannot renew leadership", &why);
                         Standing::Unknown
                     });
                     if standing == Standing::Leads && !self.lead.has_failed_writes() {
@@ -179,7 +179,7 @@ impl<'a, S: Stores> Leading<'a, S> {
                 Woken::Listed(listed) => {
                     self.listing = None;
                     if let Err(why) = &listed {
-                        self.stores.fails("the workers cannot be listed", why);
+                        self.stores.fails("cannot list the workers", why);
                     }
                     self.lead.listed(listed.ok(), now);
                 }
@@ -202,17 +202,17 @@ impl<'a, S: Stores> Leading<'a, S> {
         let failed = outcomes.iter().filter(|(_, written)| *written == Written::Failed);
         if let Some((change, _)) = failed.clone().next() {
             let why = format!("{} and {} more", change.key(), failed.count() - 1);
-            self.stores.fails("some workers cannot be registered", &why);
+            self.stores.fails("cannot register some workers", &why);
         }
         let superseded = outcomes.iter().find(|(_, written)| *written == Written::Superseded);
         if let Some((change, _)) = superseded {
             let why = format!("the entry of {} is of a later term", change.key());
-            self.stores.fails("what a worker may hold is not written", &why);
+            self.stores.fails("cannot write the exposure of a worker", &why);
         }
         self.lead.wrote(outcomes, now);
     }
 
-    /// Hands out what the campaign wants.
+    /// Runs the campaign's requests.
     fn carry_out(&mut self) {
         while let Some(request) = self.lead.poll_request() {
             match request {

@@ -1,6 +1,6 @@
 //! One replica's way through the election: it stands by, takes a term when there is no leader,
-//! leads, and stands by again. It says that it leads only from a look at the disk that it began
-//! afterwards at the latest; what it says is over when that time is.
+//! leads, and stands by again. It leads only from a check of the disk that began after it took the
+//! term, and for a limited time after each check.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,16 +27,16 @@ use super::{Settings, blocking};
 
 /// Signs of life within the time after which a silent leader is replaced.
 const BEATS: u32 = 8;
-/// Looks in a row that must have found no sign of life, however long they took.
+/// Checks in a row that must have found no heartbeat, however long they took.
 const STILL_LOOKS_MIN: u32 = 4;
-/// The longest and the shortest time between two looks at the disk.
+/// The longest and the shortest time between two checks of the disk.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 const LOOK_MIN: Duration = Duration::from_millis(5);
 /// Candidates wait for a random part of this, so that one is first.
 const JITTER_MAX: Duration = Duration::from_millis(10);
 /// The pause after an attempt that the disk did not let happen.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Changes of the register that are written at once.
+/// The most changes in one write to the exposure log.
 const BATCH_MAX: usize = 4_096;
 
 /// What replicas share on disk.
@@ -57,9 +57,9 @@ pub(crate) struct Campaign {
     /// The highest epoch that agents remember or that this replica has seen: the next must be
     /// above it, whatever the folder says by then.
     above: Epoch,
-    /// The leader's address that the driver was told last.
+    /// The leader's address that was last sent to the driver.
     told: Option<String>,
-    /// What is wrong with the disk, said once.
+    /// The last disk error that was logged.
     trouble: Trouble,
 }
 
@@ -85,18 +85,18 @@ struct Won {
     stores: TermFiles,
 }
 
-/// The files of one term, as its leader has them open. The claim and the register are apart: a
-/// register that is slow to reach the disk delays no sign of life.
+/// The files of one term, as its leader has them open. The claim and the exposure log are apart: a
+/// slow write to the log delays no heartbeat.
 struct TermFiles {
     disk: Disk,
     held: Arc<Mutex<HeldEpoch>>,
     register: Arc<Mutex<ExposureLog>>,
-    /// What the register says, and whether all of it is in this term's log.
+    /// The entries of the log, and whether all of them are in this term's log.
     entries: BTreeMap<WorkerKey, Entry>,
     trouble: Trouble,
 }
 
-/// What is wrong with the disk, said once.
+/// The last disk error that was logged.
 #[derive(Clone, Debug, Default)]
 struct Trouble(Option<String>);
 
@@ -156,9 +156,9 @@ impl Campaign {
             }
             match self.look(watch.take()).await {
                 Err(error) => {
-                    // A folder that is another one was told of already.
+                    // A replaced folder was logged already.
                     if self.disk.folder.lost().is_none() {
-                        self.trouble.fails(&error, "the state folder cannot be read");
+                        self.trouble.fails(&error, "cannot read the state folder");
                     }
                     self.tell_health();
                     sleep(PAUSE).await;
@@ -187,7 +187,7 @@ impl Campaign {
         }
     }
 
-    /// Looks who leads, and whether nobody does any more.
+    /// Reads who leads, and whether that leader has failed.
     async fn look(&self, last: Option<Watch>) -> io::Result<(Option<Watch>, bool)> {
         let (Disk { folder, terms }, above) = (self.disk.clone(), self.above);
         let takeover_after = self.settings.takeover_after;
@@ -219,7 +219,7 @@ impl Campaign {
     fn await_end(&self, epoch: Epoch, over: &mpsc::Sender<()>) {
         let (terms, over) = (self.disk.terms.clone(), over.clone());
         // A thread of its own: it may wait for as long as the leader lives, and ends with the
-        // process. Where it cannot start, the looks find the same a little later.
+        // process. If the thread cannot start, the checks find the same a little later.
         let _ = std::thread::Builder::new().name("leader-watch".into()).spawn(move || {
             if terms.wait_for_end(epoch).is_ok() {
                 let _ = over.try_send(());
@@ -227,7 +227,7 @@ impl Campaign {
         });
     }
 
-    /// Tells the driver who leads, when that has changed.
+    /// Notifies the driver of the leader when it has changed.
     async fn tell(&mut self, sight: &EpochState) -> Result<(), ()> {
         let leader = sight.claim.as_ref().map(|claim| claim.address.clone());
         if leader.is_none() || leader == self.told {
@@ -249,7 +249,7 @@ impl Campaign {
                 Some(Next::Lead(Box::new(won)))
             }
             Err(error) => {
-                self.trouble.fails(&error, "no term can be taken");
+                self.trouble.fails(&error, "cannot take a term");
                 sleep(PAUSE).await;
                 None
             }
@@ -274,7 +274,7 @@ impl Campaign {
         match ended {
             Ended::DriverGone => Next::End,
             Ended::Deposed | Ended::Expired => {
-                tracing::info!(epoch = taken.epoch.0, ?ended, "leads no more");
+                tracing::info!(epoch = taken.epoch.0, ?ended, "no longer leads");
                 self.tell_health();
                 let_go_at_end(stores.held, until);
                 self.deposed().await
@@ -304,7 +304,7 @@ impl Campaign {
         }
     }
 
-    /// Has probes told whether the folder is still the one that this replica began with.
+    /// Sets the health probes: whether the folder is still the one that this replica began with.
     fn tell_health(&self) {
         self.progress.set_trouble(self.disk.folder.lost());
     }
@@ -367,7 +367,7 @@ impl Stores for TermFiles {
             let written = match folder.check().and_then(|()| register.write(&changes)) {
                 Ok(()) => Written::Done,
                 Err(error) => {
-                    tracing::warn!(error = error.to_string(), "the register cannot be written");
+                    tracing::warn!(error = error.to_string(), "cannot write the exposure log");
                     Written::Failed
                 }
             };
@@ -389,7 +389,10 @@ impl Stores for TermFiles {
 fn leave_behind(folder: &StateFolder, epoch: Epoch, register: &Mutex<ExposureLog>) {
     let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = register.leave_behind() {
-        tracing::error!(error = error.to_string(), "the register of workers is lost with it");
+        tracing::error!(
+            error = error.to_string(),
+            "the exposure log is lost with the state folder"
+        );
     }
     mark_led(folder, epoch);
 }
@@ -400,7 +403,7 @@ fn mark_led(folder: &StateFolder, epoch: Epoch) {
     }
     if let Err(error) = folder.mark_led(epoch) {
         let (epoch, error) = (epoch.0, error.to_string());
-        tracing::warn!(epoch, error, "the last epoch cannot be written into the folder");
+        tracing::warn!(epoch, error, "cannot write the last epoch into the folder");
     }
 }
 
@@ -414,7 +417,7 @@ fn let_go_at_end(held: Arc<Mutex<HeldEpoch>>, until: Moment) {
     });
 }
 
-/// Never ends once it is known what is wanted.
+/// Waits for the first desired state; never resolves after that.
 async fn wait_ready(
     ready: &mut Option<oneshot::Receiver<()>>,
 ) -> Result<(), oneshot::error::RecvError> {
@@ -436,7 +439,7 @@ fn take_term(
     let registered = exposure_log::highest(&settings.state_dir)?.unwrap_or_default();
     let seen_epoch = seen.map(|watch| watch.sight.epoch).unwrap_or_default();
     if claimed > seen_epoch {
-        // Somebody has taken the place since it was seen to be vacant: that one leads.
+        // Another replica has taken the term since the leader failed.
         return Ok(None);
     }
     let epoch = claimed.max(registered).max(seen_epoch).max(above).next();
@@ -451,15 +454,15 @@ fn take_term(
     let Some(mut held) = terms.take(epoch, &claim)? else { return Ok(None) };
     let mut register = ExposureLog::open(&settings.state_dir, epoch)?;
     let predecessor_end = predecessor_end(settings, terms, epoch, seen, claimed < registered)?;
-    // Where it cannot be written yet, this leader leads those who are in it, and registers nobody.
+    // If the log cannot be written, this leader keeps its entries and adds none.
     let adopted = if register.write(&[]).is_ok() { epoch } else { Epoch::default() };
     if terms.renew(&mut held)? != epochs::RenewOutcome::Leads {
         return Ok(None);
     }
-    // What was read of it above is the folder's that this replica began with.
+    // Proves that everything above was read from the folder that this replica began with.
     folder.check()?;
     if let Err(error) = terms.prune() {
-        tracing::warn!(error = error.to_string(), "old epochs cannot be removed");
+        tracing::warn!(error = error.to_string(), "cannot remove old epochs");
     }
     let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
     let entries = register.entries().iter();
@@ -498,7 +501,7 @@ fn predecessor_end(
         end = end.max(renewed_before + settings.bounds.outlast(leadership));
     }
     if claims_lost {
-        // The register tells of a leader whose claim somebody has removed.
+        // The log proves a leader whose claim was removed by hand.
         end = end.max(now + settings.bounds.outlast(settings.leadership));
     }
     Ok(end)

@@ -17,7 +17,7 @@ use leasehold_driver::leading::EPOCH_MAX;
 use leasehold_types::Epoch;
 use serde::{Deserialize, Serialize};
 
-/// Claims of earlier epochs that are kept for people to look at.
+/// Claims of earlier epochs that are kept for diagnosis.
 const CLAIMS_KEPT: usize = 8;
 
 /// What a leader writes into its epoch.
@@ -29,7 +29,7 @@ pub(crate) struct Claim {
     pub(crate) address: String,
     /// How long its leadership lasts after a renewal.
     pub(crate) leadership_ms: u64,
-    /// Tells two claims of one replica apart.
+    /// Distinguishes two claims of one replica.
     pub(crate) id: u64,
 }
 
@@ -80,7 +80,7 @@ impl Epochs {
         Ok(Self { folder })
     }
 
-    /// The highest epoch that was ever taken, as far as the folder tells.
+    /// The highest epoch in the folder.
     pub(crate) fn highest(&self) -> io::Result<Option<Epoch>> {
         Ok(self.epochs()?.pop())
     }
@@ -100,15 +100,15 @@ impl Epochs {
         Ok(taken?.then_some(held))
     }
 
-    /// Gives a sign of life, then looks whether a successor has been elected. In this order: a
-    /// successor that sees no sign of life after it took its epoch knows that no renewal that
-    /// began since the last one can succeed.
+    /// Writes a heartbeat, then checks whether a successor has been elected. In this order: a
+    /// successor that sees no heartbeat after it took its epoch knows that no renewal that began
+    /// since the last one can succeed.
     pub(crate) fn renew(&self, held: &mut HeldEpoch) -> io::Result<RenewOutcome> {
         held.write_heartbeat()?;
         match self.claim(held.epoch) {
             Ok(claim) if claim.as_ref() == Some(&held.claim) => {}
             Ok(_) => return Ok(RenewOutcome::Deposed(held.epoch)),
-            // Somebody has removed it: put it back, so that the number is not given again.
+            // It was removed by hand: put it back, so that the number is not taken again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(&self.folder)?;
                 if !self.link_claim(held)? {
@@ -228,7 +228,7 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Puts back the leader's other files where somebody has removed them.
+    /// Puts back the leader's other files if they were removed by hand.
     fn restore(&self, held: &mut HeldEpoch) -> io::Result<()> {
         let alive = self.path(held.epoch, &held.claim, "alive");
         if !same_file(&held.alive, &alive) {

@@ -1,8 +1,9 @@
-//! The register: which workers may hold what, written down before they are granted it. One file an
-//! epoch, written by that epoch's leader alone; it begins with all that the file before it said.
+//! The exposure log: what each worker may hold, written before it is granted. There is one file for
+//! each epoch, written by that epoch's leader alone; it begins with all entries of the file before
+//! it.
 //!
-//! A leader appends, then looks whether it still leads, then says that it is registered. A
-//! successor takes its epoch, then reads. So what was said to be registered is always read.
+//! A leader appends, then checks whether it still leads, then reports the entry as registered. A
+//! successor takes its epoch, then reads. So it reads every entry that was reported as registered.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -109,7 +110,7 @@ impl ExposureLog {
         let newest = numbered(&self.folder, "log")?.pop();
         let found = newest.map_or(Ok(Entries::new()), |log| read(&log_path(&self.folder, log)))?;
         for (key, exposure) in found {
-            // What was granted to one worker by two leaders at once nobody can tell.
+            // Two leaders granted to this worker: the sum of both grants is unknown.
             let same = self.entries.get(&key).is_none_or(|known| *known == exposure);
             self.entries.insert(key, if same { exposure } else { Exposure::anything() });
         }
@@ -183,9 +184,9 @@ fn append_line(text: &mut Vec<u8>, line: &Line) -> io::Result<()> {
     Ok(())
 }
 
-/// What a log says. A last line without its end was never said to be registered, and is passed
-/// over; any other that cannot be read is an error, since it may be any worker's. Where only the
-/// exposure cannot be read, the worker may hold anything.
+/// Reads a log. A last line without its newline was never reported as registered and is skipped;
+/// any other line that cannot be decoded is an error, since it may be any worker's. If only the
+/// exposure cannot be decoded, the worker may hold anything.
 fn read(path: &Path) -> io::Result<Entries> {
     let text = fs::read(path)?;
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

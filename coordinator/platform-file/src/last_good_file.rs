@@ -1,6 +1,6 @@
-//! The last good state on disk, in the state folder, for whoever starts while a manifest is
-//! invalid. Every replica writes it, each the same from the same manifests; it is whole or not
-//! there, and no failure to read or write it changes anything else.
+//! The last valid manifests, in a file of the state folder, for a replica that starts while a
+//! manifest is invalid. Every replica writes it, each the same from the same manifests; it is whole
+//! or not there, and no failure to read or write it changes anything else.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub(crate) struct LastGoodFile {
     folder: PathBuf,
     /// What it holds, as far as this replica knows.
     written: Option<LastGood>,
-    /// Why it could not be written, said once.
+    /// The last write error that was logged.
     failure: Option<String>,
 }
 
@@ -28,7 +28,7 @@ impl LastGoodFile {
         Self { folder, written: None, failure: None }
     }
 
-    /// What was good when a replica last wrote it; none where there is none or it is no use.
+    /// The state that a replica last wrote; `None` if there is no file or it cannot be used.
     pub(crate) fn load(&mut self) -> Option<LastGood> {
         let read = folder::read_text(&self.folder, FILE, BYTES_MAX);
         let read = match read {
@@ -92,7 +92,7 @@ impl LastGoodFile {
         let placed =
             fill(&file, &text).and_then(|()| fs::rename(&temporary, self.folder.join(FILE)));
         if placed.is_err() {
-            // The room is wanted for epochs and the register.
+            // Free the space for epochs and the exposure log.
             let _ = fs::remove_file(&temporary);
         }
         placed?;

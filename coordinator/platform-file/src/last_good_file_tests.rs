@@ -158,7 +158,7 @@ async fn an_invalid_edit_outlives_any_number_of_restarts() {
     host.expect_after_start(&["a=5", "b=3", "s@a:2"], 1).await;
     fs::remove_file(host.manifests().join("list.txt")).unwrap();
     host.expect_after_start(&["a=5", "b=3", "s@a:2"], 1).await;
-    // Mended, it is taken as always.
+    // Once fixed, it comes into force as always.
     host.write("list.txt", "x\ny\nz\n");
     host.expect_after_start(&["a=5", "b=3", "s@a:3"], 0).await;
 }

@@ -1,8 +1,7 @@
 //! The standalone platform: manifests in a folder that it watches, and a state folder on a local
-//! file system where replicas elect a leader and write down who may hold leases, and what was last
-//! good of the manifests. A replica takes no term before it knows what is wanted, from the
-//! manifests or from what was last good: a leader that wants nothing would take everything from
-//! everyone.
+//! file system where replicas elect a leader and keep the exposures of workers and the last valid
+//! manifests. A replica takes no term before it has a desired state, from the manifests or from the
+//! last valid ones: a leader with an empty desired state would revoke every lease.
 
 mod campaign;
 mod epochs;
@@ -91,7 +90,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
 }
 
 /// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it
-/// may be back soon, and what was last good is in force meanwhile.
+/// may come back soon, and the last valid manifests stay in force meanwhile.
 async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
     let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
     let wrong = blocking(move || match last_good.exists() {
@@ -108,7 +107,7 @@ async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result
     }
 }
 
-/// Runs what waits for the disk where it holds nobody up.
+/// Runs disk IO on a blocking thread.
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,

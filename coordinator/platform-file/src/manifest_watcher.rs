@@ -1,7 +1,7 @@
 //! Keeps the desired state in step with the manifests' folder: it reads all of it after every
-//! change, tells the driver what is different, and says each problem once when it appears and
-//! once when it is gone. It begins with the last good state of the process before, and keeps it
-//! up to date for the one after.
+//! change, publishes the result to the driver, and logs each problem once when it appears and once
+//! when it is gone. It starts from the last valid manifests on disk, and keeps that file up to
+//! date.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ use super::last_good_file::LastGoodFile;
 const QUIET: Duration = Duration::from_millis(25);
 /// Rounds of gathering: a folder that never comes to rest is read all the same.
 const ROUNDS_MAX: usize = 10;
-/// How often every stamp is looked at.
+/// How often every file's stamp is compared.
 const RESCAN: Duration = Duration::from_secs(5);
 
 /// Reads one folder for one driver.
@@ -100,7 +100,7 @@ impl ManifestWatcher {
         }
     }
 
-    /// What was looked at is what there was then, unless a part of it could not be read.
+    /// A complete read at that moment confirms the desired state; an incomplete one does not.
     fn confirm(&self, looked_at: Moment) {
         self.freshness.send_modify(|freshness| {
             *freshness = match &self.state.unread {
@@ -184,8 +184,8 @@ impl State {
     }
 }
 
-/// The first thing in and below `root` that cannot be read at present. What it gave before is still
-/// in force, and nobody knows whether it is what is wanted.
+/// The first thing in and below `root` that cannot be read at present. Its last content is still in
+/// force, and may be out of date.
 fn unread(root: &Path) -> Option<String> {
     let listing = folder::list(root);
     if let Some((_, problem)) = listing.unknown.first() {
@@ -197,7 +197,7 @@ fn unread(root: &Path) -> Option<String> {
     })
 }
 
-/// Fails where the file cannot be read; what is no file is not opened, since that may never end.
+/// Fails if the file cannot be read. Only regular files are opened, since opening a pipe may block.
 fn readable(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_file() {
         File::open(path)?;

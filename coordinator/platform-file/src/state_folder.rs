@@ -1,6 +1,6 @@
-//! The state folder itself: whether it is still the one that this replica began with. Somebody may
-//! delete it, replace it or put it back from a copy beside running replicas. What they would find
-//! there says nothing then of the epochs that were led and of the workers that hold leases.
+//! The state folder itself: whether it is still the one that this replica began with. An
+//! administrator may delete it, replace it or restore it from a copy while replicas run. Its
+//! content then misses epochs that were led and workers that hold leases.
 //!
 //! The folder is known by its device and inode, and by a random id in a file of it, which an inode
 //! that is used again does not have.
@@ -60,15 +60,15 @@ impl StateFolder {
         })
     }
 
-    /// Looks whether it is still there and the same.
+    /// Checks whether it is still the same folder.
     ///
     /// # Errors
-    /// What is wrong and what to do, where it is not. A folder that cannot be looked at, because
-    /// the disk fails, is not said to be another one.
+    /// Says what is wrong and what to do if it is not. A disk error does not count as another
+    /// folder.
     pub(crate) fn check(&self) -> io::Result<()> {
         let what = match FolderIdentity::of(&self.path) {
             Ok(identity) if identity == self.identity => None,
-            Ok(_) => Some("was deleted and made anew, or replaced by another one"),
+            Ok(_) => Some("was deleted and created again, or replaced by another one"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some("was deleted"),
             Err(error) => return Err(error),
         };
@@ -83,7 +83,7 @@ impl StateFolder {
         text.map_or(Ok(()), |text| Err(io::Error::other(text)))
     }
 
-    /// Why no replica leads: the folder was not the same when it was last looked at.
+    /// Why no replica leads, if the last check found another folder.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -107,7 +107,7 @@ impl StateFolder {
 
     fn instructions(&self, what: &str) -> String {
         format!(
-            "the state folder {} {what} under this running replica: it leads no more and grants \
+            "the state folder {} {what} under this running replica: it no longer leads and grants \
              nothing. Put the same folder back, or else find out who did that and restart every \
              coordinator that uses it: see \"The state folder was deleted beside running \
              coordinators\" in docs/OPERATIONS.md",
@@ -140,7 +140,7 @@ mod tests {
         assert!(error.contains("was deleted") && error.contains("OPERATIONS"), "{error}");
         StateFolder::open(&path).unwrap();
         let error = folder.check().unwrap_err().to_string();
-        assert!(error.contains("made anew"), "{error}");
+        assert!(error.contains("created again"), "{error}");
         assert_eq!(folder.lost(), Some(error));
         fs::remove_dir_all(&path).unwrap();
         fs::rename(&aside, &path).unwrap();

@@ -35,10 +35,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 const REQUESTS_MAX: usize = 32;
 /// Bytes of a token.
 const TOKEN_BYTES_MAX: usize = 12 * 1024;
-/// How long a person's token counts as good without another look: people are given tokens that
-/// can be revoked.
+/// How long a review of a person's token is reused. It is short, since people have tokens that can
+/// be revoked.
 const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
-/// How long an agent's does: the pod behind it is looked at each time.
+/// How long a review of an agent's token is reused. The agent's pod is checked each time.
 const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
 
 const CLUSTERS: &str = "workerclusters";
@@ -97,7 +97,7 @@ impl AccessReviewer {
                 tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
             }
         }
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = answer.send(decided);
     }
 
@@ -124,7 +124,7 @@ impl AccessReviewer {
         let bound = identity.pod_for(key)?;
         let found = self.0.pods.await_uid(&bound.name, &bound.uid, POD_WITHIN).await;
         if found.is_err() && !self.0.pods.is_synced() {
-            let why = "the coordinator has not seen all pods yet".into();
+            let why = "the coordinator has not listed all pods yet".into();
             return Err(Denied::Unavailable(why));
         }
         check_pod(found.as_deref().map_err(|why| *why), &bound, key)
@@ -235,7 +235,7 @@ impl AccessReviewer {
     }
 }
 
-/// What a person wants to do.
+/// The operation that a person asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Read,

@@ -1,6 +1,6 @@
-//! One replica's way through the election: it stands by, takes a term when nobody leads, leads, and
-//! stands by again. A term begins only with a write to the Lease that was answered, and lasts from
-//! when the last such write was sent.
+//! One replica's part in the election: it stands by, takes a term when there is no leader, leads,
+//! and stands by again. A term begins only with a write to the Lease that was answered, and lasts
+//! from when the last such write was sent.
 
 mod lead;
 mod standby;
@@ -50,7 +50,7 @@ pub(crate) struct Campaign {
     progress: Arc<Progress>,
     /// The highest epoch that this process has seen or heard of: the next must be above it.
     above: Epoch,
-    /// What is wrong, said once.
+    /// The last error that was logged.
     trouble: Option<String>,
 }
 
@@ -93,8 +93,10 @@ impl Campaign {
         let released = timeout(RELEASE_WITHIN, self.election.release(held, self.above)).await;
         match released {
             Ok(Ok(())) => {}
-            Ok(Err(trouble)) => self.fails(&trouble, "leadership cannot be given up: it runs out"),
-            Err(_) => self.fails(&"no answer", "leadership cannot be given up: it runs out"),
+            Ok(Err(trouble)) => {
+                self.fails(&trouble, "cannot release leadership: it expires by itself")
+            }
+            Err(_) => self.fails(&"no answer", "cannot release leadership: it expires by itself"),
         }
     }
 

@@ -1,7 +1,7 @@
-//! What is wanted, from the API server: it follows all kinds that people write, and the ConfigMaps
-//! that sets name, tells the driver what is different, and shows the operator the objects
-//! themselves. Nothing is told before all of them were listed once, so that a part is never taken
-//! for the whole; while the API server does not answer, the last state stays.
+//! The desired state from the API server. The reflector watches all kinds that users write and the
+//! ConfigMaps that sets name, publishes changes to the driver, and gives the operator the objects
+//! themselves. It publishes nothing before every kind was listed once, so that a part is never
+//! taken for the whole. While the API server does not answer, the last state stays.
 
 mod objects;
 mod source_watch;
@@ -32,21 +32,21 @@ use self::source_watch::Source;
 use self::source_watch::{SourceWatch, WatchChange, api};
 use self::watch_health::WatchHealth;
 
-/// The kinds that people write.
+/// The kinds that users write.
 const KINDS: [&str; 4] = [WorkerCluster::KIND, StreamSet::KIND, WorkerClass::KIND, Pipeline::KIND];
-/// Changes are gathered until nothing has changed for so long.
+/// Changes are collected into one batch until none arrives for this long.
 const QUIET: Duration = Duration::from_millis(5);
-/// Changes that are gathered before they are told, whether or not more follow.
+/// The most changes in one batch.
 const GATHERED_MAX: usize = 10_000;
-/// Changes that wait; the feeds wait when there are so many.
+/// The most changes in the queue; when it is full, the watches wait.
 const CHANGES_MAX: usize = 256;
 
-/// What follows the desired state.
+/// The channels of the running reflector.
 #[derive(Debug)]
 pub struct DesiredWatch {
     /// What is wrong with the objects at present.
     pub(super) problems: watch::Receiver<Arc<Vec<Problem>>>,
-    /// Told when the driver has the first desired state.
+    /// Resolves when the driver has the first desired state.
     pub(super) ready: oneshot::Receiver<()>,
     /// How current that is.
     pub(super) freshness: watch::Receiver<Freshness>,
@@ -92,13 +92,13 @@ pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) ->
     DesiredWatch { problems, ready, freshness, objects, in_force }
 }
 
-/// What was seen so far.
+/// Everything that the watches have reported.
 #[derive(Debug, Default)]
 struct State {
     collection: Collection,
     objects: Objects,
-    /// What each source has given since its list began; what it gave before and does not list
-    /// again is gone.
+    /// What each source has reported since its list began. An object that it reported before and
+    /// does not list again is deleted.
     sources: BTreeMap<Source, SourceState>,
 }
 
@@ -106,7 +106,7 @@ struct State {
 struct SourceState {
     objects: BTreeSet<ObjectId>,
     listed: BTreeSet<ObjectId>,
-    /// The keys of a ConfigMap that are looked at.
+    /// The keys of a ConfigMap that are read.
     keys: BTreeSet<String>,
     /// A ConfigMap was there since its list began.
     present: bool,
@@ -157,14 +157,14 @@ impl DesiredReflector {
     }
 
     fn apply(&mut self, source: &Source, watch_id: u64, change: WatchChange) {
-        // What a feed that was stopped had left to say is of no interest.
+        // A stopped watch may have left changes in the queue: they are dropped.
         if self.watches.get(source).is_some_and(|watch_handle| watch_handle.watch_id() == watch_id)
         {
             self.state.apply(source, change);
         }
     }
 
-    /// Follows just the ConfigMaps and keys that sets name now.
+    /// Watches exactly the ConfigMaps and keys that sets name now.
     fn watch_named_maps(&mut self) {
         let named = self.state.collection.named();
         let stale = |(source, sources): (&Source, &SourceState)| match source {
@@ -202,7 +202,7 @@ impl DesiredReflector {
             }
             differs
         });
-        // Also where nothing is different: whoever waits for a change has seen this one.
+        // Also without a difference: the validator waits for the next batch, whatever it brings.
         self.in_force.send_replace(reading.desired.clone());
         self.desired_publisher.publish(reading).await
     }
@@ -240,7 +240,7 @@ impl State {
             sources.objects.insert(id.clone());
         }
         if self.objects.has_generation(&id, &metadata) {
-            // Only metadata or the status are different: what is wanted was looked at before.
+            // Only metadata or status differ: the spec of this generation was parsed before.
             return self.objects.refresh(&id, metadata, status);
         }
         let spec = self.collection.put(&id, spec);

@@ -1,6 +1,6 @@
-//! What a standby makes of what it sees and hears: whether anybody leads. It decides nothing for
-//! good: whoever finds the place vacant still has to take it from the Lease as it is then. A wrong
-//! guess costs a change of leader, and nothing else.
+//! Detects that the leader has failed, from the Lease and from the connection to the leader's port.
+//! The result is only a hint: a standby must still take the Lease by compare-and-swap. A wrong
+//! result costs a change of leader and nothing else.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use leasehold_types::{Epoch, Moment, TimeBounds};
 
 use super::lease_lock::{LeaseRead, LeaseRecord};
 
-/// The longest time between two judgements.
+/// The longest time between two evaluations.
 const EVALUATE_MAX: Duration = Duration::from_millis(250);
 /// The longest time between two renewals of a leader.
 const RENEW_MAX: Duration = Duration::from_secs(2);
-/// A leader that lives and has not renewed for so long, and for so many intervals, does not reach
-/// the API server, while this replica does.
+/// A running leader that has not renewed for this time and this many intervals cannot reach the API
+/// server, although this replica can.
 const CANNOT_RENEW_AFTER: Duration = Duration::from_secs(20);
 const CANNOT_RENEW_INTERVALS: u32 = 10;
 /// A leader renews at least so often in the time that its leadership lasts.
@@ -24,22 +24,22 @@ pub(crate) fn renewal_interval(leadership: Duration) -> Duration {
     (leadership / RENEWALS_PER_LEADERSHIP).min(RENEW_MAX)
 }
 
-/// One standby's view of the leader.
+/// A standby's failure detector.
 #[derive(Debug)]
 pub(crate) struct LeaderFailureDetector {
     /// How this process is named in a Lease that it holds.
     holder: String,
     takeover_after: Duration,
     bounds: TimeBounds,
-    /// The Lease as last seen; none before it was looked for.
+    /// The Lease as last observed; `None` before the first read.
     lease: Option<Option<ObservedLease>>,
-    /// The longest that a leader leads, of all that were seen.
+    /// The longest lease duration that was observed.
     longest_duration: Duration,
     /// The highest epoch that was seen.
     highest_epoch: Epoch,
     /// The API server did not answer when it was last asked.
     api_unreachable: bool,
-    /// Since when this process has looked and listened without a break.
+    /// Since when this process has observed the leader without a pause.
     observing_since: Moment,
     evaluated_at: Option<Moment>,
 }
@@ -55,33 +55,33 @@ struct ObservedLease {
     heartbeat_at: Option<Moment>,
     /// The connection on which it was heard has broken, and nothing was heard since.
     disconnected: bool,
-    /// After that, nobody took a new one.
+    /// After that, a new connection was refused.
     connection_refused: bool,
 }
 
-/// What a standby heard of the leader that it follows.
+/// What the connection to the leader reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaderSignal {
     /// It leads this term.
     Heartbeat(Epoch),
     /// The connection has broken.
     Disconnected,
-    /// Nobody listens where it was.
+    /// The leader's address refuses connections.
     ConnectionRefused,
 }
 
-/// Whether somebody leads.
+/// Whether there is a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaderStatus {
     /// Nothing has been seen yet.
     Unknown,
-    /// Somebody does; to be judged again when this time has passed.
+    /// There is one; evaluate again after this time.
     Alive(Duration),
-    /// Nobody does.
+    /// There is none.
     Vacant(Vacancy),
 }
 
-/// Why nobody leads.
+/// Why there is no leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacancy {
     /// There is no Lease.
@@ -95,7 +95,7 @@ pub(crate) enum Vacancy {
     Expired,
     /// The leader's process has ended.
     ProcessEnded,
-    /// There is no sign of the leader's life, neither from it nor on the Lease.
+    /// The leader sends no heartbeat and does not renew the Lease.
     Silent,
     /// The leader lives and cannot renew, though the API server answers others: it can neither
     /// take in new pods nor learn which are gone.
@@ -122,12 +122,12 @@ impl LeaderFailureDetector {
         }
     }
 
-    /// The Lease as the API server said it is now.
+    /// Takes the Lease from a consistent read.
     pub(crate) fn on_read(&mut self, read: &LeaseRead, now: Moment) {
         self.observe(read.record.clone(), now);
     }
 
-    /// The Lease as the watch tells it, which may be late.
+    /// Takes the Lease from the watch, which may be stale.
     pub(crate) fn on_watch_event(&mut self, record: Option<LeaseRecord>, now: Moment) {
         let last = self.lease.as_ref().and_then(Option::as_ref);
         let stale = last.zip(record.as_ref()).is_some_and(|(last, record)| {
@@ -139,12 +139,12 @@ impl LeaderFailureDetector {
         }
     }
 
-    /// The API server does not answer. While it does not, no renewal can be seen.
+    /// The API server does not answer: until it does, renewals cannot be observed.
     pub(crate) fn api_failed(&mut self) {
         self.api_unreachable = true;
     }
 
-    /// The leader that is followed was heard, or cannot be.
+    /// Takes a signal of the connection to the leader.
     pub(crate) fn on_signal(&mut self, signal: LeaderSignal, now: Moment) {
         let Some(observed) = self.lease.as_mut().and_then(Option::as_mut) else { return };
         match signal {
@@ -153,14 +153,14 @@ impl LeaderFailureDetector {
                 observed.disconnected = false;
                 observed.connection_refused = false;
             }
-            // It leads no more, or not yet: no sign of a leader's life.
+            // It does not lead this term: not a heartbeat of the leader.
             LeaderSignal::Heartbeat(_) => {}
             LeaderSignal::Disconnected => observed.disconnected = observed.heartbeat_at.is_some(),
             LeaderSignal::ConnectionRefused => observed.connection_refused = observed.disconnected,
         }
     }
 
-    /// Who holds the Lease, this process apart.
+    /// The Lease as another process holds it.
     pub(crate) fn leader(&self) -> Option<&LeaseRecord> {
         let observed = self.lease.as_ref()?.as_ref()?;
         let holder = observed.record.holder.as_ref()?;
@@ -172,12 +172,12 @@ impl LeaderFailureDetector {
         self.highest_epoch
     }
 
-    /// The longest time for which a leader that was seen may lead unseen.
+    /// The longest lease duration that was observed.
     pub(crate) fn longest_duration(&self) -> Duration {
         self.longest_duration
     }
 
-    /// Whether anybody leads.
+    /// Evaluates whether there is a leader.
     pub(crate) fn evaluate(&mut self, now: Moment) -> LeaderStatus {
         let last = self.evaluated_at.replace(now);
         if last.is_some_and(|last| now.since(last) > self.takeover_after.max(EVALUATE_MAX * 2)) {
@@ -249,7 +249,7 @@ impl LeaderFailureDetector {
     }
 }
 
-/// The shortest time between two judgements: none may spin.
+/// The shortest time between two evaluations, so that they never spin.
 const EVALUATE_MIN: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whether this replica leads, as it changes, for those who write to the API server in its name.
+//! Whether this replica leads, as a watch channel for the tasks that only a leader runs.
 
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::Leadership;
@@ -6,7 +6,7 @@ use leasehold_driver::history::Change;
 use leasehold_driver::port::Handle;
 use tokio::sync::{broadcast, watch};
 
-/// Follows the driver until nobody looks, or it has ended.
+/// Follows the driver until the receiver is dropped or the driver has ended.
 pub(super) fn watch_leadership(handle: Handle) -> watch::Receiver<bool> {
     let (sender, leads) = watch::channel(false);
     tokio::spawn(follow(handle, sender));

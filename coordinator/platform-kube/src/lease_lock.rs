@@ -18,16 +18,16 @@ use tokio::time::timeout;
 /// Annotation of the Lease: for how many milliseconds from this write on a leader before the
 /// holder may still believe that it leads. Missing where none may.
 const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
-/// How long one call may take, so that an API server that hangs holds nobody up.
+/// The timeout of one call, so that a hanging API server does not block the replica.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often one renewal is tried again after somebody else's write, or a lost answer to one's own.
+/// The most attempts of one renewal after a conflict or a lost answer.
 const TRIES_MAX: u32 = 3;
 
 /// One replica's hand on the Lease; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct LeaseLock {
     api: Api<Lease>,
-    /// The replica's name and a word of this process.
+    /// The replica's name and a random suffix of this process.
     holder: String,
     address: String,
     leadership: Duration,
@@ -85,7 +85,7 @@ pub(crate) enum RenewOutcome {
     Lost(LeaseRead),
 }
 
-/// Why nothing came of a call. A write may have happened all the same.
+/// Why a call failed. A write may have happened all the same.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
     /// The API server was not reached, or refuses.
@@ -95,7 +95,7 @@ pub(crate) enum LeaseError {
     #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
     /// The answer has no resource version that is a number.
-    #[error("the API server's resource version is no number")]
+    #[error("invalid resource version from the API server: expected a number")]
     Unversioned,
     /// The epoch was written by hand: no term is taken or renewed over it.
     #[error(
@@ -108,7 +108,7 @@ pub(crate) enum LeaseError {
         lease: String,
         found: Epoch,
     },
-    /// Somebody writes to the Lease without end.
+    /// Another client changes the Lease all the time.
     #[error("the Lease changes faster than it can be renewed")]
     Contended,
 }
@@ -129,7 +129,7 @@ impl LeaseLock {
         &self.holder
     }
 
-    /// The API of the Lease, for whoever watches it.
+    /// The client of the Lease, for a watch.
     pub(crate) fn api(&self) -> Api<Lease> {
         self.api.clone()
     }
@@ -144,9 +144,9 @@ impl LeaseLock {
         Ok(LeaseRead { revision, record })
     }
 
-    /// Takes the next epoch over what was read, above `above`; none where another was quicker.
-    /// Returns when it was sent, too. `unseen` is how long a leader may lead of which the look
-    /// says nothing.
+    /// Takes the next epoch over what was read, above `above`; `None` if another replica was
+    /// faster. Returns when it was sent, too. `unseen` is how long a leader may lead that this read
+    /// does not show.
     pub(crate) async fn take(
         &self,
         read: &LeaseRead,
@@ -190,8 +190,8 @@ impl LeaseLock {
         }
     }
 
-    /// Renews. Where somebody has written meanwhile it looks who: that may have been oneself, by a
-    /// renewal whose answer was lost. Then one more is sent: only one that is answered counts.
+    /// Renews. After a conflict it reads who wrote: that may be this process, by a renewal whose
+    /// answer was lost. Then it sends one more, since only an answered renewal counts.
     pub(crate) async fn renew(&self, held: &mut HeldLease) -> Result<RenewOutcome, LeaseError> {
         for _ in 0..TRIES_MAX {
             let sent_at = clock::now();
@@ -414,7 +414,7 @@ mod tests {
         // Agents, or a Lease, remember more than the store: it was restored from a backup.
         assert_eq!(next_epoch(&read(41, Some(99)), Epoch(0)), Epoch(100));
         assert_eq!(next_epoch(&read(41, Some(12)), Epoch(99)), Epoch(100));
-        // Somebody has spoiled the annotation.
+        // The annotation is not a number.
         let mut spoiled = read(41, Some(12));
         spoiled.record.as_mut().expect("a Lease").epoch = None;
         assert_eq!(next_epoch(&spoiled, Epoch(0)), Epoch(42));

@@ -1,6 +1,6 @@
 //! The Kubernetes platform: desired state from custom resources, leadership from a Lease, workers
 //! known from their pods, agents proven by their service-account tokens. It decides nothing about
-//! leases: it says what is wanted and what is, and shows what the core has decided.
+//! leases: it reports the desired and the observed state, and shows what the core has decided.
 
 mod access;
 pub mod authority;
@@ -41,7 +41,7 @@ use self::lease_lock::LeaseLock;
 use self::pods::{Pods, PodsSettings};
 use crate::webhook::{Clusters, Injector, Validator};
 
-/// How often what is published of the authority is looked at without a reason.
+/// How often the published bundle is checked without a change.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 
 /// How a replica runs on Kubernetes.
@@ -55,7 +55,7 @@ pub struct Settings {
     pub service: String,
     /// The audience that tokens must be made for.
     pub audience: String,
-    /// This replica's name; a word of this process's own is added, so that each start has another.
+    /// This replica's name; a random suffix is added, so that each start has another one.
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
     pub address: String,
@@ -159,7 +159,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         (None, None) => None,
     };
     let certificates = authority.as_ref().map(|authority| authority.certificates.clone());
-    // A word of this process's own, so that each start is another holder.
+    // A random suffix, so that each start is another holder.
     let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
     let (namespace, address) = (&settings.namespace, settings.address.clone());
     let election =
@@ -209,7 +209,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
                 bundle_publisher(&client, &settings, authority, namespaces, &handle).run(),
             );
         }
-        // Whoever waits for the handle must never find its sender gone while the driver lives.
+        // The sender must live as long as the driver: tasks wait on the receiver.
         handle_sender.closed().await;
     });
     let access = Access::Asked(access_reviewer.start());
@@ -240,7 +240,7 @@ impl Settings {
     }
 }
 
-/// Told when a replica may lead: it knows what is wanted, and agents can trust it.
+/// Resolves when a replica may lead: it has a desired state and a certificate.
 fn when_ready(
     desired: oneshot::Receiver<()>,
     authority: Option<Authority>,
@@ -253,7 +253,7 @@ fn when_ready(
         if let Some(mut authority) = authority {
             authority.ready().await;
         }
-        // Nobody waits any more where the process is about to end.
+        // The receiver is gone when the process is about to end.
         let _ = ready.send(());
     });
     is_ready

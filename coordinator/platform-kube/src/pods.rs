@@ -85,8 +85,8 @@ impl Pods {
         self.0.store().find(&name).cloned()
     }
 
-    /// The pod of this name once it is the one with this UID, and all has been said of earlier
-    /// ones of its name; otherwise why not, after `within`.
+    /// The pod of this name once it has this UID and no tombstone of an earlier pod of its name is
+    /// left; after `within`, the reason.
     pub async fn await_uid(
         &self,
         name: &PodName,

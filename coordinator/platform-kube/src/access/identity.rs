@@ -41,7 +41,7 @@ pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<I
     if status.authenticated != Some(true) {
         let error = status.error.filter(|error| !error.is_empty());
         let error = error.unwrap_or_else(|| "it is not valid".into());
-        return Err(format!("the API server refuses the token: {error}"));
+        return Err(format!("the API server rejects the token: {error}"));
     }
     // An authenticator that knows no audiences names none: its tokens are good for everything.
     if !status.audiences.iter().flatten().any(|it| it == audience) {
@@ -151,7 +151,7 @@ pub(super) fn check_pod(
 }
 
 /// When a token ends by what it says of itself, in seconds since 1970; none where it says nothing.
-/// Only of use after somebody has vouched for the token.
+/// Only valid for a token that the API server has accepted.
 pub(super) fn expiry_of(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {

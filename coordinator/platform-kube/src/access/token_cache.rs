@@ -1,6 +1,6 @@
-//! What the API server said of tokens, for a while: good news for minutes, and until the token's
-//! own end while the API server is away; bad news for seconds, so that a refused peer that dials
-//! again and again costs nothing. Tokens are kept as their hashes only.
+//! A cache of token reviews. An accepted token is cached for minutes, and until it expires while
+//! the API server is unreachable. A rejected one is cached for seconds, so that a peer that dials
+//! in a loop does not reach the API server. Only hashes of tokens are kept.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use ring::digest::{SHA256, digest};
 
 use super::identity::Identity;
 
-/// How long good news is as good as new.
+/// How long an accepted token needs no new review.
 const ACCEPTED_FOR: Duration = Duration::from_secs(300);
-/// How long bad news is.
+/// How long a rejected token needs no new review.
 const REJECTED_FOR: Duration = Duration::from_secs(5);
-/// Tokens that are remembered as good: twice the workers that a coordinator takes.
+/// The most accepted tokens: twice the workers that a coordinator takes.
 const ACCEPTED_MAX: usize = 40_000;
-/// Tokens that are remembered as bad.
+/// The most rejected tokens.
 const REJECTED_MAX: usize = 4_096;
 
 /// A token's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TokenHash([u8; 32]);
 
-/// What is remembered.
+/// The cached reviews.
 #[derive(Debug, Default)]
 pub(super) struct TokenCache {
     accepted: HashMap<TokenHash, Accepted>,
@@ -34,7 +34,7 @@ pub(super) struct TokenCache {
 struct Accepted {
     identity: Identity,
     reviewed_at: Moment,
-    /// When the token ends by its own word; none where it says nothing.
+    /// The token's own expiry time, if it has one.
     expires_at: Option<Moment>,
 }
 
@@ -44,14 +44,14 @@ struct Rejected {
     reviewed_at: Moment,
 }
 
-/// What is known of a token without asking.
+/// What the cache knows of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CachedReview {
-    /// It is this one's.
+    /// It was accepted a short time ago.
     Accepted(Identity),
-    /// It was refused a moment ago, and why.
+    /// It was rejected a moment ago, for this reason.
     Rejected(String),
-    /// It was this one's when it was last looked at; it has not ended since.
+    /// It was accepted earlier and has not expired.
     Stale(Identity),
     /// Nothing.
     Unknown,
@@ -65,7 +65,7 @@ impl TokenHash {
 }
 
 impl TokenCache {
-    /// What is known of a token; `fresh_for` is how long good news is as good as new.
+    /// What the cache knows of a token; after `fresh_for` an accepted token is stale.
     pub(super) fn get(&self, token: &TokenHash, fresh_for: Duration, now: Moment) -> CachedReview {
         if let Some(rejected) = self.rejected.get(token)
             && now.since(rejected.reviewed_at) < REJECTED_FOR
@@ -83,7 +83,7 @@ impl TokenCache {
         }
     }
 
-    /// The API server vouches for a token that ends at `expires_at`.
+    /// Stores that the API server accepts a token that expires at `expires_at`.
     pub(super) fn accept(
         &mut self,
         token: TokenHash,
@@ -99,7 +99,7 @@ impl TokenCache {
         self.accepted.insert(token, Accepted { identity, reviewed_at: now, expires_at });
     }
 
-    /// The API server refuses a token.
+    /// Stores that the API server rejects a token.
     pub(super) fn reject(&mut self, token: TokenHash, why: String, now: Moment) {
         self.accepted.remove(&token);
         if self.rejected.len() >= REJECTED_MAX {
@@ -110,7 +110,7 @@ impl TokenCache {
     }
 }
 
-/// Makes room where there is none: the older half goes.
+/// Drops the older half of a full map.
 fn evict<T>(map: &mut HashMap<TokenHash, T>, max: usize, at: impl Fn(&T) -> Moment) {
     if map.len() < max {
         return;

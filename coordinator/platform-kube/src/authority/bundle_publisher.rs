@@ -1,6 +1,6 @@
 //! Publishes whom agents must trust: a ConfigMap in each namespace that has workers, written by the
-//! leader when anything changes, and again every so often, so that what somebody deletes or changes
-//! comes back. Applying what is there already writes nothing.
+//! leader when anything changes, and again at intervals, so that a deleted or changed ConfigMap is
+//! restored. Applying what is there already writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl BundlePublisher {
                 Err(problem) => {
                     is_done = false;
                     if warnings.get(&namespace) != Some(&problem) {
-                        tracing::warn!(namespace, problem, "the ConfigMap {NAME} is not written");
+                        tracing::warn!(namespace, problem, "cannot write the ConfigMap {NAME}");
                         warnings.insert(namespace, problem);
                     }
                 }

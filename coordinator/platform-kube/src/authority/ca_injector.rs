@@ -1,6 +1,6 @@
 //! Keeps the API server's trust in the webhook current: the leader writes the bundle of authorities
-//! into the configuration of webhooks, whenever either changes. It writes nothing else of it, makes
-//! none where there is none, and leaves one alone that cert-manager keeps.
+//! into the configuration of webhooks, whenever either changes. It writes no other field, creates
+//! no configuration, and leaves one alone that cert-manager manages.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -40,7 +40,7 @@ pub struct CaInjector {
     pub bundle: Bundle,
     /// Whether this replica leads.
     pub leads: watch::Receiver<bool>,
-    /// How often it is looked whether anything is to be written, without a reason.
+    /// How often the bundle is checked without a change.
     pub every: Duration,
 }
 
@@ -97,7 +97,8 @@ impl CaInjector {
                         true
                     }
                     Some(Err(error)) => {
-                        last_warning.say(format!("it cannot be watched: {}", describe_watch_error(&error)));
+                        let why = describe_watch_error(&error);
+                        last_warning.say(format!("cannot watch it: {why}"));
                         true
                     }
                     None => false,
@@ -123,7 +124,8 @@ impl CaInjector {
         if stale.is_empty() {
             return Ok(());
         }
-        // Merged by the names of webhooks: one that is gone by now is no whole one, and refused.
+        // The patch merges by webhook name. The API server rejects it if the webhook no longer
+        // exists, since the entry would be incomplete.
         let encoded = ByteString(bundle.as_bytes().to_vec());
         let webhook = |name| json!({ "name": name, "clientConfig": { "caBundle": encoded } });
         let webhooks: Vec<_> = stale.into_iter().map(webhook).collect();
@@ -131,7 +133,7 @@ impl CaInjector {
         let field_manager = Some(FIELD_MANAGER.to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
         let written = call_api(api.patch_metadata(&self.configuration, &params, &patch)).await;
-        written.map_err(|error| format!("its caBundle is not written: {error}"))?;
+        written.map_err(|error| format!("cannot write its caBundle: {error}"))?;
         tracing::info!(configuration = self.configuration, "caBundle written");
         Ok(())
     }
@@ -157,7 +159,7 @@ fn observe<K>(event: Event<K>, seen: &mut Option<K>) {
     }
 }
 
-/// What went wrong last; it is said once until something changes.
+/// The last warning; it is logged once until something changes.
 #[derive(Default)]
 struct LastWarning(Option<String>);
 

@@ -1,6 +1,6 @@
-//! The authority's keys and how they follow one another, as a pure function of them and the time:
-//! a successor is announced in the bundle long before it signs, and who has signed stays in it
-//! until its time is over. So whoever knows a bundle of the last months trusts what is served.
+//! The authority's keys and how they follow one another, as a pure function of them and the time: a
+//! successor is announced in the bundle long before it signs, and who has signed stays in it until
+//! its time is over. So a client with a bundle of the last months trusts the served certificate.
 
 use std::collections::BTreeMap;
 
@@ -27,13 +27,13 @@ pub(super) struct Keyring {
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RotationStep {
-    /// The signer's time is over, and nobody follows: a new one, at once.
+    /// The signer has expired and has no successor: make a new one at once.
     Replace,
     /// A successor is made, and trusted from now on.
     Announce,
     /// The successor signs from now on.
     Promote,
-    /// Only the bundle changes: what is over leaves, what is missing comes back.
+    /// Only the bundle changes: expired certificates leave, missing ones come back.
     PruneBundle,
 }
 
@@ -52,7 +52,7 @@ impl Keyring {
         let text = |key: &str| match data.get(key).map(|bytes| std::str::from_utf8(&bytes.0)) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(text)),
-            Some(Err(_)) => Err(format!("{key} is no text")),
+            Some(Err(_)) => Err(format!("{key} is not UTF-8 text")),
         };
         let signer = |(certificate, key)| match (text(certificate)?, text(key)?) {
             (None, None) => Ok(None),

@@ -1,5 +1,5 @@
-//! Standing by: it watches the Lease, follows the leader, and takes the next term when nobody
-//! leads. It looks at the Lease once more before each attempt, and takes only what it has seen.
+//! Standing by: it watches the Lease and the leader, and takes the next term when there is no
+//! leader. It reads the Lease before each attempt, and takes only what it has read.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -28,25 +28,25 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Changes of the Lease that may wait.
 const CHANGES_MAX: usize = 4;
 
-/// What a standby has in its hands.
+/// The state of a standby.
 struct Watch {
     detector: LeaderFailureDetector,
     changes: mpsc::Receiver<Result<Option<LeaseRecord>, String>>,
     _watcher: JoinSet<()>,
-    /// Whom it follows: holder and epoch.
+    /// The leader that it connects to: holder and epoch.
     followed: Option<(String, Option<Epoch>)>,
     connection: Option<LeaderConnection>,
     errand: Option<Errand>,
     /// After a failure nothing is tried before.
     not_before: Moment,
     why: Vacancy,
-    /// What the driver was told last.
+    /// The leader that was last sent to the driver.
     told: Option<Option<String>>,
 }
 
 type Errand = Pin<Box<dyn Future<Output = Found> + Send>>;
 
-/// What an errand to the API server has brought.
+/// The result of a call to the API server.
 enum Found {
     Read(Result<LeaseRead, LeaseError>),
     Taken(Result<Option<(HeldLease, Moment)>, LeaseError>),
@@ -104,7 +104,7 @@ impl Campaign {
                 Woken::Changed(Ok(record)) => watch.detector.on_watch_event(record, now),
                 Woken::Changed(Err(why)) => {
                     watch.detector.api_failed();
-                    self.fails(&why, "the Lease cannot be watched");
+                    self.fails(&why, "cannot watch the Lease");
                 }
                 Woken::LeaderSignal(news) => watch.detector.on_signal(news, now),
                 Woken::Time => {}
@@ -133,8 +133,8 @@ impl Campaign {
         }
     }
 
-    /// Follows whoever leads, tells the driver, or sets out to take the place. Returns for how
-    /// long nothing is to be done.
+    /// Connects to the leader, notifies the driver, or starts to take the Lease. Returns how long
+    /// to wait.
     async fn judge(&mut self, watch: &mut Watch, ready: bool) -> Result<Duration, Next> {
         let now = clock::now();
         let verdict = watch.detector.evaluate(now);
@@ -174,7 +174,7 @@ impl Campaign {
         }
     }
 
-    /// Tells the driver who leads, when that has changed.
+    /// Notifies the driver of the leader when it has changed.
     async fn tell(&mut self, watch: &mut Watch, record: &LeaseRecord) -> Result<(), Next> {
         let leader = self.address(record);
         if watch.told.as_ref() == Some(&leader) {
@@ -207,12 +207,12 @@ impl Campaign {
                 self.above = self.above.max(held.epoch);
                 Some(Next::Lead(Box::new(held), sent_at))
             }
-            // Another was quicker: the next look shows whom to follow.
+            // Another replica was faster: the next event shows the new leader.
             Found::Taken(Ok(None)) => None,
             Found::Read(Err(trouble)) | Found::Taken(Err(trouble)) => {
                 watch.detector.api_failed();
                 watch.not_before = now + PAUSE;
-                self.fails(&trouble, "no term can be taken");
+                self.fails(&trouble, "cannot take a term");
                 None
             }
         }
@@ -233,7 +233,7 @@ impl Campaign {
     }
 }
 
-/// Passes on what becomes of the Lease, until nobody listens.
+/// Sends each change of the Lease, until the receiver is dropped.
 async fn watch_lease(
     election: LeaseLock,
     changes: mpsc::Sender<Result<Option<LeaseRecord>, String>>,

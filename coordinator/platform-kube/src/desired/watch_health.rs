@@ -1,6 +1,5 @@
-//! Whether what the feeds gave is the newest. A watch that says nothing may be one that has nothing
-//! to say, so the API server is asked at intervals whether it answers, and what it answered while
-//! every feed was well is confirmed.
+//! Whether the watches are up to date. A silent watch may be broken or idle, so a probe calls the
+//! API server at intervals; an answer while every watch is healthy confirms the state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,35 +15,35 @@ use tokio::time::{sleep, timeout};
 
 use super::source_watch::{Source, describe};
 
-/// The time between two questions; with [`WITHIN`] well below what makes a view stale.
+/// The time between two probes; with [`WITHIN`] well below the age that makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);
-/// How long the API server may take to answer one.
+/// The timeout of one probe.
 const WITHIN: Duration = Duration::from_secs(4);
-/// How long after a feed has tried again it would have failed again.
+/// How long after its retry a broken watch would have failed again.
 const FAILS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is wrong with the feeds at present.
+/// The watches that are not healthy at present.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WatchHealth(Arc<Mutex<BTreeMap<(Source, u64), WatchFailure>>>);
 
-/// What is wrong with one of them.
+/// Why a watch is not healthy.
 #[derive(Debug)]
 struct WatchFailure {
-    /// It lists everything, and only the list's end says that all is there.
+    /// It lists everything; only the end of the list makes it healthy.
     list_started: bool,
-    /// It failed, and tries again at this moment.
+    /// It failed and retries at this moment.
     retry_at: Option<Moment>,
     why: String,
 }
 
 impl WatchHealth {
-    /// A feed begins to list everything.
+    /// A watch starts a full list.
     pub(super) fn list_started(&self, source: &Source, watch_id: u64) {
         let why = format!("{source}: not listed yet");
         self.set(source, watch_id, WatchFailure { list_started: true, retry_at: None, why });
     }
 
-    /// A feed has failed, and tries again at that moment.
+    /// A watch has failed and retries at that moment.
     pub(super) fn failed(&self, source: &Source, watch_id: u64, retry_at: Moment, why: &str) {
         let why = format!("{source}: {why}");
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,14 +53,14 @@ impl WatchHealth {
         failures.insert((source.clone(), watch_id), failure);
     }
 
-    /// A feed has said something new.
+    /// A watch has received an event.
     pub(super) fn event_received(&self, source: &Source, watch_id: u64) {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         failures
             .retain(|key, failure| failure.list_started || (&key.0, key.1) != (source, watch_id));
     }
 
-    /// A feed has listed everything, or is no more.
+    /// A watch has listed everything, or has ended.
     pub(super) fn mark_healthy(&self, source: &Source, watch_id: u64) {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         failures.remove(&(source.clone(), watch_id));
@@ -72,8 +71,8 @@ impl WatchHealth {
         failures.insert((source.clone(), watch_id), failure);
     }
 
-    /// The API server has answered what it was asked at that moment. A feed that tried again well
-    /// before, and has not failed since, is well. Returns what is wrong with another one.
+    /// The API server has answered a probe that was sent at `asked_at`. A watch that retried well
+    /// before, and has not failed since, is healthy. Returns why another one is not.
     fn api_answered(&self, asked_at: Moment) -> Option<String> {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |at: Moment| asked_at > at && asked_at.since(at) >= FAILS_WITHIN;
@@ -82,8 +81,8 @@ impl WatchHealth {
         failures.values().next().map(|failure| failure.why.clone())
     }
 
-    /// Asks the API server at intervals for one object, by its newest state, and publishes what
-    /// that says of the feeds. Ends with whoever wants to know.
+    /// Reads one object from the API server at intervals, and publishes whether the watches are up
+    /// to date. Ends when the receiver is dropped.
     pub(super) async fn run(self, api: Api<DynamicObject>, freshness: watch::Sender<Freshness>) {
         let one = ListParams::default().limit(1);
         loop {

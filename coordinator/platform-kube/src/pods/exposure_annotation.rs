@@ -22,15 +22,15 @@ struct EntryRecord {
     exposure: ExposureRecord,
 }
 
-/// The cluster that a pod's label names; none where there is no label, or no name of a cluster.
+/// The cluster in a pod's label, if the label is there and a valid name.
 pub(super) fn cluster(pod: &impl ResourceExt) -> Option<ClusterName> {
     let label = pod.labels().get(CLUSTER_LABEL)?;
     ClusterName::in_namespace(&pod.namespace()?, label).ok()
 }
 
-/// What a pod's annotation says of clusters of the pod's own namespace: it is its author's word,
-/// who may speak for no other. Where it cannot be read, or is missing though it was written, the
-/// pod counts as if it may hold anything.
+/// The entries of a pod's annotation for clusters in the pod's own namespace; others are ignored,
+/// since the pod's author has rights only there. If the annotation cannot be decoded, or is missing
+/// though the label says that it was written, the pod counts as if it may hold anything.
 pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
     let unreadable =
         || cluster(pod).map(|cluster| (cluster, Entry::unreadable())).into_iter().collect();

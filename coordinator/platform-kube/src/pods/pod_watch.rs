@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::facts::{PodFacts, PodName};
 
-/// Watches one namespace, or all, until nobody takes the events.
+/// Watches one namespace, or all, until the receiver of the events is dropped.
 pub(super) async fn watch_pods(
     shared: Arc<Shared>,
     namespace: Option<String>,
@@ -56,7 +56,7 @@ pub(super) async fn watch_pods(
                 shared.store().delete(facts, now)
             }
             Err(error) => {
-                tracing::warn!(%error, ?namespace, "the watch of pods has a problem");
+                tracing::warn!(%error, ?namespace, "cannot watch pods");
                 continue;
             }
         };

@@ -1,6 +1,6 @@
-//! The roll of pods, pure: what the watch shows goes in, and who is gone comes out. A pod that
-//! vanished while it may have run stays as a ghost until the last word on it is said, and no later
-//! pod of its name is admitted before.
+//! The store of pods, pure: watch events go in, and workers that are gone come out. A pod that
+//! vanished while it may have run leaves a tombstone until its workers are reported gone, and no
+//! later pod of its name is admitted before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 use super::facts::{PodFacts, PodName};
 use super::patch::ObservedPod;
 
-/// How long a replica that does not lead remembers a pod that vanished while it may have run.
+/// How long a standby keeps a tombstone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
-/// How long an agent may go on beside a later pod of its name, once its grace period is over.
-/// Whoever deletes a StatefulSet's pod by force promises that it has stopped; a node that is alive
-/// notices within seconds, and then gives its containers all the time that the pod names.
+/// How long an agent may go on beside a later pod of its name, once its grace period is over. A
+/// user who deletes a StatefulSet's pod by force promises that it has stopped. A running node
+/// notices within seconds, and then gives its containers the pod's full grace period.
 const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What is known of the pods.
@@ -53,7 +53,7 @@ pub(super) struct Tombstone {
     pub(super) api_check: ApiCheck,
 }
 
-/// What the API server says of a ghost.
+/// What the API server answered about a tombstone's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApiCheck {
     /// It was not asked yet.
@@ -72,7 +72,7 @@ pub(super) struct Listed {
     pub(super) exposures: BTreeMap<ClusterName, ExposureEntry>,
 }
 
-/// What the core says when it is asked about a ghost.
+/// What the core knows about a tombstone's workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CoreView {
     /// The term that this replica leads, and when that was first seen.
@@ -81,14 +81,14 @@ pub(super) struct CoreView {
     pub(super) presence: Option<Presence>,
 }
 
-/// What becomes of a ghost.
+/// What to do with a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TombstoneAction {
     /// It may still run.
     Keep,
     /// Its workers are gone.
     ReportGone,
-    /// Another replica leads and has said it.
+    /// Another replica leads and has reported them.
     Forget,
 }
 
@@ -168,7 +168,7 @@ impl PodStore {
 
     /// Takes a list that is newer than the watch may be, and returns what may be held: by pods on
     /// the list that are not known to be over, by pods that vanished before the watch could show
-    /// it, and by ghosts.
+    /// it, and by pods with a tombstone.
     pub(super) fn list(
         &mut self,
         listed: BTreeMap<PodName, Listed>,
@@ -198,8 +198,8 @@ impl PodStore {
             if pod.exposures.is_empty() {
                 earlier.into_iter().for_each(|entry| self.add_tombstone(entry, now));
             } else {
-                // A predecessor said the last word on earlier pods of this name before it let
-                // this one in: nothing may be said of them any more.
+                // A predecessor reported earlier pods of this name as gone before it admitted this
+                // one: their tombstones must not report it again.
                 self.tombstones.remove(&name);
             }
             join(&mut exposed, &name, &pod.exposures);
@@ -211,8 +211,8 @@ impl PodStore {
         exposed
     }
 
-    /// A worker that the core knows has no pod, as far as the roll says; returns whether nothing
-    /// runs of it for certain.
+    /// The core knows a worker that has no pod in the store. Returns whether it has certainly
+    /// ended; otherwise adds a tombstone.
     pub(super) fn confirm_gone(&mut self, key: &WorkerKey, now: Moment) -> bool {
         let Some(name) = PodName::of(key) else { return false };
         if let Some(entry) = self.pods.get(&name) {
@@ -239,7 +239,7 @@ impl PodStore {
         self.pods.get(name).map(|entry| &entry.facts)
     }
 
-    /// The pod of this name, if nothing more is to be said of earlier ones.
+    /// The pod of this name, if no earlier one has a tombstone.
     pub(super) fn settled(&self, name: &PodName) -> Option<&Arc<PodFacts>> {
         let has_tombstone = self.tombstones.contains_key(name);
         self.find(name).filter(|_| !has_tombstone)
@@ -255,15 +255,15 @@ impl PodStore {
         self.pods.values().map(|entry| &entry.facts)
     }
 
-    /// Every ghost.
+    /// Every tombstone.
     pub(super) fn tombstones(&self) -> impl Iterator<Item = (&PodName, &Tombstone)> {
         self.tombstones
             .iter()
             .flat_map(|(name, tombstones)| tombstones.iter().map(move |it| (name, it)))
     }
 
-    /// What the API server has of the name of the ghost with this UID: a pod, or none. Returns
-    /// the workers that are gone by that.
+    /// Takes the API server's answer for the name of the tombstone with this UID: a pod, or `None`.
+    /// Returns the workers that are gone by that.
     pub(super) fn api_check(
         &mut self,
         name: &PodName,
@@ -292,7 +292,7 @@ impl PodStore {
         }
     }
 
-    /// The last word on a ghost was said.
+    /// Removes a tombstone.
     pub(super) fn remove_tombstone(&mut self, name: &PodName, uid: &str) {
         if let Some(tombstones) = self.tombstones.get_mut(name) {
             tombstones.retain(|tombstone| tombstone.uid != uid);
@@ -302,7 +302,7 @@ impl PodStore {
         }
     }
 
-    /// What becomes of a ghost, by what is heard of its agent.
+    /// What to do with a tombstone, given what the core knows of its agent.
     pub(super) fn action_for(
         &self,
         name: &PodName,
@@ -349,7 +349,7 @@ impl PodStore {
         facts.exposures = now.exposures;
     }
 
-    /// A ghost that turns out to be there is none; returns the workers that it was.
+    /// Removes the tombstone of a pod that exists; returns the workers that it was.
     fn restore(&mut self, name: &PodName, uid: &str) -> BTreeSet<WorkerKey> {
         let tombstones = self.tombstones.get(name).into_iter().flatten();
         let same = tombstones.filter(|tombstone| tombstone.uid == uid);

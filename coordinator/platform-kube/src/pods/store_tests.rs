@@ -91,7 +91,7 @@ fn core_view(led_since: u64, presence: Option<Presence>) -> CoreView {
     CoreView { term: Some((Epoch(7), at(led_since))), presence }
 }
 
-/// The ghost of the one pod.
+/// The tombstone of the one pod.
 fn tombstone(store: &PodStore) -> Tombstone {
     let mut tombstones = store.tombstones();
     let tombstone = tombstones.next().expect("a ghost").1.clone();
@@ -103,7 +103,7 @@ fn action_for(store: &PodStore, core_view: CoreView, secs: u64) -> TombstoneActi
     store.action_for(&this(), &tombstone(store), core_view, &bounds(), at(secs))
 }
 
-/// A roll whose one pod was deleted by force at second 100, as the API server confirms.
+/// A store whose one pod was deleted by force at second 100, as the API server confirms.
 fn deleted_by_force() -> PodStore {
     let mut store = PodStore::default();
     let (patch, _) = exposed(2);
@@ -366,7 +366,7 @@ fn a_list_shows_what_may_be_held_by_pods_and_ghosts_but_not_by_those_that_are_ov
         BTreeMap::from([(this(), listed)])
     };
     let held = BTreeMap::from([(key("builds"), exposures[&cluster("builds")].clone())]);
-    // Nobody has been seen by the watch yet.
+    // The watch has shown no pod yet.
     assert_eq!(PodStore::default().list(listed(UID, 1, &exposures), at(0)), held);
     // It is known to be over.
     let mut store = PodStore::default();
@@ -444,7 +444,7 @@ fn what_was_just_written_is_known_before_the_watch_shows_it() {
     store.apply(pod(UID, 4, json!({})), at(1));
     store.retain(|_| true, &BTreeSet::new(), at(2));
     assert_eq!(tombstone(&store).exposures, exposures);
-    // And here it is ahead: somebody has written since.
+    // And here it is ahead: another client has written since.
     let mut store = PodStore::default();
     store.apply(pod(UID, 6, json!({})), at(0));
     store.wrote(&this(), written(UID));

@@ -1,6 +1,6 @@
-//! Says the last word on pods that vanished while they may have run, once their agents are silent;
-//! and looks from time to time whether the core knows workers whose pods are there no more: a
-//! hello that crossed the word of its end, a word that came before leadership.
+//! Reports the workers of vanished pods as gone once their agents are silent, and then removes the
+//! tombstones. At intervals it also compares the core's workers with the pods, since a hello may
+//! cross the report, or the report may have come before leadership.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +21,22 @@ use super::Shared;
 use super::facts::{PodFacts, PodName};
 use super::store::{ApiCheck, CoreView, Tombstone, TombstoneAction};
 
-/// How often ghosts are looked at while there are some.
+/// How often tombstones are checked while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often the API server is asked again for a pod that lost its label.
+/// How often a pod that lost its label is read again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// How long it may take to answer.
+/// The timeout of one read.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it is left alone after it has not answered.
+/// The pause after a read without an answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Questions to the API server at once.
+/// Reads in flight.
 const REQUESTS_MAX: usize = 8;
-/// How often to look whether this replica leads: what vanishes in its term is gone sooner.
+/// How often to check whether this replica leads: pods that vanish in its term are reported sooner.
 const TERM_EVERY: Duration = Duration::from_millis(500);
 /// How often the core's workers are compared with the pods.
 const COMPARE_EVERY: Duration = Duration::from_secs(15);
 
-/// Sees ghosts off.
+/// Removes tombstones when it is safe.
 pub(super) struct TombstoneReaper {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
@@ -51,7 +51,7 @@ impl TombstoneReaper {
         Self { shared, events, term: None, compared_at: None, unanswered_at: None }
     }
 
-    /// Runs until nobody takes the events.
+    /// Runs until the receiver of the events is dropped.
     pub(super) async fn run(mut self) {
         let mut changed = self.shared.changed.subscribe();
         let events = self.events.clone();
@@ -72,7 +72,7 @@ impl TombstoneReaper {
         }
     }
 
-    /// How long until the next look while there are ghosts: none where one has just come.
+    /// The delay until the next check while there are tombstones: zero for a new one.
     fn delay(&self) -> Duration {
         if self.unanswered_at.is_some() {
             return LOOK_EVERY;
@@ -87,7 +87,7 @@ impl TombstoneReaper {
         }
     }
 
-    /// One look at everything; false where nobody takes the events any more.
+    /// Checks every tombstone once; false if the receiver of the events is gone.
     async fn reap(&mut self) -> bool {
         let handle = self.shared.settings.handle.borrow().clone();
         self.note_term(handle.as_ref()).await;
@@ -149,7 +149,7 @@ impl TombstoneReaper {
         };
     }
 
-    /// Asks the API server for those of which it has not said that they do not exist.
+    /// Reads the pods of tombstones that the API server has not reported as deleted.
     async fn ask_server(&mut self, tombstones: Vec<(PodName, Tombstone)>) -> bool {
         let now = clock::now();
         if self.unanswered_at.is_some_and(|at| now.since(at) < RETRY_AFTER) {
@@ -176,7 +176,7 @@ impl TombstoneReaper {
             let found = match answer {
                 Ok(Ok(pod)) => pod.as_ref().and_then(PodFacts::new),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, pod = name.name, "a pod that vanished: no answer");
+                    tracing::debug!(%error, pod = name.name, "cannot read a pod that vanished");
                     self.unanswered_at = Some(clock::now());
                     continue;
                 }
@@ -216,7 +216,7 @@ impl TombstoneReaper {
         }
     }
 
-    /// Says that workers are gone; only then their ghost is laid, and a later pod is let in.
+    /// Reports workers as gone; only then removes their tombstone, which admits a later pod.
     async fn report_gone(&self, name: &PodName, uid: &str, keys: Vec<WorkerKey>) -> bool {
         let delivered = self.events.send(Event::Gone(keys)).await.is_ok();
         self.shared.store().remove_tombstone(name, uid);

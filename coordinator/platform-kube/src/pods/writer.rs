@@ -1,6 +1,6 @@
-//! What pods may hold, written to them and read from them. Every write is bound to the UID and the
-//! version of the pod that it rests on, so that nothing is written to a later pod of that name, nor
-//! over what was written since.
+//! Reads and writes the exposures on pods. Each write carries the UID and resourceVersion of the
+//! pod that it was computed from, so that it cannot hit a later pod of that name or overwrite a
+//! later change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,8 +70,8 @@ impl Pods {
         namespace: Option<&str>,
         label: &str,
     ) -> anyhow::Result<Vec<(PodName, Listed)>> {
-        // Without a resource version the API server asks its store: what was written before is
-        // on the list.
+        // Without a resource version the API server reads from etcd, so the list has every earlier
+        // write.
         let params = ListParams::default().labels(label);
         let api = self.0.api(namespace);
         let whose = || match namespace {
@@ -87,9 +87,9 @@ impl Pods {
         Ok(pods.collect())
     }
 
-    /// Makes a worker's entry what a leader of this term wants. An entry is written, too, where no
-    /// pod is left to write to: the worker is then said to be gone first. It is not where the pod
-    /// vanished and may still run. A strike that fails leaves more written than the worker holds.
+    /// Changes a worker's entry as a leader of this term. If the pod no longer exists, the write
+    /// succeeds after the worker is reported gone; it fails if the pod vanished and may still run.
+    /// A remove that fails leaves more in the entry than the worker holds.
     pub async fn write_entry(&self, epoch: Epoch, attempt: campaign::Attempt) -> Written {
         let key = attempt.change.key().clone();
         let Some(name) = PodName::of(&key) else { return Written::Failed };
@@ -105,8 +105,8 @@ impl Pods {
             (None, campaign::Change::Strike(_)) => Written::Done,
             (None, campaign::Change::Enter(..)) if has_tombstone => Written::Failed,
             (None, campaign::Change::Enter(..)) => {
-                // Gone before this worker was said to be: then it is said again, before it could
-                // be granted anything.
+                // The pod was gone before the worker appeared: report it again before it could be
+                // granted anything.
                 match self.0.events.send(Event::Gone(vec![key])).await {
                     Ok(()) => Written::Done,
                     Err(_) => Written::Failed,
@@ -129,11 +129,11 @@ impl Pods {
         match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
             Ok(Ok(written)) => written,
             Ok(Err(error)) => {
-                tracing::warn!(%error, namespace, pod = name, "pod not written");
+                tracing::warn!(%error, namespace, pod = name, "cannot write a pod");
                 Written::Failed
             }
             Err(_) => {
-                tracing::warn!(namespace, pod = name, "pod not written: no answer");
+                tracing::warn!(namespace, pod = name, "cannot write a pod: no answer");
                 Written::Failed
             }
         }
@@ -173,7 +173,7 @@ impl Pods {
             let found = api.get_metadata_opt(name).await?;
             match found.as_ref().and_then(observed).filter(|found| found.uid == facts.uid) {
                 Some(found) => base = found,
-                // It is there no more.
+                // It no longer exists.
                 None => return Ok(Written::Failed),
             }
         }

@@ -22,7 +22,7 @@ use super::exposure_annotation;
 use super::facts::{PodFacts, PodName};
 use super::{Pods, PodsSettings, Shared};
 
-/// The one pod, and what somebody else writes to it before each write that comes.
+/// The one pod, and what another client writes to it before each write of this replica.
 #[derive(Default)]
 struct Server {
     pod: Value,
@@ -168,7 +168,7 @@ async fn enter_over(pods: &Pods, jobs_max: u32, confirmed: EntryVersion) -> Writ
     pods.write_entry(Epoch(2), Attempt { change, confirmed }).await
 }
 
-/// The leader of term 2 strikes the worker.
+/// The leader of term 2 removes the worker's entry.
 async fn strike(pods: &Pods) -> Written {
     let attempt = Attempt { change: Change::Strike(key()), confirmed: EntryVersion(0) };
     pods.write_entry(Epoch(2), attempt).await
@@ -290,7 +290,7 @@ async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replace
         let Written::Unreadable(version) = enter(&pods, 3).await else {
             panic!("a successor may have written it")
         };
-        // Somebody writes between the renewal and the second attempt.
+        // Another client writes between the renewal and the second attempt.
         shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
         let Written::Unreadable(later) = enter_over(&pods, 3, version).await else {
             panic!("a successor may have been that somebody")
