@@ -16,6 +16,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -47,7 +48,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a replica that has never read the keys leaves it to the others to bring them back.
 const CREATE_AFTER: Duration = Duration::from_secs(3);
-/// Complaints that are told apart until the Secret is good again.
+/// Different warnings that are logged until the Secret is valid again.
 const WARNINGS_MAX: usize = 16;
 /// Steps of the keys that are taken at once: each brings them to a state where fewer are due.
 const ROTATION_STEPS_MAX: usize = 4;
@@ -68,7 +69,7 @@ pub struct Settings {
     pub serving_lifetime: Duration,
     /// How much older than they are keys claim to be, for clients whose clocks are late.
     pub backdate: Duration,
-    /// How often to look whether anything is due.
+    /// How often to check whether a rotation step is due.
     pub look_every: Duration,
 }
 
@@ -115,8 +116,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Follows the authority on the present runtime, for as long as somebody looks at it. Whatever
-    /// goes wrong is logged and tried again.
+    /// Follows the authority on the present runtime, until every receiver is dropped. Errors are
+    /// logged and the call is tried again.
     #[must_use]
     pub fn start(client: Client, settings: Settings) -> Self {
         let (serving, certificates) = watch::channel(None);
@@ -149,7 +150,7 @@ impl Authority {
 enum SecretState {
     /// Nothing is known yet.
     Unknown,
-    /// There is none, since then; it was there before, or not.
+    /// The Secret has not existed since `since`; `was_there` says whether it existed before.
     Absent { since: Instant, was_there: bool },
     /// It holds what cannot be read.
     Invalid(Secret),
@@ -173,7 +174,7 @@ struct AuthorityController {
     served: Option<Served>,
     serving: watch::Sender<Option<Arc<ServingCertificate>>>,
     bundles: watch::Sender<Option<Arc<str>>>,
-    /// What went wrong since the Secret was last read; each is said once.
+    /// Warnings since the Secret was last valid. Each is logged once.
     warnings: BTreeSet<String>,
 }
 
@@ -183,18 +184,16 @@ impl AuthorityController {
         let watched = watcher(self.secrets.clone(), config).default_backoff();
         let mut watched = std::pin::pin!(watched);
         let mut is_listed = false;
-        let mut retry = RETRY;
+        let mut delays = self.backoff();
         loop {
             let pause = match self.reconcile().await {
                 Ok(()) => {
-                    retry = RETRY;
+                    delays = self.backoff();
                     self.settings.look_every
                 }
                 Err(problem) => {
                     self.warn_once(&problem);
-                    let pause = retry.min(self.settings.look_every);
-                    retry = 2 * pause;
-                    pause
+                    delays.next().unwrap_or(self.settings.look_every)
                 }
             };
             tokio::select! {
@@ -202,13 +201,20 @@ impl AuthorityController {
                 event = watched.next() => match event {
                     Some(Ok(event)) => self.observe(event, &mut is_listed),
                     Some(Err(error)) => {
-                        self.warn_once(&format!("it cannot be watched: {}", describe_watch_error(&error)));
+                        let why = describe_watch_error(&error);
+                        self.warn_once(&format!("cannot watch it: {why}"));
                     }
                     None => return,
                 },
                 () = sleep(pause) => {}
             }
         }
+    }
+
+    fn backoff(&self) -> ExponentialBackoff {
+        let longest = self.settings.look_every;
+        let builder = ExponentialBuilder::new().with_min_delay(RETRY.min(longest));
+        builder.with_max_delay(longest).without_max_times().build()
     }
 
     async fn unused(&self) {
@@ -241,7 +247,7 @@ impl AuthorityController {
             SecretState::Valid(_) | SecretState::Invalid(_) => true,
         };
         if was_there {
-            tracing::warn!("the Secret {NAME} was deleted: it will be written again");
+            tracing::warn!("the Secret {NAME} was deleted: it will be created again");
         }
         self.secret = SecretState::Absent { since: Instant::now(), was_there };
     }
@@ -281,7 +287,7 @@ impl AuthorityController {
             SecretState::Absent { since, was_there } => {
                 let is_for_others = *was_there && self.keyring.is_none();
                 if is_for_others && since.elapsed() < CREATE_AFTER {
-                    Err("a replica that has read it before may still write it again".to_owned())
+                    Err("waiting for a replica that has the keys to create it again".to_owned())
                 } else {
                     self.create().await
                 }
@@ -315,7 +321,7 @@ impl AuthorityController {
                 Ok(())
             }
             Err(CallError::Status(409, _)) => self.read().await,
-            Err(error) => Err(format!("it cannot be created: {error}")),
+            Err(error) => Err(format!("cannot create it: {error}")),
         }
     }
 
@@ -328,24 +334,25 @@ impl AuthorityController {
         let now = self.server_time().await?;
         if keyring.next_step(now).is_none() {
             return Err(
-                "this host's clock is ahead of the API server's, by which nothing is due".into()
+                "this host's clock is ahead of the API server's clock: no rotation is due yet"
+                    .into(),
             );
         }
         for _ in 0..ROTATION_STEPS_MAX {
             let Some(step) = keyring.next_step(now) else { break };
             let made = || self.make(now);
             keyring = keyring.after(step, now, made).map_err(|error| error.to_string())?;
-            tracing::info!(?step, "a step of the certificate authority");
+            tracing::info!(?step, "certificate authority rotation step");
         }
         keyring.write(secret.data.get_or_insert_default());
-        // The Secret carries its resourceVersion: whoever is first wins.
+        // The write carries the resourceVersion: only the first of two writers succeeds.
         match call_api(self.secrets.replace(NAME, &self.params(), &secret)).await {
             Ok(written) => {
                 self.observe_secret(written);
                 Ok(())
             }
             Err(CallError::Status(404 | 409, _)) => self.read().await,
-            Err(error) => Err(format!("it cannot be written: {error}")),
+            Err(error) => Err(format!("cannot write it: {error}")),
         }
     }
 
@@ -353,7 +360,7 @@ impl AuthorityController {
         match call_api(self.secrets.get_opt(NAME)).await {
             Ok(Some(secret)) => self.observe_secret(secret),
             Ok(None) => self.observe_deleted(),
-            Err(error) => return Err(format!("it cannot be read: {error}")),
+            Err(error) => return Err(format!("cannot read it: {error}")),
         }
         Ok(())
     }
@@ -365,10 +372,10 @@ impl AuthorityController {
         let probe = Secret { metadata, ..Secret::default() };
         let params = PostParams { dry_run: true, ..self.params() };
         let made = call_api(self.secrets.create(&params, &probe)).await;
-        let made = made.map_err(|error| format!("the API server's time is not known: {error}"))?;
+        let made = made.map_err(|error| format!("cannot read the API server's time: {error}"))?;
         let time = made.metadata.creation_timestamp.map(|time| time.0.as_second());
         let seconds = time.and_then(|seconds| u64::try_from(seconds).ok());
-        let seconds = seconds.ok_or("the API server does not say when it made an object")?;
+        let seconds = seconds.ok_or("the API server's answer has no creationTimestamp")?;
         Ok(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
     }
 
@@ -419,12 +426,12 @@ impl AuthorityController {
 
     fn clear_warnings(&mut self) {
         if !std::mem::take(&mut self.warnings).is_empty() {
-            tracing::info!("the Secret {NAME} is good again");
+            tracing::info!("the Secret {NAME} is valid again");
         }
     }
 }
 
-/// What is wrong with a Secret, and how to mend it.
+/// Says what is wrong with a Secret and how to fix it.
 fn invalid_secret(problem: &str, is_in_force: bool) -> String {
     match is_in_force {
         true => format!(

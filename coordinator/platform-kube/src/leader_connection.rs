@@ -1,9 +1,10 @@
-//! Follows the leader: one connection to its port, on which it gives signs of life. What is heard
-//! here only makes a standby quick; nothing rests on it.
+//! A connection to the leader's port, on which it sends heartbeats. It only lets a standby react
+//! faster; safety does not depend on it.
 
 use std::io;
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use hyper_util::rt::TokioIo;
 use leasehold_driver::trust::Trust;
 use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
@@ -20,47 +21,47 @@ use super::leader_failure_detector::LeaderSignal;
 
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a leader may be silent until it is dialled anew.
+/// How long a leader may send no heartbeat until it is dialled again.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The pause before a leader is dialled again doubles from here, at each attempt in vain.
+/// The first delay before the leader is dialled again; it doubles with each failure.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// See [`PAUSE_MIN`].
+/// The longest delay.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// News that may wait.
+/// The most signals in the queue.
 const SIGNALS_MAX: usize = 4;
-/// Bytes of one sign.
+/// The most bytes of one heartbeat.
 const HEARTBEAT_BYTES_MAX: usize = 4 * 1024;
 
-/// Follows one leader for as long as it lives.
+/// A connection to one leader, reopened until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LeaderConnection {
     signals: mpsc::Receiver<LeaderSignal>,
     _task: JoinSet<()>,
 }
 
-/// Why a leader cannot be followed at present.
+/// Why the connection to the leader failed.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
-    #[error("nobody listens: {0}")]
+    #[error("connection refused: {0}")]
     Refused(io::Error),
     #[error("no connection: {0}")]
     Unreachable(io::Error),
     #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     Slow,
-    #[error("nobody can be trusted: {0:#}")]
+    #[error("cannot load the trusted certificates: {0:#}")]
     Untrusted(anyhow::Error),
-    #[error("no gRPC: {}", describe_error(.0))]
+    #[error("gRPC connection failed: {}", describe_error(.0))]
     Transport(tonic::transport::Error),
     #[error("{}", .0.message())]
     Status(Status),
-    #[error("no sign for {} s", HEARTBEAT_TIMEOUT.as_secs())]
+    #[error("no heartbeat for {} s", HEARTBEAT_TIMEOUT.as_secs())]
     Silent,
-    #[error("it said good-bye")]
+    #[error("the leader closed the stream")]
     Ended,
 }
 
 impl LeaderConnection {
-    /// Follows whoever listens at `address`, over TLS where there is `trust`.
+    /// Connects to the leader at `address`, with TLS if `trust` is given.
     pub(crate) fn start(address: String, identity: String, trust: Option<Trust>) -> Self {
         let (sender, signals) = mpsc::channel(SIGNALS_MAX);
         let mut task = JoinSet::new();
@@ -68,7 +69,7 @@ impl LeaderConnection {
         Self { signals, _task: task }
     }
 
-    /// The next news.
+    /// The next signal.
     pub(crate) async fn next(&mut self) -> LeaderSignal {
         match self.signals.recv().await {
             Some(signals) => signals,
@@ -77,7 +78,7 @@ impl LeaderConnection {
     }
 }
 
-/// Dials again and again, until nobody takes the news.
+/// Connects again after each failure, until the receiver is dropped.
 async fn follow(
     address: String,
     identity: String,
@@ -85,18 +86,19 @@ async fn follow(
     signals: mpsc::Sender<LeaderSignal>,
 ) {
     let mut last_error = None;
-    let mut pause = PAUSE_MIN;
+    let mut delays = backoff();
     while !signals.is_closed() {
         let error = match dial(&address, &identity, trust.as_ref()).await {
             Ok(heartbeats) => {
                 last_error = None;
-                pause = PAUSE_MIN;
+                delays = backoff();
                 let error = listen(heartbeats, &signals).await;
-                tracing::debug!(address, %error, "the leader is not heard any more");
+                tracing::debug!(address, %error, "lost the connection to the leader");
                 if signals.send(LeaderSignal::Disconnected).await.is_err() {
                     return;
                 }
-                // At once: whether anybody listens there still tells whether the leader lives.
+                // Reconnect at once: a refused connection shows that the leader's process has
+                // ended.
                 continue;
             }
             Err(error) => error,
@@ -108,15 +110,19 @@ async fn follow(
         }
         let text = error.to_string();
         if last_error.as_ref() != Some(&text) {
-            tracing::info!(address, why = text, "the leader cannot be followed");
+            tracing::info!(address, why = text, "cannot connect to the leader");
             last_error = Some(text);
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        sleep(delays.next().unwrap_or(PAUSE_MAX)).await;
     }
 }
 
-/// Passes signs on until there are none any more.
+fn backoff() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::new().with_min_delay(PAUSE_MIN).with_max_delay(PAUSE_MAX);
+    builder.without_max_times().build()
+}
+
+/// Sends heartbeats as signals until the stream ends.
 async fn listen(
     mut heartbeats: Streaming<FollowResponse>,
     signals: &mpsc::Sender<LeaderSignal>,
@@ -157,9 +163,9 @@ async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, Connec
         io::ErrorKind::ConnectionRefused => ConnectionError::Refused(error),
         _ => ConnectionError::Unreachable(error),
     })?;
-    // The sign of life is one small frame.
+    // A heartbeat is one small frame.
     stream.set_nodelay(true).map_err(ConnectionError::Unreachable)?;
-    // Only a name for the headers: the connection is there.
+    // Only a name for the headers: the connection exists already.
     let endpoint = match trust {
         None => Endpoint::from(Uri::from_static("http://leader")),
         Some(trust) => Endpoint::from(Uri::from_static("https://leader"))

@@ -146,16 +146,16 @@ fn what_is_broken_is_named_with_its_key() {
     for (key, value, named) in [
         ("tls.key", None, "tls.key is missing"),
         ("tls.crt", None, "tls.crt is missing"),
-        ("tls.crt", Some(String::new()), "no certificate"),
-        ("tls.crt", Some("garbage".into()), "no certificate"),
+        ("tls.crt", Some(String::new()), "no PEM certificate"),
+        ("tls.crt", Some("garbage".into()), "no PEM certificate"),
         ("tls.crt", Some(made.cert.pem()), "CA:TRUE"),
-        ("tls.key", Some(other.key), "belongs to another"),
+        ("tls.key", Some(other.key), "does not match"),
         ("tls.key", Some("garbage".into()), "PKCS#8"),
         ("next.key", None, "next.key is missing"),
         (
             "ca.crt",
             Some("-----BEGIN CERTIFICATE-----\n".into()),
-            "ca.crt: certificate 1 has no end",
+            "ca.crt: certificate 1 is not PEM",
         ),
     ] {
         let mut data = whole.clone();

@@ -1,12 +1,13 @@
-//! One watch of the API server, as a task that passes on what changes. It lists again where it
-//! must, tries again for as long as it takes, and logs each cause of failure once. A kind whose
-//! definition is not there yet has no objects: nobody who uses other kinds waits for it.
+//! One watch of the API server, as a task that sends changes. It lists again when it must, retries
+//! without end, and logs each cause of failure once. A kind whose definition is not there yet has
+//! no objects: the other kinds do not wait for it.
 
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ApiResource, DynamicObject};
@@ -22,11 +23,11 @@ use tokio::task::AbortHandle;
 use super::MapName;
 use super::watch_health::WatchHealth;
 
-/// How long to wait after a failure: first, and at most.
+/// The backoff after a failure: first delay and longest delay.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long a watch of objects lasts, in seconds: one whose connection has died unseen is begun
-/// anew soon after.
+/// How long a watch of objects lasts, in seconds: this bounds how long a dead connection stays
+/// unnoticed.
 const WATCH_SECONDS: u32 = 60;
 /// The status of a watch that is too far behind: everything is listed again.
 const GONE: u16 = 410;
@@ -55,9 +56,9 @@ impl std::fmt::Display for Source {
 /// What changed.
 #[derive(Debug)]
 pub(super) enum WatchChange {
-    /// A list of everything begins.
+    /// A full list starts.
     ListStarted,
-    /// The list is complete: what it had not is gone.
+    /// The list is complete: objects that it does not have are deleted.
     ListCompleted,
     /// An object is there, new or changed or listed.
     Applied(Box<DynamicObject>),
@@ -86,7 +87,7 @@ impl Drop for SourceWatch {
 }
 
 impl SourceWatch {
-    /// Begins to watch; each change comes with the source and this feed's [`SourceWatch::watch_id`].
+    /// Starts to watch; each change comes with the source and this [`SourceWatch::watch_id`].
     pub(super) fn start(
         client: &Client,
         source: Source,
@@ -124,7 +125,7 @@ impl SourceWatch {
         Self { source, watch_id, task: task.abort_handle(), health }
     }
 
-    /// Tells this feed from an earlier one of the same source.
+    /// Distinguishes this watch from an earlier one of the same source.
     pub(super) fn watch_id(&self) -> u64 {
         self.watch_id
     }
@@ -139,13 +140,13 @@ pub(super) fn api(client: Client, kind: &str, namespace: Option<&str>) -> Api<Dy
     }
 }
 
-/// Who owns which field is as large as the object, and of no interest here.
+/// managedFields is as large as the object, and nothing here reads it.
 fn without_managed_fields(mut object: DynamicObject) -> DynamicObject {
     object.metadata.managed_fields = None;
     object
 }
 
-/// Where a feed's changes go.
+/// The state of a watch's task.
 struct WatchTask {
     client: Client,
     source: Source,
@@ -166,7 +167,7 @@ impl WatchTask {
     {
         let Self { client, source, watch_id, changes, health } = self;
         let mut events = pin!(watcher(api, config));
-        let mut retry = RETRY_FIRST;
+        let mut delays = backoff();
         let mut cause: Option<String> = None;
         let mut is_listed = false;
         while let Some(event) = events.next().await {
@@ -178,13 +179,14 @@ impl WatchTask {
                 }
                 Ok(watcher::Event::Delete(object)) => gone(object),
                 Err(watcher::Error::WatchError(status)) if status.code == GONE => {
-                    tracing::debug!(%source, "is listed again");
+                    tracing::debug!(%source, "listing again");
                     continue;
                 }
                 Err(error) => {
+                    let retry = delays.next().unwrap_or(RETRY_MAX);
                     let why = describe(&error);
                     if cause.as_ref() != Some(&why) {
-                        tracing::warn!(%source, why, "cannot be watched at present");
+                        tracing::warn!(%source, why, "cannot watch");
                         cause = Some(why);
                     }
                     health.failed(&source, watch_id, clock::now() + retry, &describe(&error));
@@ -204,15 +206,14 @@ impl WatchTask {
                         }
                     }
                     tokio::time::sleep(retry).await;
-                    retry = (retry * 2).min(RETRY_MAX);
                     continue;
                 }
             };
             // The beginning of a list says nothing of its success.
             if !matches!(change, WatchChange::ListStarted) {
-                retry = RETRY_FIRST;
+                delays = backoff();
                 if cause.take().is_some() {
-                    tracing::info!(%source, "is watched again");
+                    tracing::info!(%source, "watching again");
                 }
             }
             match change {
@@ -235,8 +236,13 @@ impl WatchTask {
     }
 }
 
-/// Whether a list failed since the API server, which knows our group, knows no such kind of it.
-/// What it says while it starts, or of a group that is not there, is no answer.
+fn backoff() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::new().with_min_delay(RETRY_FIRST).with_max_delay(RETRY_MAX);
+    builder.without_max_times().build()
+}
+
+/// Whether a list failed since the API server, which knows our group, knows no such kind of it. An
+/// answer while the API server starts, or for an unknown group, does not count.
 async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) -> bool {
     let Source::Objects { kind, .. } = source else { return false };
     let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
@@ -299,7 +305,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "ns")
     }
 
-    /// The first changes of a feed of pipelines.
+    /// The first changes of a watch of pipelines.
     async fn first_two(client: &Client) -> [WatchChange; 2] {
         let (sender, mut changes) = mpsc::channel(1);
         let source = Source::Objects { kind: "Pipeline", namespace: None };
