@@ -2,6 +2,7 @@
 //! people.
 
 pub mod access;
+pub mod campaign;
 pub mod clock;
 pub mod demand;
 pub mod desired_publisher;
@@ -11,7 +12,6 @@ pub mod freshness;
 pub mod gate;
 pub mod health;
 pub mod history;
-pub mod leading;
 pub mod metrics;
 pub mod platform;
 pub mod port;

@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_driver::leading::EPOCH_MAX;
+use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_types::Epoch;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! manifests. A replica takes no term before it has a desired state, from the manifests or from the
 //! last valid ones: a leader with an empty desired state would revoke every lease.
 
-mod campaign;
+mod candidate;
 mod epochs;
 mod exposure_log;
 mod last_good_file;
@@ -24,6 +24,7 @@ use std::{fs, io};
 
 use anyhow::{Context as _, bail};
 use leasehold_driver::access::Access;
+use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::health::Progress;
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
@@ -31,7 +32,7 @@ use leasehold_manifest::last_good;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::campaign::{Campaign, Disk};
+use self::candidate::{Disk, FileCandidate};
 use self::epochs::Epochs;
 use self::last_good_file::LastGoodFile;
 use self::manifest_watcher::ManifestWatcher;
@@ -84,8 +85,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
     let disk = Disk { folder, terms };
-    let campaign = Campaign::new(settings, disk, event_sender, command_receiver, driver);
-    tokio::spawn(campaign.run(is_ready));
+    let errors = StoreErrors::new(true, "the state folder works again");
+    let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
+    tokio::spawn(campaign::run(FileCandidate::new(settings, disk), replica));
     Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
 }
 

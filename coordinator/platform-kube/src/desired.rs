@@ -4,6 +4,7 @@
 //! taken for the whole. While the API server does not answer, the last state stays.
 
 mod objects;
+mod source;
 mod source_watch;
 mod watch_health;
 
@@ -28,7 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 pub use self::objects::{CachedObject, Objects};
-use self::source_watch::Source;
+use self::source::Source;
 use self::source_watch::{SourceWatch, WatchChange, api};
 use self::watch_health::WatchHealth;
 

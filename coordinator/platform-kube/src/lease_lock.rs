@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
+use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
-use leasehold_driver::leading::EPOCH_MAX;
 use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
 use leasehold_types::{Epoch, Moment, TimeBounds};
 use tokio::time::timeout;
@@ -246,6 +246,11 @@ impl LeaseLock {
     /// Whether this process holds what it sees, under whatever epoch.
     pub(crate) fn holds(&self, record: &LeaseRecord) -> bool {
         record.holder.as_ref() == Some(&self.holder)
+    }
+
+    /// The address of the holder, unless it is this replica's.
+    pub(crate) fn other_address(&self, record: &LeaseRecord) -> Option<String> {
+        record.address.clone().filter(|address| *address != self.address)
     }
 
     fn is_mine(&self, record: &LeaseRecord, epoch: Epoch) -> bool {

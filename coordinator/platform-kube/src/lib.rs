@@ -4,13 +4,14 @@
 
 mod access;
 pub mod authority;
-mod campaign;
+mod candidate;
 pub mod desired;
 mod leader_connection;
 mod leader_failure_detector;
 mod leadership;
 mod lease_lock;
 pub mod pods;
+mod term_stores;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::Client;
 use leasehold_driver::access::Access;
+use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
 use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
@@ -34,7 +36,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::access::AccessReviewer;
 use self::authority::{Authority, BundlePublisher, CaInjector};
-use self::campaign::{Campaign, CampaignSettings};
+use self::candidate::{CandidateSettings, LeaseCandidate};
 use self::desired::{DesiredWatch, Objects};
 use self::leadership::watch_leadership;
 use self::lease_lock::LeaseLock;
@@ -162,11 +164,10 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     // A random suffix, so that each start is another holder.
     let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
     let (namespace, address) = (&settings.namespace, settings.address.clone());
-    let election =
+    let lock =
         LeaseLock::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
-    let campaign = CampaignSettings {
+    let candidate = CandidateSettings {
         identity: settings.identity.clone(),
-        address: settings.address.clone(),
         takeover_after: settings.takeover_after,
         leadership: settings.leadership,
         bounds: settings.bounds,
@@ -174,8 +175,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     };
     let progress = Arc::default();
     let driver = Arc::clone(&progress);
-    let campaign =
-        Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver, driver);
+    let candidate = LeaseCandidate::new(candidate, lock, pods.clone());
     let injector = Injector {
         installation: settings.installation(),
         served: settings.watched.clone(),
@@ -183,7 +183,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     };
     let validator = Validator { served: settings.watched.clone(), in_force };
     let is_ready = when_ready(ready, authority.clone());
-    tokio::spawn(campaign.run(is_ready));
+    let errors = StoreErrors::new(false, "the API server answers again");
+    let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
+    tokio::spawn(campaign::run(candidate, replica));
     let settings = Arc::new(settings);
     let observed = Observed {
         client: client.clone(),

@@ -43,7 +43,6 @@ struct WebhookState {
 
 /// What the API server may ask: `/inject`, answered by `injector`, and `/validate`, answered by
 /// `validator`.
-#[must_use]
 pub fn router(injector: Injector, validator: Validator, metrics: Arc<Metrics>) -> Router {
     let (injector, validator) = (Arc::new(injector), Arc::new(validator));
     Router::new()

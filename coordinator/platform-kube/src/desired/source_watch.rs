@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::MapName;
+use super::source::{Source, describe};
 use super::watch_health::WatchHealth;
 
 /// The backoff after a failure: first delay and longest delay.
@@ -33,25 +33,6 @@ const WATCH_SECONDS: u32 = 60;
 const GONE: u16 = 410;
 /// The status of a list of a kind that is not defined.
 const NOT_FOUND: u16 = 404;
-
-/// What is watched.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
-    /// The objects of a kind, of one namespace or of all.
-    Objects { kind: &'static str, namespace: Option<String> },
-    /// One ConfigMap.
-    Map(MapName),
-}
-
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Objects { kind, namespace: None } => write!(f, "{kind} of all namespaces"),
-            Self::Objects { kind, namespace: Some(name) } => write!(f, "{kind} of {name}"),
-            Self::Map((namespace, name)) => write!(f, "ConfigMap {namespace}/{name}"),
-        }
-    }
-}
 
 /// What changed.
 #[derive(Debug)]
@@ -251,21 +232,6 @@ async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) 
     }
     let known = client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await;
     known.is_ok_and(|known| known.resources.iter().all(|resource| resource.kind != *kind))
-}
-
-/// The error with all its causes.
-pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut inner = error.source();
-    while let Some(error) = inner {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        inner = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use leasehold_types::Moment;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::source_watch::{Source, describe};
+use super::source::{Source, describe};
 
 /// The time between two probes; with [`WITHIN`] well below the age that makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);

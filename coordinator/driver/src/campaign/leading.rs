@@ -3,13 +3,12 @@
 //! driver that is slow delays only what it was asked itself.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
-    Attempt, Change, Lead, LeadSettings, Over, Request, Standing, Taken, Written,
+    Change, Lead, LeadSettings, Over, Request, Standing, Taken, Written,
 };
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
@@ -17,6 +16,7 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use super::{Answer, ExposureStore, Replica, StoreErrors, TermStore, if_some};
 use crate::clock;
 use crate::health::Progress;
 use crate::platform::Command;
@@ -24,35 +24,9 @@ use crate::platform::Command;
 /// The longest time between two checks of the clock and of the driver.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
-/// The highest epoch that a store may hold. Stores count from 1 or from their own revision, and an
-/// agent can raise the epoch by 2^40 at a time, so a higher number was written by hand. A store
-/// refuses it, since nothing above it could be handed out for long.
-pub const EPOCH_MAX: Epoch = Epoch(1 << 62);
-
-/// An answer to come.
-pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// The stores of one term. What is asked of the one waits for nothing that is asked of the other.
-pub trait Stores: Send {
-    /// Renews the term; says when that was sent, too. At most one renewal is under way.
-    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)>;
-
-    /// Every entry, not older than the call.
-    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>>;
-
-    /// Tries changes; says of each what came of it.
-    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>>;
-
-    /// Something does not work, for people.
-    fn fails(&mut self, what: &'static str, why: &str);
-
-    /// What did not work does again.
-    fn works(&mut self);
-}
-
 /// How a term has ended.
 #[derive(Debug)]
-pub enum Ended {
+pub(super) enum Ended {
     /// The driver no longer takes events.
     DriverGone,
     /// Another replica has the term.
@@ -69,9 +43,11 @@ pub enum Ended {
 }
 
 /// A leader at work.
-pub struct Leading<'a, S> {
+pub(super) struct Leading<'a, T, E> {
     lead: Lead,
-    stores: &'a mut S,
+    terms: &'a mut T,
+    exposures: &'a mut E,
+    errors: &'a mut StoreErrors,
     events: &'a mpsc::Sender<Event>,
     commands: &'a mut mpsc::Receiver<Command>,
     renewing: Option<Answer<(Moment, Result<Standing, String>)>>,
@@ -93,37 +69,38 @@ enum Woken {
     Time,
 }
 
-impl<'a, S: Stores> Leading<'a, S> {
+impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
     /// A leader of the term that was taken.
-    pub fn new(
+    pub(super) fn new(
         settings: LeadSettings,
         taken: Taken,
-        stores: &'a mut S,
-        events: &'a mpsc::Sender<Event>,
-        commands: &'a mut mpsc::Receiver<Command>,
-        progress: &'a Progress,
+        terms: &'a mut T,
+        exposures: &'a mut E,
+        replica: &'a mut Replica,
     ) -> Self {
         let now = clock::now();
         Self {
             lead: Lead::new(settings, taken, now),
-            stores,
-            events,
-            commands,
+            terms,
+            exposures,
+            errors: &mut replica.errors,
+            events: &replica.events,
+            commands: &mut replica.commands,
             renewing: None,
             listing: None,
             writing: FuturesUnordered::new(),
             unsaid: VecDeque::new(),
-            progress,
+            progress: &replica.progress,
         }
     }
 
     /// When leadership ends, unless it is renewed.
-    pub fn until(&self) -> Moment {
+    pub(super) fn until(&self) -> Moment {
         self.lead.until()
     }
 
     /// Leads until the term has ended.
-    pub async fn run(&mut self) -> Ended {
+    pub(super) async fn run(&mut self) -> Ended {
         loop {
             self.carry_out();
             match self.lead.over() {
@@ -168,18 +145,18 @@ impl<'a, S: Stores> Leading<'a, S> {
                 Woken::Renewed(sent_at, standing) => {
                     self.renewing = None;
                     let standing = standing.unwrap_or_else(|why| {
-                        self.stores.fails("cannot renew leadership", &why);
+                        self.errors.report("cannot renew leadership", &why);
                         Standing::Unknown
                     });
                     if standing == Standing::Leads && !self.lead.has_failed_writes() {
-                        self.stores.works();
+                        self.errors.recover();
                     }
                     self.lead.renewed(standing, sent_at, now);
                 }
                 Woken::Listed(listed) => {
                     self.listing = None;
                     if let Err(why) = &listed {
-                        self.stores.fails("cannot list the workers", why);
+                        self.errors.report("cannot list the workers", &why);
                     }
                     self.lead.listed(listed.ok(), now);
                 }
@@ -202,12 +179,12 @@ impl<'a, S: Stores> Leading<'a, S> {
         let failed = outcomes.iter().filter(|(_, written)| *written == Written::Failed);
         if let Some((change, _)) = failed.clone().next() {
             let why = format!("{} and {} more", change.key(), failed.count() - 1);
-            self.stores.fails("cannot register some workers", &why);
+            self.errors.report("cannot register some workers", &why);
         }
         let superseded = outcomes.iter().find(|(_, written)| *written == Written::Superseded);
         if let Some((change, _)) = superseded {
             let why = format!("the entry of {} is of a later term", change.key());
-            self.stores.fails("cannot write the exposure of a worker", &why);
+            self.errors.report("cannot write the exposure of a worker", &why);
         }
         self.lead.wrote(outcomes, now);
     }
@@ -216,9 +193,9 @@ impl<'a, S: Stores> Leading<'a, S> {
     fn carry_out(&mut self) {
         while let Some(request) = self.lead.poll_request() {
             match request {
-                Request::Renew => self.renewing = Some(self.stores.renew()),
-                Request::List => self.listing = Some(self.stores.list()),
-                Request::Write(attempts) => self.writing.push(self.stores.write(attempts)),
+                Request::Renew => self.renewing = Some(self.terms.renew()),
+                Request::List => self.listing = Some(self.exposures.list()),
+                Request::Write(attempts) => self.writing.push(self.exposures.write(attempts)),
             }
         }
         while let Some(event) = self.lead.poll_event() {
@@ -232,13 +209,5 @@ impl<'a, S: Stores> Leading<'a, S> {
                 _ => self.unsaid.push_back(event),
             }
         }
-    }
-}
-
-/// The next answer of something that may not be under way; waits for ever where it is not.
-pub async fn if_some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
     }
 }

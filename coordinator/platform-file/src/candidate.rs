@@ -10,14 +10,15 @@ use std::time::Duration;
 use leasehold_coordinator_core::campaign::{
     Attempt, Change, LeadSettings, Standing, Taken, Written,
 };
-use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
+use leasehold_driver::campaign::{
+    Answer, Candidate, ExposureStore, Loss, Replica, Stopped, Successor, TermStore, Won, wait_ready,
+};
 use leasehold_driver::clock;
 use leasehold_driver::health::Progress;
-use leasehold_driver::leading::{Answer, Ended, Leading, Stores};
 use leasehold_driver::platform::Command;
 use leasehold_types::{Epoch, Moment, WorkerKey};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::epochs::{self, Claim, EpochState, Epochs, HeldEpoch};
@@ -46,28 +47,10 @@ pub(crate) struct Disk {
     pub(crate) terms: Epochs,
 }
 
-/// One replica's campaign.
-pub(crate) struct Campaign {
+/// A replica that stands for election on the state folder.
+pub(crate) struct FileCandidate {
     settings: Settings,
     disk: Disk,
-    events: mpsc::Sender<Event>,
-    commands: mpsc::Receiver<Command>,
-    /// Whether the driver goes on.
-    progress: Arc<Progress>,
-    /// The highest epoch that agents remember or that this replica has seen: the next must be
-    /// above it, whatever the folder says by then.
-    above: Epoch,
-    /// The leader's address that was last sent to the driver.
-    told: Option<String>,
-    /// The last disk error that was logged.
-    trouble: Trouble,
-}
-
-/// How a replica's time in one role has ended.
-enum Next {
-    Lead(Box<Won>),
-    StandBy,
-    End,
 }
 
 /// What a standby has seen of the leader.
@@ -79,117 +62,120 @@ struct Watch {
     still_looks: u32,
 }
 
-/// A term that was won.
-struct Won {
-    taken: Taken,
-    stores: TermFiles,
-}
-
-/// The files of one term, as its leader has them open. The claim and the exposure log are apart: a
-/// slow write to the log delays no heartbeat.
-struct TermFiles {
+/// The claim of one term, as its leader has it open. The exposure log is apart: a slow write to the
+/// log delays no heartbeat.
+pub(crate) struct TermFiles {
+    address: String,
     disk: Disk,
     held: Arc<Mutex<HeldEpoch>>,
-    register: Arc<Mutex<ExposureLog>>,
-    /// The entries of the log, and whether all of them are in this term's log.
-    entries: BTreeMap<WorkerKey, Entry>,
-    trouble: Trouble,
+    log: Arc<Mutex<ExposureLog>>,
+    progress: Arc<Progress>,
 }
 
-/// The last disk error that was logged.
-#[derive(Clone, Debug, Default)]
-struct Trouble(Option<String>);
+/// The exposure log of one term, as its leader has it open.
+pub(crate) struct ExposureFiles {
+    folder: StateFolder,
+    log: Arc<Mutex<ExposureLog>>,
+    /// The entries of the log, and whether all of them are in this term's log.
+    entries: BTreeMap<WorkerKey, Entry>,
+}
 
-impl Campaign {
-    pub(crate) fn new(
-        settings: Settings,
-        disk: Disk,
-        events: mpsc::Sender<Event>,
-        commands: mpsc::Receiver<Command>,
-        progress: Arc<Progress>,
-    ) -> Self {
-        let above = Epoch::default();
-        let trouble = Trouble::default();
-        Self { settings, disk, events, commands, progress, above, told: None, trouble }
+/// A term that was taken, and its files.
+struct TakenTerm {
+    taken: Taken,
+    held: HeldEpoch,
+    log: ExposureLog,
+    entries: BTreeMap<WorkerKey, Entry>,
+}
+
+impl FileCandidate {
+    pub(crate) fn new(settings: Settings, disk: Disk) -> Self {
+        Self { settings, disk }
     }
+}
 
-    /// Runs until the driver is gone or the replica has resigned. It takes no term before `ready`.
-    pub(crate) async fn run(mut self, ready: oneshot::Receiver<()>) {
-        let mut ready = Some(ready);
-        let mut next = Next::StandBy;
-        loop {
-            next = match next {
-                Next::StandBy => self.stand_by(&mut ready).await,
-                Next::Lead(won) => self.lead(*won).await,
-                Next::End => return,
-            }
+impl Candidate for FileCandidate {
+    type Terms = TermFiles;
+    type Exposures = ExposureFiles;
+
+    fn lead_settings(&self) -> LeadSettings {
+        let period = (self.settings.takeover_after / BEATS).min(self.settings.leadership / 10);
+        LeadSettings {
+            leadership: self.settings.leadership,
+            renew_every: period.clamp(LOOK_MIN, Duration::from_secs(1)),
+            batch_max: BATCH_MAX,
+            batches_max: 1,
         }
     }
 
-    async fn stand_by(&mut self, ready: &mut Option<oneshot::Receiver<()>>) -> Next {
+    async fn stand_by(
+        &mut self,
+        replica: &mut Replica,
+    ) -> Result<Won<TermFiles, ExposureFiles>, Stopped> {
         let period = (self.settings.takeover_after / BEATS).clamp(LOOK_MIN, LOOK_MAX);
         let mut looks = interval(period);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (over, mut overs) = mpsc::channel(1);
         let mut watch: Option<Watch> = None;
         let mut awaited = None;
-        self.told = None;
         loop {
             tokio::select! {
                 biased;
-                command = self.commands.recv() => match command {
-                    None => return Next::End,
+                command = replica.commands.recv() => match command {
+                    None => return Err(Stopped),
                     Some(Command::Resign(done)) => {
                         let _ = done.send(());
-                        return Next::End;
+                        return Err(Stopped);
                     }
                     // Meant for a term that is over.
-                    Some(Command::Order { order, .. }) => self.stay_above(order.above()),
+                    Some(Command::Order { order, .. }) => replica.raise_above(order.above()),
                 },
-                () = self.events.closed() => return Next::End,
+                () = replica.events.closed() => return Err(Stopped),
                 _ = overs.recv() => awaited = None,
                 _ = looks.tick() => {}
-                manifests = wait_ready(ready) => match manifests {
-                    Ok(()) => *ready = None,
-                    Err(_) => return Next::End,
-                },
+                ready = wait_ready(&mut replica.ready) => {
+                    ready?;
+                    replica.ready = None;
+                }
             }
-            match self.look(watch.take()).await {
+            match self.look(watch.take(), replica.above()).await {
                 Err(error) => {
                     // A replaced folder was logged already.
                     if self.disk.folder.lost().is_none() {
-                        self.trouble.fails(&error, "cannot read the state folder");
+                        replica.errors.report("cannot read the state folder", &error);
                     }
-                    self.tell_health();
+                    self.set_health(replica);
                     sleep(PAUSE).await;
                 }
                 Ok((seen, vacant)) => {
-                    self.tell_health();
+                    self.set_health(replica);
                     if let Some(seen) = &seen {
-                        self.stay_above(Some(seen.sight.epoch));
+                        replica.raise_above(Some(seen.sight.epoch));
                         if awaited != Some(seen.sight.epoch) && !vacant {
                             self.await_end(seen.sight.epoch, &over);
                             awaited = Some(seen.sight.epoch);
                         }
-                        if !vacant && self.tell(&seen.sight).await.is_err() {
-                            return Next::End;
+                        if !vacant {
+                            notify(replica, &seen.sight).await?;
                         }
                     }
-                    if vacant && ready.is_none() {
-                        match self.try_to_lead(seen.clone()).await {
-                            None => {}
-                            Some(next) => return next,
-                        }
+                    if vacant
+                        && replica.ready.is_none()
+                        && let Some(won) = self.try_to_lead(seen.clone(), replica).await
+                    {
+                        return Ok(won);
                     }
                     watch = seen;
                 }
             }
         }
     }
+}
 
+impl FileCandidate {
     /// Reads who leads, and whether that leader has failed.
-    async fn look(&self, last: Option<Watch>) -> io::Result<(Option<Watch>, bool)> {
-        let (Disk { folder, terms }, above) = (self.disk.clone(), self.above);
+    async fn look(&self, last: Option<Watch>, above: Epoch) -> io::Result<(Option<Watch>, bool)> {
+        let Disk { folder, terms } = self.disk.clone();
         let takeover_after = self.settings.takeover_after;
         blocking(move || {
             // The first time the leader, which knows more, is left to write it down.
@@ -227,118 +213,62 @@ impl Campaign {
         });
     }
 
-    /// Notifies the driver of the leader when it has changed.
-    async fn tell(&mut self, sight: &EpochState) -> Result<(), ()> {
-        let leader = sight.claim.as_ref().map(|claim| claim.address.clone());
-        if leader.is_none() || leader == self.told {
-            return Ok(());
-        }
-        self.told.clone_from(&leader);
-        tracing::info!(leader, epoch = sight.epoch.0, "another replica leads");
-        self.events.send(Event::Deposed { leader }).await.map_err(|_| ())
-    }
-
-    async fn try_to_lead(&mut self, seen: Option<Watch>) -> Option<Next> {
+    async fn try_to_lead(
+        &self,
+        seen: Option<Watch>,
+        replica: &mut Replica,
+    ) -> Option<Won<TermFiles, ExposureFiles>> {
         sleep(JITTER_MAX.mul_f64(fastrand::f64())).await;
-        let (settings, disk, above) = (self.settings.clone(), self.disk.clone(), self.above);
-        let won = blocking(move || take_term(&settings, &disk, above, seen.as_ref())).await;
-        match won {
-            Ok(won) => {
-                let won = won?;
-                self.trouble.recovers();
-                Some(Next::Lead(Box::new(won)))
+        let (settings, disk, above) = (self.settings.clone(), self.disk.clone(), replica.above());
+        let taken = blocking(move || take_term(&settings, &disk, above, seen.as_ref())).await;
+        match taken {
+            Ok(term) => {
+                let TakenTerm { taken, held, log, entries } = term?;
+                replica.errors.recover();
+                let log = Arc::new(Mutex::new(log));
+                let terms = TermFiles {
+                    address: self.settings.address.clone(),
+                    disk: self.disk.clone(),
+                    held: Arc::new(Mutex::new(held)),
+                    log: Arc::clone(&log),
+                    progress: Arc::clone(&replica.progress),
+                };
+                let folder = self.disk.folder.clone();
+                Some(Won { taken, terms, exposures: ExposureFiles { folder, log, entries } })
             }
             Err(error) => {
-                self.trouble.fails(&error, "cannot take a term");
+                replica.errors.report("cannot take a term", &error);
                 sleep(PAUSE).await;
                 None
             }
         }
     }
 
-    async fn lead(&mut self, won: Won) -> Next {
-        let Won { taken, mut stores } = won;
-        self.stay_above(Some(taken.epoch));
-        let period = (self.settings.takeover_after / BEATS).min(self.settings.leadership / 10);
-        let settings = LeadSettings {
-            leadership: self.settings.leadership,
-            renew_every: period.clamp(LOOK_MIN, Duration::from_secs(1)),
-            batch_max: BATCH_MAX,
-            batches_max: 1,
-        };
-        let (events, commands) = (&self.events, &mut self.commands);
-        let mut leading =
-            Leading::new(settings, taken, &mut stores, events, commands, &self.progress);
-        let ended = leading.run().await;
-        let until = leading.until();
-        match ended {
-            Ended::DriverGone => Next::End,
-            Ended::Deposed | Ended::Expired => {
-                tracing::info!(epoch = taken.epoch.0, ?ended, "no longer leads");
-                self.tell_health();
-                let_go_at_end(stores.held, until);
-                self.deposed().await
-            }
-            Ended::GivenUp { above } => {
-                self.stay_above(above);
-                let told = self.events.send(Event::Deposed { leader: None }).await;
-                if told.is_ok() { Next::StandBy } else { Next::End }
-            }
-            Ended::Resign(done) => {
-                tracing::info!(epoch = taken.epoch.0, "resigned");
-                drop(stores);
-                let _ = done.send(());
-                Next::End
-            }
-        }
-    }
-
-    async fn deposed(&mut self) -> Next {
-        let terms = self.disk.terms.clone();
-        let sight = blocking(move || terms.latest()).await.ok().flatten();
-        let leader = sight.and_then(|sight| sight.claim).map(|claim| claim.address);
-        let leader = leader.filter(|address| *address != self.settings.address);
-        match self.events.send(Event::Deposed { leader }).await {
-            Ok(()) => Next::StandBy,
-            Err(_) => Next::End,
-        }
-    }
-
-    /// Sets the health probes: whether the folder is still the one that this replica began with.
-    fn tell_health(&self) {
-        self.progress.set_trouble(self.disk.folder.lost());
-    }
-
-    fn stay_above(&mut self, above: Option<Epoch>) {
-        self.above = self.above.max(above.unwrap_or_default());
+    fn set_health(&self, replica: &Replica) {
+        set_health(&replica.progress, &self.disk.folder);
     }
 }
 
-impl Trouble {
-    fn fails(&mut self, error: &dyn std::fmt::Display, what: &'static str) {
-        let text = error.to_string();
-        if self.0.as_ref() != Some(&text) {
-            tracing::error!(error = text, "{what}");
-            self.0 = Some(text);
-        }
-    }
-
-    fn recovers(&mut self) {
-        if self.0.take().is_some() {
-            tracing::info!("the state folder works again");
-        }
-    }
+/// Sets the health probes: whether the folder is still the one that this replica began with.
+fn set_health(progress: &Progress, folder: &StateFolder) {
+    progress.set_trouble(folder.lost());
 }
 
-impl Stores for TermFiles {
+/// Notifies the driver of the leader, if its claim can be read.
+async fn notify(replica: &mut Replica, sight: &EpochState) -> Result<(), Stopped> {
+    let Some(Claim { identity, address, .. }) = &sight.claim else { return Ok(()) };
+    replica.notify_leader(Some(address.clone()), Some(identity), Some(sight.epoch)).await
+}
+
+impl TermStore for TermFiles {
     fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
         let Disk { folder, terms } = self.disk.clone();
-        let (held, register) = (Arc::clone(&self.held), Arc::clone(&self.register));
+        let (held, log) = (Arc::clone(&self.held), Arc::clone(&self.log));
         Box::pin(blocking(move || {
             let sent_at = clock::now();
             let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
             if folder.check().is_err() && folder.lost().is_some() {
-                leave_behind(&folder, held.epoch, &register);
+                leave_behind(&folder, held.epoch, &log);
                 return (sent_at, Ok(Standing::Deposed));
             }
             let standing = terms.renew(&mut held).map(|standing| match standing {
@@ -352,19 +282,37 @@ impl Stores for TermFiles {
         }))
     }
 
+    async fn lost(self, loss: Loss, until: Moment) -> Successor {
+        let epoch = self.held.lock().unwrap_or_else(PoisonError::into_inner).epoch;
+        tracing::info!(epoch = epoch.0, ?loss, "no longer leads");
+        set_health(&self.progress, &self.disk.folder);
+        let Self { address: own, disk, held, .. } = self;
+        let_go_at_end(held, until);
+        let latest = blocking(move || disk.terms.latest()).await.ok().flatten();
+        let address = latest.and_then(|latest| latest.claim).map(|claim| claim.address);
+        Successor { address: address.filter(|address| *address != own), epoch: None }
+    }
+
+    /// Closes the files, which unlocks them.
+    async fn release(self, _above: Epoch) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl ExposureStore for ExposureFiles {
     fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>> {
         let entries = std::mem::take(&mut self.entries);
         Box::pin(std::future::ready(Ok(entries)))
     }
 
-    /// Writes to this term's own log, which no other leader writes to: what could not be read in
-    /// the one before it was adopted when this one was begun.
+    /// Writes to this term's own log, which no other leader writes to: entries that could not be
+    /// read in the one before it were adopted when this one was begun.
     fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
-        let (register, folder) = (Arc::clone(&self.register), self.disk.folder.clone());
+        let (log, folder) = (Arc::clone(&self.log), self.folder.clone());
         let changes: Vec<_> = attempts.into_iter().map(|attempt| attempt.change).collect();
         Box::pin(blocking(move || {
-            let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
-            let written = match folder.check().and_then(|()| register.write(&changes)) {
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = match folder.check().and_then(|()| log.write(&changes)) {
                 Ok(()) => Written::Done,
                 Err(error) => {
                     tracing::warn!(error = error.to_string(), "cannot write the exposure log");
@@ -373,14 +321,6 @@ impl Stores for TermFiles {
             };
             changes.into_iter().map(|change| (change, written)).collect()
         }))
-    }
-
-    fn fails(&mut self, what: &'static str, why: &str) {
-        self.trouble.fails(&why, what);
-    }
-
-    fn works(&mut self) {
-        self.trouble.recovers();
     }
 }
 
@@ -417,23 +357,13 @@ fn let_go_at_end(held: Arc<Mutex<HeldEpoch>>, until: Moment) {
     });
 }
 
-/// Waits for the first desired state; never resolves after that.
-async fn wait_ready(
-    ready: &mut Option<oneshot::Receiver<()>>,
-) -> Result<(), oneshot::error::RecvError> {
-    match ready {
-        Some(ready) => ready.await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Takes the next epoch, then reads what its predecessors left. None where another was faster.
 fn take_term(
     settings: &Settings,
     disk: &Disk,
     above: Epoch,
     seen: Option<&Watch>,
-) -> io::Result<Option<Won>> {
+) -> io::Result<Option<TakenTerm>> {
     let Disk { folder, terms } = disk;
     let claimed = terms.highest()?.unwrap_or_default();
     let registered = exposure_log::highest(&settings.state_dir)?.unwrap_or_default();
@@ -467,14 +397,8 @@ fn take_term(
     let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
     let entries = register.entries().iter();
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
-    let stores = TermFiles {
-        disk: disk.clone(),
-        held: Arc::new(Mutex::new(held)),
-        register: Arc::new(Mutex::new(register)),
-        entries,
-        trouble: Trouble::default(),
-    };
-    Ok(Some(Won { taken: Taken { epoch, sent_at, predecessor_end }, stores }))
+    let taken = Taken { epoch, sent_at, predecessor_end };
+    Ok(Some(TakenTerm { taken, held, log: register, entries }))
 }
 
 /// When every earlier leader has surely stopped. One whose process has ended or that has given up
