@@ -24,7 +24,7 @@ use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_kube_api::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use leasehold_manifest::collection::{Collection, MapName};
-use leasehold_manifest::{ObjectId, Problem};
+use leasehold_manifest::{ObjectId, Problem, Reading};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -98,6 +98,15 @@ pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) ->
 struct State {
     collection: Collection,
     objects: Objects,
+    /// UID and generation of each object as its spec was last parsed: an update with the same ones
+    /// changes only metadata or status.
+    parsed: BTreeMap<ObjectId, (Option<String>, i64)>,
+    /// A spec or a list has changed since the last reading.
+    is_spec_changed: bool,
+    /// An object has changed since the objects were last published.
+    is_object_changed: bool,
+    /// Readings so far, each over every object.
+    readings: u64,
     /// What each source has reported since its list began. An object that it reported before and
     /// does not list again is deleted.
     sources: BTreeMap<Source, SourceState>,
@@ -168,8 +177,8 @@ impl DesiredReflector {
     /// Watches exactly the ConfigMaps and keys that sets name now.
     fn watch_named_maps(&mut self) {
         let named = self.state.collection.named();
-        let stale = |(source, sources): (&Source, &SourceState)| match source {
-            Source::Map(map) if named.get(map) != Some(&sources.keys) => Some(map.clone()),
+        let stale = |(source, state): (&Source, &SourceState)| match source {
+            Source::Map(map) if named.get(map) != Some(&state.keys) => Some(map.clone()),
             Source::Map(_) | Source::Objects { .. } => None,
         };
         let stale: Vec<MapName> = self.state.sources.iter().filter_map(stale).collect();
@@ -178,6 +187,7 @@ impl DesiredReflector {
             self.watches.remove(&source);
             self.state.sources.remove(&source);
             self.state.collection.forget_map(&map);
+            self.state.is_spec_changed = true;
         }
         for (map, keys) in named {
             let source = Source::Map(map);
@@ -189,20 +199,17 @@ impl DesiredReflector {
 
     async fn publish(&mut self) -> Result<(), ()> {
         if !self.desired_publisher.has_published()
-            && !self.state.sources.values().all(|sources| sources.synced)
+            && !self.state.sources.values().all(|state| state.synced)
         {
             return Ok(());
         }
-        let reading = self.state.collection.read();
-        self.state.set_problems(&reading.problems);
+        self.state.is_object_changed |= !self.state.objects.is_whole;
         self.state.objects.is_whole = true;
-        self.objects.send_if_modified(|shown| {
-            let differs = **shown != self.state.objects;
-            if differs {
-                *shown = Arc::new(self.state.objects.clone());
-            }
-            differs
-        });
+        let reading = self.state.read();
+        if std::mem::take(&mut self.state.is_object_changed) {
+            self.objects.send_replace(Arc::new(self.state.objects.clone()));
+        }
+        let Some(reading) = reading else { return Ok(()) };
         // Also without a difference: the validator waits for the next batch, whatever it brings.
         self.in_force.send_replace(reading.desired.clone());
         self.desired_publisher.publish(reading).await
@@ -213,9 +220,9 @@ impl State {
     fn apply(&mut self, source: &Source, change: WatchChange) {
         match change {
             WatchChange::ListStarted => {
-                let Some(sources) = self.sources.get_mut(source) else { return };
-                sources.listed.clear();
-                sources.present = false;
+                let Some(state) = self.sources.get_mut(source) else { return };
+                state.listed.clear();
+                state.present = false;
             }
             WatchChange::Applied(object) => self.put(source, *object),
             WatchChange::Deleted(object) => {
@@ -236,43 +243,53 @@ impl State {
         let spec = data["spec"].take();
         let status = data["status"].take();
         let Some(id) = Collection::id(kind, &namespace, &name) else { return };
-        if let Some(sources) = self.sources.get_mut(source) {
-            sources.listed.insert(id.clone());
-            sources.objects.insert(id.clone());
+        if let Some(state) = self.sources.get_mut(source) {
+            state.listed.insert(id.clone());
+            state.objects.insert(id.clone());
         }
-        if self.objects.has_generation(&id, &metadata) {
+        let version = metadata.generation.map(|generation| (metadata.uid.clone(), generation));
+        if version.is_some() && self.parsed.get(&id) == version.as_ref() {
             // Only metadata or status differ: the spec of this generation was parsed before.
-            return self.objects.refresh(&id, metadata, status);
+            self.is_object_changed |= self.objects.refresh(&id, metadata, status);
+            return;
         }
         let spec = self.collection.put(&id, spec);
-        self.objects.put(&id, metadata, spec, status);
+        self.is_spec_changed = true;
+        self.is_object_changed |= self.objects.put(&id, metadata, spec, status);
+        if let Some(version) = version {
+            self.parsed.insert(id, version);
+        }
     }
 
     fn remove(&mut self, source: &Source, id: &ObjectId) {
         self.collection.remove(id);
         self.objects.remove(id);
-        if let Some(sources) = self.sources.get_mut(source) {
-            sources.objects.remove(id);
-            sources.listed.remove(id);
+        self.parsed.remove(id);
+        self.is_spec_changed = true;
+        self.is_object_changed = true;
+        if let Some(state) = self.sources.get_mut(source) {
+            state.objects.remove(id);
+            state.listed.remove(id);
         }
     }
 
     fn put_map(&mut self, source: &Source, map: &ConfigMap) {
-        let (Source::Map(name), Some(sources)) = (source, self.sources.get_mut(source)) else {
+        let (Source::Map(name), Some(state)) = (source, self.sources.get_mut(source)) else {
             return;
         };
-        sources.present = true;
+        state.present = true;
         let nothing = BTreeMap::new();
         let data = map.data.as_ref().unwrap_or(&nothing);
-        self.collection.put_map(name, &sources.keys, data);
+        self.collection.put_map(name, &state.keys, data);
+        self.is_spec_changed = true;
     }
 
     fn end_list(&mut self, source: &Source) {
-        let Some(sources) = self.sources.get_mut(source) else { return };
-        sources.synced = true;
-        let gone: Vec<ObjectId> = sources.objects.difference(&sources.listed).cloned().collect();
+        let Some(state) = self.sources.get_mut(source) else { return };
+        state.synced = true;
+        let gone: Vec<ObjectId> = state.objects.difference(&state.listed).cloned().collect();
         if let Source::Map(_) = source
-            && !sources.present
+            && !state.present
         {
             self.put_map(source, &ConfigMap::default());
         }
@@ -281,8 +298,20 @@ impl State {
         }
     }
 
+    /// The desired state over all objects, if a spec or a list has changed since the last call.
+    fn read(&mut self) -> Option<Reading> {
+        let is_first = self.readings == 0;
+        if !std::mem::take(&mut self.is_spec_changed) && !is_first {
+            return None;
+        }
+        self.readings += 1;
+        let reading = self.collection.read();
+        self.is_object_changed |= self.set_problems(&reading.problems);
+        Some(reading)
+    }
+
     /// Gives each object the problems that are its own, or of a list that it names.
-    fn set_problems(&mut self, problems: &[Problem]) {
+    fn set_problems(&mut self, problems: &[Problem]) -> bool {
         let mut by_place: BTreeMap<&str, Vec<&Problem>> = BTreeMap::new();
         for problem in problems {
             by_place.entry(&problem.file).or_default().push(problem);
@@ -293,7 +322,7 @@ impl State {
             let places = std::iter::once(own).chain(collection.lists_of(id));
             let found = places.filter_map(|place| by_place.get(place.as_str()));
             found.flatten().map(|problem| (*problem).clone()).collect()
-        });
+        })
     }
 }
 

@@ -128,3 +128,41 @@ fn a_list_that_is_wrong_is_a_problem_of_the_sets_that_name_it() {
     state.apply(&map, there("x\ny\nz"));
     assert_eq!(streams(&mut state), (Some(3), 0));
 }
+
+#[test]
+fn a_change_of_status_reads_no_spec_again_and_a_repeated_one_publishes_nothing() {
+    let mut state = state();
+    let clusters = source(WorkerCluster::KIND);
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, 8)));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/two", 1, 8)));
+    assert!(state.read().is_some());
+    assert!(std::mem::take(&mut state.is_object_changed));
+    let other = Arc::clone(&state.objects.clusters[&named("a/two")].object);
+
+    let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
+    for running in [5, 5, 6, 6] {
+        let status = json!({ "maxJobs": 8, "jobs": { "running": running } });
+        let is_new = state.objects.clusters[&named("a/one")]
+            .object
+            .status
+            .as_ref()
+            .is_none_or(|status| status.jobs.running != running);
+        let object = object("a/one", 1, spec.clone(), status);
+        state.apply(&clusters, WatchChange::Applied(object));
+        assert_eq!(state.read().map(|reading| reading.problems), None);
+        assert_eq!(std::mem::take(&mut state.is_object_changed), is_new, "{running} running");
+    }
+    assert_eq!(state.readings, 1);
+    let kept = &state.objects.clusters[&named("a/two")].object;
+    assert!(Arc::ptr_eq(&other, kept), "the other object is shared");
+
+    // A spec that is not valid is parsed once, too.
+    let invalid = || cluster("a/one", 2, -1);
+    state.apply(&clusters, WatchChange::Applied(invalid()));
+    assert!(state.read().is_some());
+    state.apply(&clusters, WatchChange::Applied(invalid()));
+    assert!(state.read().is_none());
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 3, 9)));
+    assert!(state.read().is_some());
+    assert_eq!(state.readings, 3);
+}
