@@ -13,6 +13,7 @@ mod keyring_tests;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +22,7 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt as _};
 use leasehold_driver::clock::time_of_day;
 use leasehold_driver::platform::{ServingCertificate, ServingCertificates};
@@ -35,6 +35,7 @@ pub use self::bundle_publisher::BundlePublisher;
 pub use self::ca_injector::{CaInjector, Configuration};
 use self::certificate::{Names, Signer, after};
 use self::keyring::Keyring;
+use crate::watch_cache::{events, named};
 
 /// The name of the Secret, and of the ConfigMaps.
 const NAME: &str = "leasehold-ca";
@@ -180,9 +181,7 @@ struct AuthorityController {
 
 impl AuthorityController {
     async fn run(mut self) {
-        let config = Config::default().fields(&format!("metadata.name={NAME}"));
-        let watched = watcher(self.secrets.clone(), config).default_backoff();
-        let mut watched = std::pin::pin!(watched);
+        let mut watched = pin!(events("Secret", self.secrets.clone(), named(NAME), |_| ()));
         let mut is_listed = false;
         let mut delays = self.backoff();
         loop {
@@ -199,11 +198,7 @@ impl AuthorityController {
             tokio::select! {
                 () = self.unused() => return,
                 event = watched.next() => match event {
-                    Some(Ok(event)) => self.observe(event, &mut is_listed),
-                    Some(Err(error)) => {
-                        let why = describe_watch_error(&error);
-                        self.warn_once(&format!("cannot watch it: {why}"));
-                    }
+                    Some(event) => self.observe(event, &mut is_listed),
                     None => return,
                 },
                 () = sleep(pause) => {}
@@ -465,16 +460,5 @@ async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, C
         Ok(Err(kube::Error::Api(status))) => Err(CallError::Status(status.code, status.message)),
         Ok(Err(error)) => Err(CallError::Other(format!("{:#}", anyhow::Error::from(error)))),
         Err(_) => Err(CallError::Other(format!("no answer within {CALL_TIMEOUT:?}"))),
-    }
-}
-
-fn describe_watch_error(error: &kube::runtime::watcher::Error) -> String {
-    use kube::runtime::watcher::Error;
-    match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchFailed(kube::Error::Api(status)) => status.message.clone(),
-        Error::WatchError(status) => status.message.clone(),
-        other => other.to_string(),
     }
 }

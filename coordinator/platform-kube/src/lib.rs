@@ -12,6 +12,7 @@ mod leadership;
 mod lease_lock;
 pub mod pods;
 mod term_stores;
+pub mod watch_cache;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,19 +3,15 @@
 //! no configuration, and leaves one alone that cert-manager manages.
 
 use std::fmt::Debug;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use kube::api::{Patch, PatchParams};
 use kube::core::ClusterResourceScope;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use leasehold_driver::trust::Bundle;
 use serde::de::DeserializeOwned;
@@ -23,7 +19,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{FIELD_MANAGER, call_api, describe_watch_error};
+use super::{FIELD_MANAGER, call_api};
+use crate::watch_cache::{WatchCache, named};
 
 /// After how long what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -49,8 +46,10 @@ pub trait Configuration:
     Resource<DynamicType = (), Scope = ClusterResourceScope>
     + Clone
     + Debug
+    + PartialEq
     + DeserializeOwned
     + Send
+    + Sync
     + 'static
 {
     /// Each webhook's name, and whom it asks.
@@ -75,12 +74,14 @@ impl CaInjector {
     /// Writes until one of its sources ends.
     pub async fn run<K: Configuration>(mut self) {
         let api: Api<K> = Api::all(self.client.clone());
-        let config = Config::default().fields(&format!("metadata.name={}", self.configuration));
-        let mut watched = pin!(watcher(api.clone(), config).default_backoff());
-        let mut seen: Option<K> = None;
+        let name = "webhook configuration";
+        let config = named(&self.configuration);
+        let cache =
+            WatchCache::start(name, vec![api.clone()], &config, |found: &K| Some(found.clone()));
+        let mut changed = cache.changed();
         let mut last_warning = LastWarning::default();
         loop {
-            let pause = match self.write(&api, seen.as_ref()).await {
+            let pause = match self.write(&api, cache.only().as_deref()).await {
                 Ok(()) => self.every,
                 Err(problem) => {
                     last_warning.say(problem);
@@ -90,19 +91,10 @@ impl CaInjector {
             let goes_on = tokio::select! {
                 changed = self.bundle.changed() => changed.is_ok(),
                 changed = self.leads.changed() => changed.is_ok(),
-                event = watched.next() => match event {
-                    Some(Ok(event)) => {
-                        observe(event, &mut seen);
-                        last_warning.forget();
-                        true
-                    }
-                    Some(Err(error)) => {
-                        let why = describe_watch_error(&error);
-                        last_warning.say(format!("cannot watch it: {why}"));
-                        true
-                    }
-                    None => false,
-                },
+                changed = changed.changed() => {
+                    last_warning.forget();
+                    changed.is_ok()
+                }
                 () = sleep(pause) => true,
             };
             if !goes_on {
@@ -149,14 +141,6 @@ fn stale<'a, K: Configuration>(seen: &'a K, bundle: &Arc<str>) -> Vec<&'a str> {
         .filter(|(_, asks)| !asks.ca_bundle.as_ref().is_some_and(has))
         .map(|(name, _)| name)
         .collect()
-}
-
-fn observe<K>(event: Event<K>, seen: &mut Option<K>) {
-    match event {
-        Event::Init | Event::Delete(_) => *seen = None,
-        Event::InitApply(found) | Event::Apply(found) => *seen = Some(found),
-        Event::InitDone => {}
-    }
 }
 
 /// The last warning; it is logged once until something changes.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::clock;
 use leasehold_kube_api::names::CLUSTER_LABEL;
@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::Shared;
 use super::facts::{PodFacts, PodName};
+use crate::watch_cache::events as watch_events;
 
 /// Watches one namespace, or all, until the receiver of the events is dropped.
 pub(super) async fn watch_pods(
@@ -25,39 +26,34 @@ pub(super) async fn watch_pods(
     let api: Api<Pod> = shared.api(namespace.as_deref());
     let config = watcher::Config::default().labels(CLUSTER_LABEL);
     let stops = events.closed();
-    let changes = watcher(api, config).default_backoff().take_until(stops);
-    let mut changes = pin!(changes.chain(stream::empty()));
+    let mut changes = pin!(watch_events("Pod", api, config, |_| ()).take_until(stops));
     let mut seen = BTreeSet::new();
     while let Some(change) = changes.next().await {
         let now = clock::now();
         let gone = match change {
-            Ok(watcher::Event::Init) => {
+            watcher::Event::Init => {
                 seen.clear();
                 continue;
             }
-            Ok(watcher::Event::InitApply(pod)) => {
+            watcher::Event::InitApply(pod) => {
                 let Some(facts) = PodFacts::new(&pod) else { continue };
                 seen.insert(facts.pod.clone());
                 shared.store().apply(facts, now)
             }
-            Ok(watcher::Event::InitDone) => {
+            watcher::Event::InitDone => {
                 let namespace = namespace.as_deref();
                 let within = |pod: &PodName| namespace.is_none_or(|it| it == pod.namespace);
                 shared.store().retain(within, &std::mem::take(&mut seen), now);
                 shared.scope_seen(namespace);
                 Vec::new()
             }
-            Ok(watcher::Event::Apply(pod)) => {
+            watcher::Event::Apply(pod) => {
                 let Some(facts) = PodFacts::new(&pod) else { continue };
                 shared.store().apply(facts, now)
             }
-            Ok(watcher::Event::Delete(pod)) => {
+            watcher::Event::Delete(pod) => {
                 let Some(facts) = PodFacts::new(&pod) else { continue };
                 shared.store().delete(facts, now)
-            }
-            Err(error) => {
-                tracing::warn!(%error, ?namespace, "cannot watch pods");
-                continue;
             }
         };
         if !gone.is_empty() && events.send(Event::Gone(gone)).await.is_err() {
